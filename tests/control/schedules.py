@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from tests import objects
 from tests.control.leaving import CHEAP_RESTART, budget, run
 from tests.control.violations import Violation
-from tests.control.world import BEGAN, QUICK, Watchman, World
+from tests.control.world import BEGAN, QUICK, CallObserver, World
 from tests.objects import pod
 from tests.planning import claims
 from tests.shipped import SHIPPED
@@ -64,7 +64,7 @@ STRANGER = "stranger"
 REPLACING = "replacing "
 
 
-class Guard(Watchman):
+class InvariantChecker(CallObserver):
     """Checks the invariants for everything that leaves the controller's process."""
 
     def __init__(self, here: World) -> None:
@@ -79,7 +79,7 @@ class Guard(Watchman):
 
     async def written(self) -> Memory:
         try:
-            raw = await surely(lambda: self._here.user.get(CONFIG_MAPS, "gpuscaler-state", namespace="kube-system"))
+            raw = await read_despite_faults(lambda: self._here.user.get(CONFIG_MAPS, "gpuscaler-state", namespace="kube-system"))
         except NotFound:
             return Memory()
         body = msgspec.json.decode(raw)
@@ -87,24 +87,24 @@ class Guard(Watchman):
 
     async def buy(self, order: Order) -> None:
         ledger = (await self.written()).ledger
-        known = next((one for one in ledger.orders if one.token == order.token), None)
-        assert known is not None, f"I2: order {order.token} was sent and is not saved"
+        saved = next((sent for sent in ledger.orders if sent.token == order.token), None)
+        assert saved is not None, f"I2: order {order.token} was sent and is not saved"
         assert all(machine.purpose for machine in ledger.coming if machine.order == order.token), "I8: an order without a reason"
-        assert known.count == order.count, f"I2: order {order.token} was saved for {known.count}, and sent for {order.count}"
+        assert saved.count == order.count, f"I2: order {order.token} was saved for {saved.count}, and sent for {order.count}"
         if order.token not in self.waited:
             self._nothing_is_bought_again(ledger)
             await self.no_more_than_needed(order, ledger)
         self.purchases += 1
 
-    def _nothing_is_bought_again(self, book: ledger.Ledger) -> None:
+    def _nothing_is_bought_again(self, saved_ledger: ledger.Ledger) -> None:
         """Check that the plan that buys has counted each listed machine that a pool launched by itself (I12)."""
         # Other recorders do not keep plans and lists.
         state, inventory = (getattr(self._here.notes, name, None) for name in ("state", "planned_list"))
         if state is None or inventory is None:
             return
-        counted = {one.id for one in state.upcoming} | {adopted_name(machine.instance) for machine in book.coming}
+        counted = {machine.id for machine in state.upcoming} | {adopted_name(machine.instance) for machine in saved_ledger.coming}
         listed = {instance.id for instance in inventory.instances if instance.state in ALIVE}
-        awaited = {key for order in book.orders if order.state != ledger.INTENDED for key in order.offerings}
+        awaited = {key for order in saved_ledger.orders if order.state != ledger.INTENDED for key in order.offerings}
         for machine in self._here.cluster.core.list():
             name, at = provider_id(machine), self._here.notes.planned_at
             # Without tokens it may be the machine of an order with a lost answer, and that order counts it.
@@ -119,7 +119,10 @@ class Guard(Watchman):
         Pods that have to leave their machines count as pending, and so do pods for which machines are ordered. Machines for a gang may be
         planned again while half of them are starting.
         """
-        pods, nodes = [one for one in await surely(self._here.pods) if live(one)], await surely(self._here.nodes)
+        pods, nodes = (
+            [wire_pod for wire_pod in await read_despite_faults(self._here.pods) if is_unfinished(wire_pod)],
+            await read_despite_faults(self._here.nodes),
+        )
         leaving = {removal.node for removal in ledger.leaving}
         waiting = {pod["metadata"]["name"] for pod in pods if pod["spec"].get("nodeName", "") in {"", *leaving}}
         # The controller does not know yet of pods that have just gone.
@@ -129,7 +132,7 @@ class Guard(Watchman):
         if pool is None or any("gpuscaler.io/gang" in pod["metadata"].get("annotations", {}) for pod in pods):
             return
         shut = (node for node in nodes if any(taint["key"] == ARRIVING_TAINT for taint in node["spec"].get("taints") or ()))
-        opened = {node["spec"].get("providerID", "") for node in nodes} - {one["spec"].get("providerID", "") for one in shut}
+        opened = {node["spec"].get("providerID", "") for node in nodes} - {node["spec"].get("providerID", "") for node in shut}
         # Machines that are being ended, such as one that was not ready in time, are replaced.
         opened |= {removal.instance for removal in ledger.leaving}
         there = [
@@ -145,9 +148,11 @@ class Guard(Watchman):
         )
 
     async def remove(self, ids: Sequence[str]) -> None:
-        book = (await self.written()).ledger
+        saved_ledger = (await self.written()).ledger
         for instance in ids:
-            removal = next((removal for removal in book.leaving if removal.instance == instance and removal.step == ledger.ENDING), None)
+            removal = next(
+                (removal for removal in saved_ledger.leaving if removal.instance == instance and removal.step == ledger.ENDING), None
+            )
             assert removal is not None, f"I1: {instance} was ended, and no saved removal names it"
             assert removal.reason, "I8: a removal without a reason"
             dark = 0.0 if self.dark is None else self._here.now() - self.dark
@@ -158,18 +163,20 @@ class Guard(Watchman):
     async def no_pod_is_on(self, instance: str, removal: ledger.Removal) -> None:
         """Check that a machine is empty when it is ended, except for pods that leave with it and pods that should have ended long ago."""
         node = next((machine.id for machine in self._here.cluster.core.list() if provider_id(machine) == instance), "")
-        for one in await self._here.pods() if node and not removal.forced else ():
-            owners = {owner["kind"] for owner in one["metadata"].get("ownerReferences") or ()}
-            there = one["spec"].get("nodeName") == node and live(one) and not owners & {"DaemonSet", "Node"}
-            assert not there or "deletionTimestamp" in one["metadata"], f"I4: {instance} was ended under pod {one['metadata']['name']}"
+        for wire_pod in await self._here.pods() if node and not removal.forced else ():
+            owners = {owner["kind"] for owner in wire_pod["metadata"].get("ownerReferences") or ()}
+            there = wire_pod["spec"].get("nodeName") == node and is_unfinished(wire_pod) and not owners & {"DaemonSet", "Node"}
+            assert not there or "deletionTimestamp" in wire_pod["metadata"], (
+                f"I4: {instance} was ended under pod {wire_pod['metadata']['name']}"
+            )
 
     async def _has_room(self, name: str, node: str) -> None:
         """Check that a pod is bound only to a node with enough free GPUs."""
-        seen = [one for one in await surely(self._here.nodes) if one["metadata"]["name"] == node]
-        pods = [one for one in await surely(self._here.pods) if live(one)]
+        seen = [wire_node for wire_node in await read_despite_faults(self._here.nodes) if wire_node["metadata"]["name"] == node]
+        pods = [pod for pod in await read_despite_faults(self._here.pods) if is_unfinished(pod)]
         here = [pod for pod in pods if pod["spec"].get("nodeName") == node or pod["metadata"]["name"] == name]
-        for one in seen:
-            shown = int(one["status"].get("allocatable", {}).get("nvidia.com/gpu", 0))
+        for wire_node in seen:
+            shown = int(wire_node["status"].get("allocatable", {}).get("nvidia.com/gpu", 0))
             assert sum(map(gpus_of, here)) <= shown, f"{name} was bound to node {node}, which has no room for it"
 
     async def write(self, request: Request) -> None:
@@ -196,11 +203,11 @@ class Guard(Watchman):
 
     async def _only_our_cordons(self, name: str, patch: dict[str, Any]) -> None:
         """Check that a patch cordons a node only beside gpuscaler's taint, and never changes a person's cordon."""
-        node = next((one for one in await surely(self._here.nodes) if one["metadata"]["name"] == name), None)
+        node = next((wire_node for wire_node in await read_despite_faults(self._here.nodes) if wire_node["metadata"]["name"] == name), None)
         spec, version = patch.get("spec", {}), patch["metadata"].get("resourceVersion")
         if node is None or version != node["metadata"]["resourceVersion"]:
             return
-        had, has = ajar(node["spec"].get("taints")), ajar(spec.get("taints", node["spec"].get("taints")))
+        had, has = is_own_cordon(node["spec"].get("taints")), is_own_cordon(spec.get("taints", node["spec"].get("taints")))
         cordoned = bool(node["spec"].get("unschedulable"))
         if spec.get("unschedulable"):
             assert has, f"I7: node {name} was cordoned without gpuscaler's taint"
@@ -212,7 +219,7 @@ class Guard(Watchman):
 
     async def removal_of(self, pod: str) -> Removal | None:
         """The saved removal of the node that a pod runs on; None if the pod is gone."""
-        node = (await surely(self._here.bound)).get(pod)
+        node = (await read_despite_faults(self._here.bound)).get(pod)
         if node is None:
             return None
         removals = [removal for removal in (await self.written()).ledger.leaving if removal.node == node]
@@ -220,17 +227,17 @@ class Guard(Watchman):
         return removals[0]
 
 
-def ajar(taints: Sequence[dict[str, Any]] | None) -> bool:
+def is_own_cordon(taints: Sequence[dict[str, Any]] | None) -> bool:
     """Whether a cordon of a node with these taints is gpuscaler's."""
-    return any(one["key"] in CLOSING_TAINTS and one["effect"] == AJAR for one in taints or ())
+    return any(taint["key"] in CLOSING_TAINTS and taint["effect"] == AJAR for taint in taints or ())
 
 
-def gpus_of(one: dict[str, Any]) -> int:
-    limits = (part.get("resources", {}).get("limits", {}) for part in one["spec"]["containers"])
+def gpus_of(wire_pod: dict[str, Any]) -> int:
+    limits = (part.get("resources", {}).get("limits", {}) for part in wire_pod["spec"]["containers"])
     return sum(int(limit.get("nvidia.com/gpu", 0)) for limit in limits)
 
 
-async def surely(read: Callable[[], Awaitable[T]]) -> T:
+async def read_despite_faults(read: Callable[[], Awaitable[T]]) -> T:
     """Read until the API server answers: injected faults must not end the guard, as if the cloud had failed."""
     while True:
         try:
@@ -239,28 +246,28 @@ async def surely(read: Callable[[], Awaitable[T]]) -> T:
             await asyncio.sleep(0.1)
 
 
-def holds(here: World, *, gpus: float) -> None:
+def check_invariants(here: World, *, gpus: float) -> None:
     """Check the invariants of every moment: at most ``gpus`` GPUs (I5), nothing counted twice (I3), no room assigned twice (I11)."""
     assert not claims.BROKEN, claims.BROKEN[0]
     # A machine that a group launches as a replacement may be larger; the controller does not buy it.
     first = {machine.id: machine.offering.gpus for machine in here.cluster.core.history() if not machine.purchase.startswith(REPLACING)}
     for machine in here.cluster.core.history():
         first.setdefault(machine.id, first.get(machine.purchase.removeprefix(REPLACING), machine.offering.gpus))
-    found = sum(min(first[machine.id], machine.offering.gpus) for machine in here.cluster.core.list())
-    assert found <= gpus, f"I5: {found} GPUs, and the limit is {gpus:g}"
+    held = sum(min(first[machine.id], machine.offering.gpus) for machine in here.cluster.core.list())
+    assert held <= gpus, f"I5: {held} GPUs, and the limit is {gpus:g}"
     assert not here.notes.cut, f"a plan was cut: {here.notes.cut[0]}"
     if here.controller is not None:
-        counts_nothing_twice(here.controller.memory.ledger)
-        foresees(here)
+        check_counted_once(here.controller.memory.ledger)
+        check_no_unexpected_error(here)
 
 
-def foresees(here: World) -> None:
+def check_no_unexpected_error(here: World) -> None:
     """Check that the controller had no unexpected error, except those made on purpose; it continues after any error."""
     failures = here.controller.failures if here.controller is not None else None
     assert failures is None or here.fails_on_purpose or not failures.count, f"an unexpected error: {failures.trouble}"
 
 
-def counts_nothing_twice(ledger: ledger.Ledger) -> None:
+def check_counted_once(ledger: ledger.Ledger) -> None:
     named = [machine.instance for machine in ledger.coming if machine.instance]
     assert len(named) == len(set(named)), "I3: one machine is in the ledger twice"
     nodes = [machine.node for machine in ledger.coming if machine.node]
@@ -328,9 +335,9 @@ class Schedules(RuleBasedStateMachine):
             faults=self.faults,
             markets=Markets(capacity, began=BEGAN),
         )
-        claims.watch_every_plan()
+        claims.check_every_plan()
         self.here = World(policy, conditions=conditions)
-        self.guard = Guard(self.here)
+        self.guard = InvariantChecker(self.here)
         self.here.watchman = self.guard
         await self.here.user.create(NODES, objects.node(STRANGER, unschedulable=True))
         for shipped in SHIPPED if Random(f"daemons/{seed}").random() < 0.5 else ():
@@ -468,11 +475,11 @@ class Schedules(RuleBasedStateMachine):
             for name in names:
                 self.here.cluster.machines.devices.restart(name, seconds=seconds)
             return
-        for raw in await surely(lambda: self.here.user.list_all(PODS, namespace="kube-system")):
-            one = msgspec.json.decode(raw)
-            if one["spec"].get("nodeName") in names:
+        for raw in await read_despite_faults(lambda: self.here.user.list_all(PODS, namespace="kube-system")):
+            node = msgspec.json.decode(raw)
+            if node["spec"].get("nodeName") in names:
                 with suppress(NotFound):
-                    await self.here.user.delete(PODS, one["metadata"]["name"], namespace="kube-system")
+                    await self.here.user.delete(PODS, node["metadata"]["name"], namespace="kube-system")
 
     @rule(which=st.integers(0, 99), seconds=st.sampled_from((1.0, 20.0, 90.0)))
     def cordon(self, which: int, seconds: float) -> None:
@@ -480,7 +487,7 @@ class Schedules(RuleBasedStateMachine):
         self.do(self._cordon(which, seconds))
 
     async def _cordon(self, which: int, seconds: float) -> None:
-        nodes = [one for one in await surely(self.here.nodes) if not one["spec"].get("unschedulable")]
+        nodes = [node for node in await read_despite_faults(self.here.nodes) if not node["spec"].get("unschedulable")]
         if not nodes:
             return
         node = nodes[which % len(nodes)]["metadata"]
@@ -488,9 +495,9 @@ class Schedules(RuleBasedStateMachine):
         with suppress(Conflict, NotFound):
             await self.here.user.merge_patch(NODES, node["name"], patch)
             await self._sleep(seconds)
-            for one in await surely(self.here.nodes):
-                if one["metadata"]["uid"] == node["uid"]:
-                    assert one["spec"].get("unschedulable"), f"I7: the cordon of a person on node {node['name']} was removed"
+            for wire_node in await read_despite_faults(self.here.nodes):
+                if wire_node["metadata"]["uid"] == node["uid"]:
+                    assert wire_node["spec"].get("unschedulable"), f"I7: the cordon of a person on node {node['name']} was removed"
                     await self.here.user.merge_patch(NODES, node["name"], {"spec": {"unschedulable": None}})
 
     # One silent node is ended every ten minutes, and only after 45: more than two would make the final rest long.
@@ -514,7 +521,7 @@ class Schedules(RuleBasedStateMachine):
     # Invariants
 
     def holds(self) -> None:
-        holds(self.here, gpus=GPUS)
+        check_invariants(self.here, gpus=GPUS)
 
     def teardown(self) -> None:
         try:
@@ -554,18 +561,20 @@ class Schedules(RuleBasedStateMachine):
         """Everything that is not at rest, in words."""
         assert self.here.controller is not None
         ledger = self.here.controller.memory.ledger
-        found = [f"{len(part)} {name}" for name in ("orders", "coming", "promises", "leaving") if (part := getattr(ledger, name))]
+        unfinished = [f"{len(part)} {name}" for name in ("orders", "coming", "promises", "leaving") if (part := getattr(ledger, name))]
         pods = await self.here.pods()
         waiting = [pod["metadata"]["name"] for pod in pods if not pod["spec"].get("nodeName")]
         # Pods that the limits leave no room for may stay pending forever.
         room = GPUS - sum(machine.offering.gpus for machine in self.here.cluster.core.list())
         if waiting and room >= 8:
-            found.append(f"pods {waiting} wait, with room for {room} GPUs")
-        idle = {machine.id for machine in self.here.cluster.core.list()} - {pod["spec"].get("nodeName", "") for pod in pods if live(pod)}
+            unfinished.append(f"pods {waiting} wait, with room for {room} GPUs")
+        idle = {machine.id for machine in self.here.cluster.core.list()} - {
+            pod["spec"].get("nodeName", "") for pod in pods if is_unfinished(pod)
+        }
         if idle:
-            found.append(f"machines {sorted(idle)} are idle")
-        return found
+            unfinished.append(f"machines {sorted(idle)} are idle")
+        return unfinished
 
 
-def live(one: dict[str, Any]) -> bool:
-    return one["status"].get("phase") not in {"Succeeded", "Failed"}
+def is_unfinished(wire_pod: dict[str, Any]) -> bool:
+    return wire_pod["status"].get("phase") not in {"Succeeded", "Failed"}

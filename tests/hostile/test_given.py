@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.hostile.workloads import HUGE, NOW, POOLS, Object, cluster_of, containers, gangs, node, ordinary, pod, policy
-from tests.planning.demand.test_rationing import wants
+from tests.planning.demand.test_rationing import demand_of
 
 from gpuscaler.model.aside import Skipped
 from gpuscaler.model.cluster import Cluster, Item
@@ -38,7 +38,7 @@ class Listing(msgspec.Struct):
     items: list[msgspec.Raw]
 
 
-def given(name: str, *more: Object) -> Cluster:
+def cluster_from_file(name: str, *more: Object) -> Cluster:
     """The cluster of a file and ``more``, read one object at a time like by a watch."""
     path = FOLDER / f"{name}.json.gz"
     if not path.exists():
@@ -46,12 +46,12 @@ def given(name: str, *more: Object) -> Cluster:
     with gzip.open(path) as file:
         texts = [bytes(raw) for raw in msgspec.json.decode(file.read(), type=Listing).items]
     interner, items, aside = Interner(), list[Item](), list[Skipped]()
-    for one in (*texts, *map(msgspec.json.encode, more)):
-        found = decode_object(one, interner)
-        if isinstance(found, Skipped):
-            aside.append(found)
-        elif found is not None:
-            items.append(found)  # type: ignore[arg-type]  # one pod each
+    for body in (*texts, *map(msgspec.json.encode, more)):
+        decoded = decode_object(body, interner)
+        if isinstance(decoded, Skipped):
+            aside.append(decoded)
+        elif decoded is not None:
+            items.append(decoded)  # type: ignore[arg-type]  # one pod each
     return Cluster.of(items, aside)
 
 
@@ -63,19 +63,19 @@ def tenants() -> Policy:
     return policy(path.read_text())
 
 
-def served(made: Plan, namespace: str) -> dict[str, str]:
+def types_bought_for(made: Plan, namespace: str) -> dict[str, str]:
     """The type of machine that is bought for each pod of a namespace."""
     return {key: machine.instance_type for machine in made.machines for key in machine.pods if key.startswith(f"{namespace}/")}
 
 
 def within_bounds(cluster: Cluster, made: Plan, count: int) -> None:
     """Check that the plan stays within its budget, and that each pod of the tenant has a machine or its own reason."""
-    admitted, _ = ration(wants(cluster), cluster, NOW)
+    admitted, _ = ration(demand_of(cluster), cluster, NOW)
     assert sum(map(planning_units, admitted.gangs)) + sum(map(planning_units, admitted.classes)) <= TOTAL
 
     beyond = {unplaced.pod: unplaced.reasons[0] for unplaced in made.unplaced}
     aside = {skipped.object.removeprefix("Pod ") for skipped in made.set_aside}
-    assert len(served(made, "tenant")) + len(beyond) + len(aside) == count
+    assert len(types_bought_for(made, "tenant")) + len(beyond) + len(aside) == count
     assert all(key.startswith("tenant/") for key in (*beyond, *aside))
     assert Counter(reason.excluded_by for reason in beyond.values()).keys() <= {"budget", "topology"}
     assert all("of namespace tenant used up" in reason.detail for reason in beyond.values() if reason.excluded_by == "budget")
@@ -84,24 +84,24 @@ def within_bounds(cluster: Cluster, made: Plan, count: int) -> None:
 @pytest.mark.parametrize("name", FILES)
 def test_a_hostile_workload_alone_is_planned_within_the_budget_of_one_plan(name: str) -> None:
     count, at_least = FILES[name]
-    cluster = given(name)
+    cluster = cluster_from_file(name)
     made = plan(cluster, State(), tenants(), NOW)
 
     within_bounds(cluster, made, count)
-    assert len(served(made, "tenant")) >= at_least
+    assert len(types_bought_for(made, "tenant")) >= at_least
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_ordinary_pods_are_served_beside_a_hostile_workload_as_without_it(name: str) -> None:
     count, at_least = FILES[name]
-    cluster = given(name, *ordinary(ORDINARY))
+    cluster = cluster_from_file(name, *ordinary(ORDINARY))
     made = plan(cluster, State(), tenants(), NOW)
     alone = plan(cluster_of(ordinary(ORDINARY)), State(), tenants(), NOW)
 
     within_bounds(cluster, made, count)
-    assert served(made, "others") == served(alone, "others")
-    assert len(served(alone, "others")) == ORDINARY
-    assert len(served(made, "tenant")) >= at_least
+    assert types_bought_for(made, "others") == types_bought_for(alone, "others")
+    assert len(types_bought_for(alone, "others")) == ORDINARY
+    assert len(types_bought_for(made, "tenant")) >= at_least
 
 
 def test_every_file_of_the_folder_is_covered() -> None:
@@ -113,12 +113,12 @@ def test_every_file_of_the_folder_is_covered() -> None:
 def test_hundreds_of_gangs_of_a_higher_priority_leave_an_ordinary_pod_its_machine() -> None:
     """``gen2.py``: gangs are placed before the pod of another namespace, and none of them costs it its place in the plan."""
     crowd = gangs(980, 2, alike=True)
-    for one in crowd:
-        one["spec"]["priority"] = 5
+    for gang_pod in crowd:
+        gang_pod["spec"]["priority"] = 5
     victim = pod("other", {"priority": 0}, cpu="3", namespace="victim")
     made = plan(cluster_of([*crowd, victim]), State(), policy(POOLS), NOW)
 
-    assert "victim/other" in served(made, "victim")
+    assert "victim/other" in types_bought_for(made, "victim")
 
 
 @pytest.mark.parametrize("where", [{}, {"nodeName": "n1"}])
@@ -127,5 +127,5 @@ def test_a_pod_with_a_thousand_containers_costs_no_other_pod_its_machine(where: 
     made = plan(cluster_of([pod(1, {**where, **containers(1024, memory=HUGE)}), node("n1"), *ordinary(2)]), State(), policy(), NOW)
 
     assert [skipped.object for skipped in made.set_aside] == ["Pod tenant/p1"]
-    placed = {placement.pod for placement in made.placements} | set(served(made, "others"))
+    placed = {placement.pod for placement in made.placements} | set(types_bought_for(made, "others"))
     assert placed == {"others/o0", "others/o1"}

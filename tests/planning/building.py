@@ -66,8 +66,8 @@ def zones(instance_type: str = "g.1", price: float = 1.0, *, names: Sequence[str
 def node(name: str, of: Offering | None = None, *, labels: Mapping[str, str] | None = None, **more: Any) -> Node:
     """A node of the offering, two hours old."""
     of = of or offering()
-    known = {**of.labels, HOST: name, **(labels or {})}
-    return Node(**{"name": name, "labels": known, "allocatable": of.allocatable, "taints": of.taints, "created": NOW - 7200, **more})
+    all_labels = {**of.labels, HOST: name, **(labels or {})}
+    return Node(**{"name": name, "labels": all_labels, "allocatable": of.allocatable, "taints": of.taints, "created": NOW - 7200, **more})
 
 
 def bare_node(name: str, labels: Mapping[str, str] | None = None, **more: Any) -> Node:
@@ -76,12 +76,14 @@ def bare_node(name: str, labels: Mapping[str, str] | None = None, **more: Any) -
 
 
 def spec(*, namespace: str = "default", requests: Mapping[str, int] | None = None, **fields: Any) -> PodSpec:
-    """A specification whose digest is its content; amounts as in :func:`wants`."""
-    amounts = wants(**{name: fields.pop(name) for name in ("gpus", "cpu", "memory") if name in fields}) if requests is None else requests
+    """A specification whose digest is its content; amounts as in :func:`amounts_of`."""
+    amounts = (
+        amounts_of(**{name: fields.pop(name) for name in ("gpus", "cpu", "memory") if name in fields}) if requests is None else requests
+    )
     return PodSpec(digest=repr((namespace, sorted(amounts.items()), fields)), namespace=namespace, requests=amounts, **fields)
 
 
-def wants(*, gpus: int = 0, cpu: float = 1, memory: float = 1) -> dict[str, int]:
+def amounts_of(*, gpus: int = 0, cpu: float = 1, memory: float = 1) -> dict[str, int]:
     amounts = {"cpu": int(cpu * 1000), "memory": int(memory * GI)}
     return {**amounts, GPU: gpus} if gpus else amounts
 

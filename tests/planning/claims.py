@@ -14,12 +14,12 @@ from gpuscaler.planning.planner import Planner
 from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.state import State, Upcoming
 
-#: Room that plans of this process gave away twice since a test began. See :func:`watch_every_plan`.
+#: Room that plans of this process gave away twice since a test began. See :func:`check_every_plan`.
 BROKEN: list[str] = []
 PODS = "pods"
 
 
-def overfull(cluster: Cluster, state: State, policy: Policy, made: Plan) -> list[str]:
+def overfull_machines(cluster: Cluster, state: State, policy: Policy, made: Plan) -> list[str]:
     """Messages about the machines on which ``made`` places pods although other pods have that room.
 
     The sum includes running and nominated pods, pods that were promised a machine of the ledger, and pods that this plan moves or places.
@@ -86,16 +86,16 @@ def _sum(pods: Mapping[str, Pod]) -> Counter[str]:
     return total
 
 
-def watch_every_plan() -> None:
+def check_every_plan() -> None:
     """Check every plan that this process makes from now on; errors are added to :data:`BROKEN`."""
     made_by = Planner.plan_and_proof
     if hasattr(made_by, "watched"):
         return
 
     def plan_and_proof(self: Planner, cluster: Cluster, state: State, now: float, **more: object) -> object:
-        answer = made_by(self, cluster, state, now, **more)  # type: ignore[arg-type]  # passed on unchanged
-        BROKEN.extend(overfull(cluster, state, self.policy, answer[0]))
-        return answer
+        plan_and_proof_made = made_by(self, cluster, state, now, **more)  # type: ignore[arg-type]  # passed on unchanged
+        BROKEN.extend(overfull_machines(cluster, state, self.policy, plan_and_proof_made[0]))
+        return plan_and_proof_made
 
     plan_and_proof.watched = True  # type: ignore[attr-defined]  # marks that this is done
     Planner.plan_and_proof = plan_and_proof  # type: ignore[method-assign,assignment]  # patches every planner

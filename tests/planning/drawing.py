@@ -34,7 +34,7 @@ def offerings(draw: st.DrawFn, pool: str) -> tuple[Offering, ...]:
     for name, price, gpus, cpu, memory in draw(st.lists(st.sampled_from(TYPES), min_size=2, max_size=4, unique=True)):
         for zone in draw(st.sampled_from((ZONES, ZONES, ZONES[:2], ZONES[1:], ZONES[:1]))):
             market = draw(st.sampled_from(("on-demand", "on-demand", "on-demand", "spot")))
-            one = offering(
+            drawn = offering(
                 name,
                 price * (0.4 if market == "spot" else 1.0),
                 pool=pool,
@@ -48,7 +48,7 @@ def offerings(draw: st.DrawFn, pool: str) -> tuple[Offering, ...]:
                 taints=(TAINT,) if tainted else (),
                 count=draw(st.sampled_from((None, None, None, 2))),
             )
-            offerings[one.key] = one
+            offerings[drawn.key] = drawn
     return tuple(offerings.values())
 
 

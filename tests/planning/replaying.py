@@ -45,7 +45,7 @@ def offerings_of(machine: PlannedMachine | Upcoming, policy: Policy) -> list[Off
     return [offering for offering in pool.offerings if (offering.instance_type, offering.market, offering.zone) in named]
 
 
-def arrived(case: Case, machine: PlannedMachine | Upcoming, turn: int) -> Node:
+def arrived_node(case: Case, machine: PlannedMachine | Upcoming, turn: int) -> Node:
     """The node of a machine that turned out to be the ``turn``-th of its offerings (modulo their number)."""
     offerings = offerings_of(machine, case.policy)
     offering = offerings[turn % len(offerings)]
@@ -58,14 +58,14 @@ def rooms(case: Case, made: Plan) -> Iterator[Room]:
     """The room with all machines present, once for each offering that they may turn out to be."""
     coming: list[PlannedMachine | Upcoming] = [*case.state.upcoming, *(machine for machine in made.machines if machine.purpose == "demand")]
     for turn in range(max([len(offerings_of(machine, case.policy)) for machine in coming], default=1)):
-        yield Room.of(case.cluster.apply(Delta(upserts=tuple(arrived(case, machine, turn) for machine in coming))))
+        yield Room.of(case.cluster.apply(Delta(upserts=tuple(arrived_node(case, machine, turn) for machine in coming))))
 
 
-def homes(case: Case, made: Plan) -> dict[str, str]:
+def planned_nodes(case: Case, made: Plan) -> dict[str, str]:
     """The node of every pending pod that the plan places."""
     names = {machine.id: machine.node or machine.id for machine in case.state.upcoming}
-    found = {placement.pod: names.get(placement.node, placement.node) for placement in made.placements}
-    return found | {pod: machine.id for machine in made.machines if machine.purpose == "demand" for pod in machine.pods}
+    nodes = {placement.pod: names.get(placement.node, placement.node) for placement in made.placements}
+    return nodes | {pod: machine.id for machine in made.machines if machine.purpose == "demand" for pod in machine.pods}
 
 
 def carry_out(room: Room, case: Case, where: Mapping[str, str]) -> tuple[Room, list[str]]:
@@ -74,7 +74,7 @@ def carry_out(room: Room, case: Case, where: Mapping[str, str]) -> tuple[Room, l
     Pods placed on existing nodes bind before new machines arrive, if the filters admit them then.
     """
     pods = [case.cluster.pods[key] for key in where]
-    nodes = today(case)
+    nodes = existing_room(case)
     waits = {gang_of(pod) for pod in pods if pod.options.gang and where[pod.key] not in nodes.table.row}
     best: tuple[Room, list[str]] | None = None
     for order in orders(pods):
@@ -122,14 +122,14 @@ def bind(room: Room, pods: Sequence[Pod], where: Mapping[str, str]) -> list[str]
     return [pod.key for pod in waiting]
 
 
-def today(case: Case) -> Room:
+def existing_room(case: Case) -> Room:
     """The existing nodes, without pods of the plan."""
     room = Room.of(case.cluster)
-    hold_nominated(room, case)
+    place_nominated(room, case)
     return room
 
 
-def hold_nominated(room: Room, case: Case) -> None:
+def place_nominated(room: Room, case: Case) -> None:
     """Place nominated pods on their nodes before any other pods."""
     for pod in case.cluster.pods.values():
         if not pod.node_name and not pod.finished and not pod.deleted and not pod.spec.gates and pod.nominated_node in room.table.row:
@@ -138,10 +138,10 @@ def hold_nominated(room: Room, case: Case) -> None:
 
 def assert_comes_true(case: Case, made: Plan) -> list[Room]:
     """Assert that every pod is admitted at its planned place, whatever the machines turn out to be; return the rooms with all pods."""
-    where = homes(case, made)
+    where = planned_nodes(case, made)
     done = []
     for room in rooms(case, made):
-        hold_nominated(room, case)
+        place_nominated(room, case)
         after, left = carry_out(room, case, where)
         assert not left, f"refused: {[(key, where[key]) for key in left]}"
         done.append(after)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.planning.building import NOW, node, offering, planned, pod, pool, spec
-from tests.planning.claims import overfull
+from tests.planning.claims import overfull_machines
 from tests.planning.test_properties import SEARCH
 
 from gpuscaler.model.cluster import Cluster, Item
@@ -66,7 +66,7 @@ def test_the_check_finds_room_given_away_twice(claim: Item) -> None:
     cluster = Cluster.of([*two_nodes()[:3], claim])
     made = Plan(removals=(PlannedRemoval("old", "", (Move("default/runs", "free"),)),))
 
-    assert overfull(cluster, State(), POLICY, made)[0].startswith("I11: free offers 1 nvidia.com/gpu and 2 are wanted there")
+    assert overfull_machines(cluster, State(), POLICY, made)[0].startswith("I11: free offers 1 nvidia.com/gpu and 2 are wanted there")
 
 
 def test_the_check_counts_pods_that_the_plan_places_on_nodes_and_ordered_machines() -> None:
@@ -75,9 +75,9 @@ def test_the_check_counts_pods_that_the_plan_places_on_nodes_and_ordered_machine
     twice = (Placement("default/a", "m-0"), Placement("default/b", "m-0"))
     both = Plan(placements=(Placement("default/a", "free"),), removals=(PlannedRemoval("old", "", (Move("default/runs", "free"),)),))
 
-    assert overfull(Cluster.of(items), State((machine,)), POLICY, Plan(placements=twice))
-    assert overfull(Cluster.of(items), State(), POLICY, both)
-    assert not overfull(Cluster.of(items), State((machine,)), POLICY, Plan(placements=twice[:1]))
+    assert overfull_machines(Cluster.of(items), State((machine,)), POLICY, Plan(placements=twice))
+    assert overfull_machines(Cluster.of(items), State(), POLICY, both)
+    assert not overfull_machines(Cluster.of(items), State((machine,)), POLICY, Plan(placements=twice[:1]))
 
 
 @st.composite
@@ -115,4 +115,4 @@ def test_no_room_is_given_away_twice_in_random_bursts(burst: tuple[list[Item], S
 
     made = plan(cluster, state, POLICY, NOW)
 
-    assert overfull(cluster, state, POLICY, made) == []
+    assert overfull_machines(cluster, state, POLICY, made) == []

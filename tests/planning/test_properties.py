@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.planning.building import ARCH, HOST, NOW, PRODUCT, ZONE
 from tests.planning.drawing import cases
-from tests.planning.replaying import Case, assert_comes_true, carry_out, homes, offerings_of, today
+from tests.planning.replaying import Case, assert_comes_true, carry_out, existing_room, offerings_of, planned_nodes
 from tests.soaking import examples
 
 from gpuscaler.model.accelerators import count_accelerators
@@ -36,7 +36,7 @@ def is_open(case: Case, name: str) -> bool:
     return node is None or (node.ready and not node.deleted and name not in case.state.disrupting)
 
 
-def decides_alone(pod: Pod, policy: Policy) -> bool:
+def is_unconstrained(pod: Pod, policy: Policy) -> bool:
     """Whether neither preferences nor other pods restrict the place of a pod, apart from topology spread."""
     spec = pod.spec
     wishes = policy.preferences == "respect" and (spec.preferred_nodes or any(not constraint.hard for constraint in spec.spread))
@@ -62,7 +62,7 @@ def is_counted(case: Case, pod: Pod) -> bool:
     )
 
 
-def welcome(room: Room, pod: Pod) -> set[str]:
+def rows_not_repelled(room: Room, pod: Pod) -> set[str]:
     """Rows from which no other pod's anti-affinity keeps a pod away."""
     passes = room.verdict(pod.spec, pod.labels).passes.get("InterPodAffinity")
     return set(room.table.names) if passes is None else {room.table.names[row] for row in np.flatnonzero(passes)}
@@ -70,8 +70,8 @@ def welcome(room: Room, pod: Pod) -> set[str]:
 
 def before_machines(case: Case, made: Plan) -> list[Room]:
     """The existing nodes twice: with every pod that the plan places there, and with those that bind before any machine is ready."""
-    room = today(case)
-    where = {pod: name for pod, name in homes(case, made).items() if name in room.table.row}
+    room = existing_room(case)
+    where = {pod: name for pod, name in planned_nodes(case, made).items() if name in room.table.row}
     full = room.copy()
     for key, name in where.items():
         full.place(case.cluster.pods[key].spec, case.cluster.pods[key].labels, full.table.row[name])
@@ -87,11 +87,11 @@ def test_every_plan_can_be_carried_out_and_wastes_no_room(case: Case) -> None:
     for machine in bought(made):
         left.update(machine.pods)
     for pod in (case.cluster.pods[key] for key in left):
-        if decides_alone(pod, case.policy):
+        if is_unconstrained(pod, case.policy):
             spreads = any(constraint.hard for constraint in pod.spec.spread)
             fits = [fitting(room, pod) for room in (before_machines(case, made) if spreads else rooms)]
             # A pod must not go where a pod of the plan keeps it away, even if that pod arrives later.
-            fits += [welcome(room, pod) for room in rooms]
+            fits += [rows_not_repelled(room, pod) for room in rooms]
             there = {name for name in set.intersection(*fits) if not name.startswith("new-") and is_open(case, name)}
             there -= uncertain(case) if is_counted(case, pod) else set()
             assert not there, f"{pod.key} fits {there}"
@@ -107,11 +107,11 @@ def test_every_pod_and_every_dollar_is_reported_once(case: Case) -> None:
 
 
 def assert_pods_add_up(case: Case, made: Plan) -> None:
-    told = Counter([pod for machine in bought(made) for pod in machine.pods])
-    told.update(placement.pod for placement in made.placements)
-    told.update(entry.pod for entry in made.unplaced)
-    told.update(entry.pod for entry in made.ignored)
-    assert told == Counter(pod.key for pod in case.cluster.pods.values() if not pod.node_name or pod.finished)
+    planned_pods = Counter([pod for machine in bought(made) for pod in machine.pods])
+    planned_pods.update(placement.pod for placement in made.placements)
+    planned_pods.update(entry.pod for entry in made.unplaced)
+    planned_pods.update(entry.pod for entry in made.ignored)
+    assert planned_pods == Counter(pod.key for pod in case.cluster.pods.values() if not pod.node_name or pod.finished)
 
 
 @SEARCH
@@ -139,8 +139,8 @@ def assert_within_limits(case: Case, made: Plan) -> None:
     assert limits.gpus is None or not gpus or gpus <= limits.gpus
     spent = math.fsum(max(prices[key].price for key in machine.requested) for machine in bought(made))
     assert limits.dollars_per_hour is None or spent <= limits.dollars_per_hour + 1e-6
-    asked = Counter(m.key for m in made.machines if not m.choices)
-    for key, times in asked.items():
+    requested = Counter(m.key for m in made.machines if not m.choices)
+    for key, times in requested.items():
         count = prices[key].count
         assert count is None or times <= count
         assert key not in case.state.blocked_offerings
@@ -160,7 +160,7 @@ def assert_machines_suit_their_pods(case: Case, made: Plan) -> None:
 
 
 def assert_gangs_are_whole(case: Case, made: Plan) -> None:
-    where = homes(case, made)
+    where = planned_nodes(case, made)
     gangs: dict[tuple[str, str, str], list[Pod]] = {}
     ignored = {entry.pod for entry in made.ignored}
     for pod in case.cluster.pods.values():
@@ -205,11 +205,11 @@ def test_the_order_of_objects_changes_nothing(case: Case, draw: Random) -> None:
 def test_a_plan_after_changes_equals_a_fresh_plan(case: Case, before: Case, data: st.DataObject) -> None:
     """A different cluster becomes this one in several steps."""
     items = [*before.items, *(item for item in case.items if data.draw(st.booleans()))]
-    gone = {(type(item), item.key if isinstance(item, Pod) else item.name) for item in items if isinstance(item, Pod | Node)}
+    removed_items = {(type(item), item.key if isinstance(item, Pod) else item.name) for item in items if isinstance(item, Pod | Node)}
     stay = {(type(item), item.key if isinstance(item, Pod) else item.name) for item in case.items if isinstance(item, Pod | Node)}
     start = Cluster.of(item for item in items if isinstance(item, Pod | Node))
     plan(start, case.state, case.policy, NOW)
-    grown = start.apply(Delta(deletes=tuple(sorted(gone - stay, key=str))))
+    grown = start.apply(Delta(deletes=tuple(sorted(removed_items - stay, key=str))))
     for part in (case.items[::2], case.items[1::2]):
         grown = grown.apply(Delta(upserts=part))
     assert msgspec.json.encode(plan(grown, case.state, case.policy, NOW)) == msgspec.json.encode(case.plan())

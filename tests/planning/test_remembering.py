@@ -38,7 +38,7 @@ def test_only_changed_nodes_are_examined_again() -> None:
     planner, of = Planner(POLICY), offering("g.8", 6.0, gpus=8, cpu=32)
     cluster = Cluster.of([node("n1", of), node("n2", of), *pods("a", 2, on="n1"), *pods("b", 2, on="n2")])
     planner.plan(cluster, State(), NOW)
-    before = {name: look.residents for name, look in planner._surveys.inspections.items()}
+    before = {name: inspection.residents for name, inspection in planner._surveys.inspections.items()}
     planner.plan(cluster.apply(Delta(upserts=tuple(pods("c", 1, on="n2")))), State(), NOW)
     after = {name: look.residents for name, look in planner._surveys.inspections.items()}
     assert (after["n1"] is before["n1"], after["n2"] is before["n2"]) == (True, False)

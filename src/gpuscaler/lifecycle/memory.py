@@ -86,7 +86,7 @@ def state_of(memory: Memory, policy: Policy, now: float) -> State:
         idle_seconds=idle_clocks.idle_seconds(memory.clocks, now),
         paused_offerings=promises.paused_offerings(memory.promises, now),
         refusing=node_refusals.avoided_nodes(memory.refusals, now),
-        bought_last_minute=sum(many for at, many in current.bought if at > now - 60.0),
+        bought_last_minute=sum(count for at, count in current.bought if at > now - 60.0),
         disrupting=frozenset(removal.node for removal in current.leaving),
         spared=failed_removals.spared_reasons(memory.spared, now),
         vanishing=vanishing_nodes(memory),
@@ -119,7 +119,7 @@ def recalled(memory: Memory, now: float) -> Memory:
         withdrawals=tuple(_not_ahead(withdrawal, now) for withdrawal in current.withdrawals),
         strangers={name: min(since, now) for name, since in current.strangers.items()},
         owing={name: min(since, now) for name, since in current.owing.items()},
-        bought=tuple((min(at, now), many) for at, many in current.bought),
+        bought=tuple((min(at, now), count) for at, count in current.bought),
     )
     current = ledger.fold_events(current, (ledger.Doubted(order.token, now) for order in current.orders if order.state != ledger.ACCEPTED))
     idle = IdleClocks({name: min(since, now) for name, since in memory.clocks.since.items()})

@@ -27,7 +27,7 @@ from gpuscaler.planning.scale_up.groups.groups import admitted_by_others, uncert
 from gpuscaler.planning.scale_up.groups.spread_check import pods_breaking_skew
 from gpuscaler.planning.scale_up.headroom import spare_machines
 from gpuscaler.planning.scale_up.markets import restrict_to_markets
-from gpuscaler.planning.scale_up.preferences import place_classes, place_gang
+from gpuscaler.planning.scale_up.preferences import place_classes_by_preference, place_gang_by_preference
 from gpuscaler.planning.scale_up.rounds import scale_up
 from gpuscaler.planning.scale_up.unplaced import exclusion_reasons
 from gpuscaler.planning.scale_up.zone_balance import balance
@@ -309,7 +309,7 @@ def place(draft: PlanDraft, demand: Demand, *, respect: bool) -> tuple[PlanDraft
 
     ``respect`` meets preferences of pods even if that costs more; otherwise they only decide between equal choices.
     """
-    place_these, place_this = (place_classes, place_gang) if respect else (scale_up, settle_gang)
+    place_these, place_this = (place_classes_by_preference, place_gang_by_preference) if respect else (scale_up, settle_gang)
     bounded = draft.remaining.any()
     refused: list[UnplacedGang] = []
     queues: list[Queue] = []

@@ -21,7 +21,7 @@ NODE = node("n", BLOCK, provider_id="i-1")
 LAST = ENDS - EMPTY_SECONDS - SAVE_SECONDS - WORTH_SECONDS
 
 
-def looked(now: float, memory: Memory | None = None, *, ends: float = ENDS, listed: bool = True, **options: Any) -> Reconciliation:
+def reconcile_once(now: float, memory: Memory | None = None, *, ends: float = ENDS, listed: bool = True, **options: Any) -> Reconciliation:
     """One reconcile pass over a machine of the block with a pod on it."""
     pods = [pod("p", on="n", options=options)]
     inventory = Inventory(now, (Instance("i-1", *BLOCK.key, ends=ends),) if listed else ())
@@ -30,33 +30,33 @@ def looked(now: float, memory: Memory | None = None, *, ends: float = ENDS, list
 
 def test_emptying_a_block_machine_starts_half_an_hour_plus_grace_before_its_end() -> None:
     grace = pod("p").spec.grace_seconds
-    assert looked(ENDS - EMPTY_SECONDS - grace - 1.0).memory.ledger.leaving == ()
-    (removal,) = looked(ENDS - EMPTY_SECONDS - grace).memory.ledger.leaving
+    assert reconcile_once(ENDS - EMPTY_SECONDS - grace - 1.0).memory.ledger.leaving == ()
+    (removal,) = reconcile_once(ENDS - EMPTY_SECONDS - grace).memory.ledger.leaving
     assert (removal.node, removal.reason, removal.forced, removal.ends, removal.pods) == ("n", WHY, True, ENDS, ("default/p",))
 
 
 @pytest.mark.parametrize(("grace", "earlier"), [(600.0, 600.0), (7200.0, SAVE_SECONDS)])
 def test_pods_that_save_their_work_first_are_asked_that_much_earlier(grace: float, earlier: float) -> None:
     begins = ENDS - EMPTY_SECONDS - earlier
-    assert looked(begins - 61.0, grace=grace).memory.ledger.leaving == ()
-    assert looked(begins, grace=grace).memory.ledger.leaving != ()
+    assert reconcile_once(begins - 61.0, grace=grace).memory.ledger.leaving == ()
+    assert reconcile_once(begins, grace=grace).memory.ledger.leaving != ()
 
 
 def test_a_known_end_is_kept_if_the_cloud_stops_reporting_it_until_the_machine_is_gone() -> None:
-    memory = looked(NOW).memory
-    memory = looked(NOW + 60.0, memory, ends=0.0).memory
+    memory = reconcile_once(NOW).memory
+    memory = reconcile_once(NOW + 60.0, memory, ends=0.0).memory
     assert memory.ends == {"i-1": ENDS}
-    assert looked(ENDS - EMPTY_SECONDS, memory, ends=0.0).memory.ledger.leaving != ()
-    assert looked(NOW + 120.0, memory, listed=False).memory.ends == {}
+    assert reconcile_once(ENDS - EMPTY_SECONDS, memory, ends=0.0).memory.ledger.leaving != ()
+    assert reconcile_once(NOW + 120.0, memory, listed=False).memory.ends == {}
 
 
 def test_an_unexpected_end_leaves_as_much_time_as_a_spot_notice() -> None:
-    (removal,) = looked(ENDS + 5.0).memory.ledger.leaving
+    (removal,) = reconcile_once(ENDS + 5.0).memory.ledger.leaving
     assert removal.ends == ENDS + 35.0
 
 
 def test_the_end_of_a_block_does_not_affect_the_breakers_of_its_market() -> None:
-    assert looked(ENDS - EMPTY_SECONDS).memory.breakers == Memory().breakers
+    assert reconcile_once(ENDS - EMPTY_SECONDS).memory.breakers == Memory().breakers
 
 
 @pytest.mark.parametrize(("now", "market"), [(LAST, "reserved"), (LAST + 1.0, "on-demand")])

@@ -24,7 +24,7 @@ MENU = {offering.key: offering for offering in pool(SMALL, TWIN, LARGE, DEAR, FI
 CHOSEN = SMALL.key
 
 
-def behind(
+def fallbacks_behind(
     machine: PlannedMachine, cluster: Cluster, *, blocked: Set[OfferingKey] = frozenset(), half_open: Set[OfferingKey] = frozenset()
 ) -> tuple[OfferingKey, ...]:
     overhead = Overhead(cluster)
@@ -37,32 +37,34 @@ def behind(
     return answers.pop()
 
 
-def asked(
+def fallback_types(
     of: PodSpec | None = None, count: int = 1, *, blocked: tuple[str, ...] = (), half_open: tuple[str, ...] = (), **machine: object
 ) -> list[str]:
     """Types and zones of the fallbacks of a g.1 on spot in z1."""
     waiting = pods("a", count, of or spec(gpus=1, cpu=2))
     bought = PlannedMachine("new-1", CHOSEN.pool, "g.1", "spot", "z1", 1.0, pods=tuple(pod.key for pod in waiting), **machine)  # type: ignore[arg-type]
     names = {f"{key[2]}/{key[3]}": key for key in MENU if key[1] == "spot"}
-    keys = behind(bought, Cluster.of(waiting), blocked={names[name] for name in blocked}, half_open={names[name] for name in half_open})
+    keys = fallbacks_behind(
+        bought, Cluster.of(waiting), blocked={names[name] for name in blocked}, half_open={names[name] for name in half_open}
+    )
     return [f"{kind}/{zone}" for _, _, kind, zone in keys]
 
 
 def test_fallbacks_are_fitting_spot_offerings_below_the_on_demand_price_cheapest_first() -> None:
-    assert asked() == ["g.1/z2", "g.2/z1"]
+    assert fallback_types() == ["g.1/z2", "g.2/z1"]
 
 
 def test_offerings_too_small_for_all_pods_of_the_machine_are_no_fallbacks() -> None:
-    assert asked(count=2) == ["g.2/z1", "g.8/z1"]
+    assert fallback_types(count=2) == ["g.2/z1", "g.8/z1"]
 
 
 def test_blocked_offerings_are_no_fallbacks_and_half_open_ones_come_last() -> None:
-    assert asked(blocked=("g.2/z1",)) == ["g.1/z2"]
-    assert asked(half_open=("g.1/z2",)) == ["g.2/z1", "g.1/z2"]
+    assert fallback_types(blocked=("g.2/z1",)) == ["g.1/z2"]
+    assert fallback_types(half_open=("g.1/z2",)) == ["g.2/z1", "g.1/z2"]
 
 
 def test_fallbacks_of_pods_with_rules_about_others_stay_in_their_zone() -> None:
-    assert asked(spec(gpus=1, cpu=2, spread=(spread("topology.kubernetes.io/zone"),))) == ["g.2/z1"]
+    assert fallback_types(spec(gpus=1, cpu=2, spread=(spread("topology.kubernetes.io/zone"),))) == ["g.2/z1"]
 
 
 def test_fallbacks_of_pods_with_rules_about_others_keep_the_gpu_product_without_labels() -> None:
@@ -78,13 +80,13 @@ def test_fallbacks_of_pods_with_rules_about_others_keep_the_gpu_product_without_
 
 
 def test_offerings_that_the_pods_do_not_admit_are_no_fallbacks() -> None:
-    assert asked(spec(gpus=1, cpu=2, node_affinity=affinity(("topology.kubernetes.io/zone", "In", "z2")))) == ["g.1/z2"]
+    assert fallback_types(spec(gpus=1, cpu=2, node_affinity=affinity(("topology.kubernetes.io/zone", "In", "z2")))) == ["g.1/z2"]
 
 
 def test_there_are_no_fallbacks_for_machines_without_pods_or_chosen_by_the_cloud() -> None:
     every = tuple(Choice(offering.instance_type, offering.market, offering.zone, offering.price) for offering in MENU.values())
-    assert asked(choices=every) == []
-    assert asked(count=0) == []
+    assert fallback_types(choices=every) == []
+    assert fallback_types(count=0) == []
 
 
 IN_Z1 = tuple(
@@ -93,28 +95,28 @@ IN_Z1 = tuple(
 
 
 def test_sets_of_other_zones_are_fallbacks_if_a_purchase_names_a_zone() -> None:
-    assert asked(choices=IN_Z1) == ["g.1/z2"]
-    assert asked(choices=IN_Z1, blocked=("g.1/z2",)) == []
+    assert fallback_types(choices=IN_Z1) == ["g.1/z2"]
+    assert fallback_types(choices=IN_Z1, blocked=("g.1/z2",)) == []
 
 
 def test_every_member_of_a_fallback_set_must_hold_the_pods() -> None:
-    assert asked(count=2, choices=IN_Z1) == []
-    assert asked(spec(gpus=1, cpu=2, spread=(spread("topology.kubernetes.io/zone"),)), choices=IN_Z1) == []
+    assert fallback_types(count=2, choices=IN_Z1) == []
+    assert fallback_types(spec(gpus=1, cpu=2, spread=(spread("topology.kubernetes.io/zone"),)), choices=IN_Z1) == []
 
 
 def test_fallbacks_leave_room_for_daemon_sets() -> None:
     waiting = pods("a", 1, spec(gpus=1, cpu=3.5))
     bought = PlannedMachine("new-1", CHOSEN.pool, "g.1", "spot", "z1", 1.0, pods=(waiting[0].key,))
     crowded = Cluster.of([*waiting, daemon("agent", spec(cpu=1))])
-    assert [key[2] for key in behind(bought, crowded)] == ["g.2", "g.8"]
+    assert [key[2] for key in fallbacks_behind(bought, crowded)] == ["g.2", "g.8"]
 
 
 def test_a_plan_has_fallbacks_with_prices_within_the_limits_and_no_retired_ones() -> None:
-    gone = offering("g.3", 1.5, market="spot", gpus=1, cpu=4, zone="z1", count=0)
+    retired = offering("g.3", 1.5, market="spot", gpus=1, cpu=4, zone="z1", count=0)
     waiting = Cluster.of(pods("a", 1, spec(gpus=1, cpu=2)))
 
-    free = plan(waiting, State(), Policy((pool(*MENU.values(), gone),)), NOW)
-    limited = plan(waiting, State(), Policy((pool(*MENU.values(), gone),), limits=Limits(gpus=1)), NOW)
+    free = plan(waiting, State(), Policy((pool(*MENU.values(), retired),)), NOW)
+    limited = plan(waiting, State(), Policy((pool(*MENU.values(), retired),), limits=Limits(gpus=1)), NOW)
 
     (machine,), (held,) = free.machines, limited.machines
     assert machine.fallbacks == (Choice("g.1", "spot", "z2", 1.1), Choice("g.2", "spot", "z1", 1.8))
@@ -125,4 +127,4 @@ def test_a_plan_has_fallbacks_with_prices_within_the_limits_and_no_retired_ones(
 def test_on_demand_machines_have_no_fallbacks() -> None:
     waiting = pods("a", 1, spec(gpus=1, cpu=2))
     bought = PlannedMachine("new-1", FIXED.pool, "g.1", "on-demand", "z1", 3.0, pods=(waiting[0].key,))
-    assert behind(bought, Cluster.of([node("n"), *waiting])) == ()
+    assert fallbacks_behind(bought, Cluster.of([node("n"), *waiting])) == ()

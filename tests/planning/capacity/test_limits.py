@@ -233,4 +233,4 @@ def test_admitted_kinds_are_those_of_which_the_limits_admit_one_machine(
     templates = Templates(Cluster(), Policy((kinds, pool(offering("g.4", gpus=4, price=4.5), name="other"))), frozenset())
     for spent in ({}, {few.key: 1}):
         left = Remaining(machines, gpus, dollars, pools, spent)
-        assert left.admitted(templates).tolist() == [left.most(kind, 1) > 0 for kind in templates.kinds]
+        assert left.admitted(templates).tolist() == [left.admitted_count(kind, 1) > 0 for kind in templates.kinds]

@@ -52,6 +52,6 @@ def test_a_node_that_is_not_on_the_list_belongs_to_no_pool_regardless_of_its_lab
         "ours": Node("ours", {}, {}, bought=OfferingKey("b", "spot", "g5.xlarge", "us-east-1a")),
     }
 
-    found = members(nodes, parse_policy(TWINS), frozenset({"labelled", "alike"}))
+    pools = members(nodes, parse_policy(TWINS), frozenset({"labelled", "alike"}))
 
-    assert {name: member.pool.name for name, member in found.items()} == {"ours": "b"}
+    assert {name: member.pool.name for name, member in pools.items()} == {"ours": "b"}

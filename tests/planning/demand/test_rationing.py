@@ -13,19 +13,19 @@ from gpuscaler.planning.demand.rationing import CLASS, TOTAL, TURN_SECONDS, Budg
 from gpuscaler.planning.state import State
 
 
-def wants(cluster: Cluster) -> Demand:
+def demand_of(cluster: Cluster) -> Demand:
     return collect_demand(cluster, State(), Policy(pools=()), NOW)
 
 
 def ration_pods(*items: Pod, total: int, now: float = NOW, first: frozenset[str] = frozenset()) -> tuple[list[str], list[BudgetCut]]:
     cluster = Cluster.of(items)
-    left, cuts = ration(wants(cluster), cluster, now, first=first, total=total)
+    left, cuts = ration(demand_of(cluster), cluster, now, first=first, total=total)
     return sorted(
         key for pod_class in (*left.classes, *(pod_class for gang in left.gangs for pod_class in gang.classes)) for key in pod_class.keys
     ), cuts
 
 
-def different(count: int, namespace: str, owner: str = "u1") -> list[Pod]:
+def different_pods(count: int, namespace: str, owner: str = "u1") -> list[Pod]:
     of = Owner("ReplicaSet", owner, owner)
     return [pod(f"{owner}-{number}", spec(namespace=namespace, cpu=number + len(owner)), owner=of) for number in range(count)]
 
@@ -52,14 +52,14 @@ def test_the_budget_bounds_the_number_of_different_pods_in_a_plan() -> None:
 
 
 def test_demand_within_the_budget_is_not_restricted() -> None:
-    cluster = Cluster.of([*pods("p", 5000), *different(50, "a")])
-    demand = wants(cluster)
+    cluster = Cluster.of([*pods("p", 5000), *different_pods(50, "a")])
+    demand = demand_of(cluster)
 
     assert ration(demand, cluster, NOW) == (demand, [])
 
 
 def test_a_namespace_over_its_share_takes_nothing_from_others() -> None:
-    served, cuts = ration_pods(*different(1000, "tenant"), *different(10, "others"), total=100 * CLASS)
+    served, cuts = ration_pods(*different_pods(1000, "tenant"), *different_pods(10, "others"), total=100 * CLASS)
     spaces = Counter(key.split("/")[0] for key in served)
 
     assert spaces["others"] == 10
@@ -69,14 +69,14 @@ def test_a_namespace_over_its_share_takes_nothing_from_others() -> None:
 
 
 def test_an_owner_over_its_share_takes_nothing_from_others_of_its_namespace() -> None:
-    served, _ = ration_pods(*different(1000, "tenant", "greedy"), *different(10, "tenant", "modest" * 200), total=100 * CLASS)
+    served, _ = ration_pods(*different_pods(1000, "tenant", "greedy"), *different_pods(10, "tenant", "modest" * 200), total=100 * CLASS)
 
     assert sum("/modest" in key for key in served) == 10
 
 
 def test_pods_with_a_promised_machine_come_first_and_then_priority_decides() -> None:
     urgent = pod("urgent", spec(priority=5))
-    crowd = different(100, "default")
+    crowd = different_pods(100, "default")
     promised = crowd[77].key
     served, _ = ration_pods(*crowd, urgent, total=4 * CLASS + 500, first=frozenset({promised}))
 
@@ -84,7 +84,7 @@ def test_pods_with_a_promised_machine_come_first_and_then_priority_decides() -> 
 
 
 def test_equal_pods_take_turns_if_not_all_can_be_served() -> None:
-    crowd = different(100, "tenant")
+    crowd = different_pods(100, "tenant")
     tried: set[str] = set()
     for turn in range(100):
         tried.update(ration_pods(*crowd, total=10 * CLASS, now=NOW + turn * TURN_SECONDS)[0])
@@ -102,8 +102,8 @@ def test_a_gang_is_planned_for_completely_or_not_at_all() -> None:
 
 
 def test_rules_about_other_pods_cost_more_than_requests() -> None:
-    plain, *_ = wants(Cluster.of([pod("p")])).classes
-    ruled, *_ = wants(Cluster.of([pod("p", spec(gpus=1, affinity=(near(ZONE, a="b"),)))])).classes
+    plain, *_ = demand_of(Cluster.of([pod("p")])).classes
+    ruled, *_ = demand_of(Cluster.of([pod("p", spec(gpus=1, affinity=(near(ZONE, a="b"),)))])).classes
 
     assert class_units(ruled) > 3 * class_units(plain)
 
@@ -112,8 +112,8 @@ def test_rules_about_other_pods_cost_more_than_requests() -> None:
 def test_many_namespaces_full_of_rules_shut_out_neither_simple_pods_nor_each_other(spaces: int) -> None:
     rule = (near(ZONE, a="b"),)
     crowd = [pod(f"p-{number}", spec(namespace=f"t{number}", cpu=number + 1, affinity=rule)) for number in range(spaces)]
-    simple = different(20, "others")
-    unit = class_units(wants(Cluster.of(crowd[:1])).classes[0])
+    simple = different_pods(20, "others")
+    unit = class_units(demand_of(Cluster.of(crowd[:1])).classes[0])
     served, cuts = ration_pods(*crowd, *simple, total=50 * CLASS)
 
     assert sum(key.startswith("others/") for key in served) == 20

@@ -16,6 +16,6 @@ def rows(room: Room, wanted: PodSpec, **labels: str) -> list[str]:
     return [name for name, admitted in zip(room.table.names, mask, strict=True) if admitted]
 
 
-def why(room: Room, wanted: PodSpec, name: str, **labels: str) -> tuple[str, str]:
+def rejection(room: Room, wanted: PodSpec, name: str, **labels: str) -> tuple[str, str]:
     """The first filter that rejects the pod on the node ``name``, and its explanation."""
     return room.reason(wanted, LabelSet(labels), room.table.row[name])

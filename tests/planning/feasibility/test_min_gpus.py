@@ -34,7 +34,7 @@ from tests.planning.building import (
     zones,
 )
 from tests.planning.drawing import cases
-from tests.planning.replaying import Case, assert_comes_true, homes
+from tests.planning.replaying import Case, assert_comes_true, planned_nodes
 from tests.soaking import examples
 
 from gpuscaler.model.accelerators import GPU_MILLI, count_accelerators
@@ -299,9 +299,9 @@ def serves(pool: Pool, waiting: Pod) -> bool:
     return count_accelerators(waiting.spec.requests) >= pool.min_gpus_per_pod
 
 
-def seats(case: Case, made: Plan) -> Iterator[tuple[Pod, str]]:
+def node_by_pod(case: Case, made: Plan) -> Iterator[tuple[Pod, str]]:
     """Every pod that the plan places or moves, and its node."""
-    for key, name in homes(case, made).items():
+    for key, name in planned_nodes(case, made).items():
         yield case.cluster.pods[key], name
     for removal in made.removals:
         for move in removal.moves:
@@ -313,8 +313,8 @@ def seats(case: Case, made: Plan) -> Iterator[tuple[Pod, str]]:
 def test_no_plan_puts_a_small_pod_on_a_kept_machine(case: Case) -> None:
     made = case.plan()
     pools = pool_of(case, made)
-    for one, name in seats(case, made):
-        assert serves(pools[name], one), f"{one.key} on {name}"
+    for pod_key, name in node_by_pod(case, made):
+        assert serves(pools[name], pod_key), f"{pod_key.key} on {name}"
     assert_comes_true(case, made)
 
 
@@ -326,14 +326,14 @@ def test_no_plan_buys_a_machine_for_a_pod_that_fits_an_existing_one(case: Case) 
     left = {entry.pod for entry in made.unplaced} | {
         key for machine in made.machines if machine.purpose == "demand" for key in machine.pods
     }
-    for one in (case.cluster.pods[key] for key in left):
-        rules = one.spec.affinity or one.spec.anti_affinity or one.spec.spread or one.options.gang
+    for unplaced_pod in (case.cluster.pods[key] for key in left):
+        rules = unplaced_pod.spec.affinity or unplaced_pod.spec.anti_affinity or unplaced_pod.spec.spread or unplaced_pod.options.gang
         if rules or case.policy.preferences == "respect":
             continue
         for room in rooms:
-            names = [room.table.names[row] for row in np.flatnonzero(room.capacity(one.spec, one.labels))]
-            there = [name for name in names if name in case.cluster.nodes and serves(pools[name], one) and is_open(case, name)]
-            assert not there, f"{one.key} fits {there}"
+            names = [room.table.names[row] for row in np.flatnonzero(room.capacity(unplaced_pod.spec, unplaced_pod.labels))]
+            there = [name for name in names if name in case.cluster.nodes and serves(pools[name], unplaced_pod) and is_open(case, name)]
+            assert not there, f"{unplaced_pod.key} fits {there}"
 
 
 def is_open(case: Case, name: str) -> bool:

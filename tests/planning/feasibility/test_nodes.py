@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from tests.planning.building import affinity, bare_node, spec, term
-from tests.planning.feasibility.kit import room, rows, why
+from tests.planning.feasibility.kit import rejection, room, rows
 
 from gpuscaler.model.selectors import NodeSelector
 from gpuscaler.model.taints import Taint, Toleration
@@ -135,15 +135,15 @@ EITHER = NodeSelector((term(("gpu", "In", "x", "y"), ("size", "Gt", "9")), term(
     ],
 )
 def test_the_reason_quotes_the_term_with_the_fewest_misses(fields: dict[str, Any], name: str, reason: tuple[str, str]) -> None:
-    assert why(room(*NODES), spec(**fields), name) == reason
+    assert rejection(room(*NODES), spec(**fields), name) == reason
 
 
 def test_taints_and_cordons_are_named_in_the_reason() -> None:
     here = room(
         bare_node("a", taints=(Taint("soft", "", "PreferNoSchedule"), Taint("dedicated", "ml"))), bare_node("b", unschedulable=True)
     )
-    assert why(here, spec(), "a") == ("TaintToleration", "taint dedicated=ml:NoSchedule is not tolerated")
-    assert why(here, spec(), "b") == ("NodeUnschedulable", "node is cordoned")
+    assert rejection(here, spec(), "a") == ("TaintToleration", "taint dedicated=ml:NoSchedule is not tolerated")
+    assert rejection(here, spec(), "b") == ("NodeUnschedulable", "node is cordoned")
 
 
 def test_the_static_mask_does_not_depend_on_room() -> None:

@@ -95,8 +95,8 @@ def assert_equal(worked: Room, fresh: Room, probes: list[PodSpec]) -> None:
             assert left.mask.tolist() == right.mask.tolist()
             capacity = fresh.capacity(probe, labels)
             assert worked.capacity(probe, labels).tolist() == capacity.tolist()
-            some = np.arange(len(capacity)) % 2 == 1
-            assert worked.capacity(probe, labels, some).tolist() == np.where(some, capacity, 0).tolist()
+            odd_rows = np.arange(len(capacity)) % 2 == 1
+            assert worked.capacity(probe, labels, odd_rows).tolist() == np.where(odd_rows, capacity, 0).tolist()
             assert worked.admitting(probe, labels, slice(1, None)).tolist() == right.mask[1:].tolist()
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 from tests.planning.building import bare_node, pod, spec
-from tests.planning.feasibility.kit import room, rows, why
+from tests.planning.feasibility.kit import rejection, room, rows
 
 from gpuscaler.model.labels import NO_LABELS
 from gpuscaler.model.pods import HostPort
@@ -36,7 +36,7 @@ def test_a_node_takes_one_copy_with_a_host_port() -> None:
 def test_a_port_is_taken_until_the_last_pod_with_it_is_removed() -> None:
     here = room(bare_node("a"), pod("p", spec(host_ports=(HostPort(80, ip="10.0.0.1"),)), on="a"))
     wanted = spec(host_ports=(HostPort(80), HostPort(443)))
-    assert why(here, wanted, "a") == ("NodePorts", "host port 80/TCP is taken")
+    assert rejection(here, wanted, "a") == ("NodePorts", "host port 80/TCP is taken")
     here.remove(spec(host_ports=(HostPort(80, ip="10.0.0.1"),)), NO_LABELS, 0)
     assert rows(here, wanted) == ["a"]
     here.place(wanted, NO_LABELS, 0)

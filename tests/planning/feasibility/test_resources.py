@@ -2,7 +2,7 @@
 
 import pytest
 from tests.planning.building import bare_node, pod, spec
-from tests.planning.feasibility.kit import room, rows, why
+from tests.planning.feasibility.kit import rejection, room, rows
 
 from gpuscaler.model.accelerators import GPU_MILLI
 from gpuscaler.model.labels import NO_LABELS
@@ -53,13 +53,13 @@ def test_an_overcommitted_node_takes_pods_that_do_not_request_the_missing_resour
     assert rows(here, spec(requests={"memory": 1})) == ["a"]
     assert rows(here, spec(requests={"cpu": 0})) == ["a"]
     assert here.free("cpu").tolist() == [-5000]
-    assert why(here, spec(requests={"cpu": 1000}), "a") == ("NodeResourcesFit", "node(s) had 0 free cpu, 1 requested")
+    assert rejection(here, spec(requests={"cpu": 1000}), "a") == ("NodeResourcesFit", "node(s) had 0 free cpu, 1 requested")
 
 
 def test_a_node_without_a_pod_count_takes_no_pod() -> None:
     here = room(bare_node("a", allocatable={"cpu": 1000}))
     assert rows(here, spec(requests={})) == []
-    assert why(here, spec(requests={}), "a") == ("NodeResourcesFit", "node(s) had room for 0 pods, all taken")
+    assert rejection(here, spec(requests={}), "a") == ("NodeResourcesFit", "node(s) had room for 0 pods, all taken")
 
 
 def test_terminating_pods_take_room() -> None:

@@ -2,7 +2,7 @@
 
 import numpy as np
 from tests.planning.building import bare_node, pod, selector, spec
-from tests.planning.feasibility.kit import room, rows, why
+from tests.planning.feasibility.kit import rejection, room, rows
 
 from gpuscaler.model.accelerators import GPU_MILLI
 from gpuscaler.model.labels import NO_LABELS, LabelSet
@@ -67,7 +67,7 @@ def test_a_shared_gpu_request_must_fit_one_device() -> None:
     assert here.device_free(0) == (400, 400)
     assert here.free(GPU_MILLI).tolist() == [800]
     assert here.capacity(most, NO_LABELS).tolist() == [0]
-    assert why(here, most, "a")[1] == f"node(s) had devices with [400, 400] free {GPU_MILLI}, 600 requested"
+    assert rejection(here, most, "a")[1] == f"node(s) had devices with [400, 400] free {GPU_MILLI}, 600 requested"
 
 
 def test_a_request_for_whole_gpus_takes_unused_devices() -> None:
@@ -88,7 +88,7 @@ def test_a_small_shared_request_uses_the_fullest_device_that_fits() -> None:
 def test_the_reason_names_every_resource_that_is_short() -> None:
     here = room(bare_node("a", allocatable=GPU), pod("p", spec(requests={"nvidia.com/gpu": 6}), on="a"))
     wanted = spec(requests={"nvidia.com/gpu": 4, "memory": 2**41})
-    filter_name, detail = why(here, wanted, "a")
+    filter_name, detail = rejection(here, wanted, "a")
     assert filter_name == "NodeResourcesFit"
     assert "node(s) had 2 free nvidia.com/gpu, 4 requested" in detail
     assert "node(s) had 1024Gi free memory, 2048Gi requested" in detail

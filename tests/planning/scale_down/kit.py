@@ -66,17 +66,17 @@ def situation(
     )
 
 
-def down(items: Iterable[Any], *pools: Pool, **more: Any) -> ScaleDownResult:
+def scale_down_of(items: Iterable[Any], *pools: Pool, **more: Any) -> ScaleDownResult:
     return scale_down(situation(items, *pools, **more))
 
 
-def blockers(answer: ScaleDownResult) -> dict[str, str]:
-    return {blocked.node: blocked.blocker for blocked in answer.blocked}
+def blockers(result: ScaleDownResult) -> dict[str, str]:
+    return {blocked.node: blocked.blocker for blocked in result.blocked}
 
 
-def detail(answer: ScaleDownResult, name: str) -> str:
-    return next(blocked.detail for blocked in answer.blocked if blocked.node == name)
+def detail(result: ScaleDownResult, name: str) -> str:
+    return next(blocked.detail for blocked in result.blocked if blocked.node == name)
 
 
-def removed(answer: ScaleDownResult) -> list[str]:
-    return sorted(removal.node for removal in answer.removals)
+def removed(result: ScaleDownResult) -> list[str]:
+    return sorted(removal.node for removal in result.removals)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.planning.building import JOB, NOW, node, offering, pool, spec
-from tests.planning.scale_down.kit import blockers, detail, down, movable, removed, situation
+from tests.planning.scale_down.kit import blockers, detail, movable, removed, scale_down_of, situation
 from tests.soaking import examples
 
 from gpuscaler.model.nodes import Node
@@ -28,13 +28,13 @@ BOTH = pool(DEAR, SPOT)
 GPU = spec(gpus=1, cpu=2, memory=8)
 
 
-def on(*names: str, **fields: Any) -> list[Node | Pod]:
+def expensive_machines(*names: str, **fields: Any) -> list[Node | Pod]:
     """Expensive machines with a pod each."""
-    return [one for name in names for one in (node(name, DEAR), movable(f"p-{name}", name, GPU, **fields))]
+    return [item for name in names for item in (node(name, DEAR), movable(f"p-{name}", name, GPU, **fields))]
 
 
-def markets(answer: ScaleDownResult) -> list[str]:
-    return [machine.market for machine in answer.machines]
+def markets(result: ScaleDownResult) -> list[str]:
+    return [machine.market for machine in result.machines]
 
 
 def state(*events: Any, pools: tuple[Pool, ...] = (BOTH,), now: float = NOW, **more: Any) -> State:
@@ -46,24 +46,24 @@ def state(*events: Any, pools: tuple[Pool, ...] = (BOTH,), now: float = NOW, **m
 
 
 def test_one_of_several_machines_returns_to_spot_and_the_others_report_why_they_wait() -> None:
-    answer = down(on("a", "b", "c"), BOTH)
+    result = scale_down_of(expensive_machines("a", "b", "c"), BOTH)
 
-    assert (len(removed(answer)), markets(answer)) == (1, ["spot"])
-    (removal,) = answer.removals
+    assert (len(removed(result)), markets(result)) == (1, ["spot"])
+    (removal,) = result.removals
     assert removal.reason == "its pod runs cheaper on 1 x g.1 (spot, z1), which saves $3.0000 per hour"
     (first, second) = sorted({"a", "b", "c"} - {removal.node})
-    assert blockers(answer) == {first: "going-back", second: "going-back"}
-    assert detail(answer, first) == "it could run cheaper on spot; machines of pool main return to spot one at a time"
+    assert blockers(result) == {first: "going-back", second: "going-back"}
+    assert detail(result, first) == "it could run cheaper on spot; machines of pool main return to spot one at a time"
 
 
 def test_no_machine_returns_to_spot_while_a_busy_one_of_its_pool_is_leaving() -> None:
-    answer = down(on("a", "b"), BOTH, state=State(disrupting=frozenset({"a"})))
+    result = scale_down_of(expensive_machines("a", "b"), BOTH, state=State(disrupting=frozenset({"a"})))
 
-    assert (removed(answer), blockers(answer)["b"]) == ([], "going-back")
+    assert (removed(result), blockers(result)["b"]) == ([], "going-back")
 
 
 def test_an_idle_machine_that_leaves_does_not_delay_returns_to_spot() -> None:
-    assert removed(down([node("a", DEAR), *on("b")], BOTH, state=State(disrupting=frozenset({"a"})))) == ["b"]
+    assert removed(scale_down_of([node("a", DEAR), *expensive_machines("b")], BOTH, state=State(disrupting=frozenset({"a"})))) == ["b"]
 
 
 @pytest.mark.parametrize(("bound", "gone"), [(False, 1), (True, 2)])
@@ -72,28 +72,28 @@ def test_pools_return_to_spot_in_parallel_but_one_machine_per_target_pool(bound:
     own = spec(requests=dict(GPU.requests), node_selector=((POOL_LABEL, "other"),)) if bound else GPU
     pools = (BOTH, pool(dear, cheap, name="other") if bound else pool(dear, name="other"))
 
-    assert len(removed(down([*on("a"), node("b", dear), movable("p-b", "b", own)], *pools))) == gone
+    assert len(removed(scale_down_of([*expensive_machines("a"), node("b", dear), movable("p-b", "b", own)], *pools))) == gone
 
 
 def test_a_machine_is_split_onto_several_spot_machines_in_one_step() -> None:
     big = offering("g.8", 16.0, gpus=8, cpu=96, memory=768)
-    answer = down([node("a", big), *(movable(f"p-{number}", "a", GPU) for number in range(3))], pool(big, SPOT))
+    result = scale_down_of([node("a", big), *(movable(f"p-{number}", "a", GPU) for number in range(3))], pool(big, SPOT))
 
-    assert (removed(answer), markets(answer)) == (["a"], ["spot"] * 3)
+    assert (removed(result), markets(result)) == (["a"], ["spot"] * 3)
 
 
 def test_on_demand_machines_are_replaced_together_by_cheaper_on_demand() -> None:
     cheap = offering("g.1x", 1.0, **ROOM)
 
-    assert removed(down(on("a", "b", "c"), pool(DEAR, cheap))) == ["a", "b", "c"]
+    assert removed(scale_down_of(expensive_machines("a", "b", "c"), pool(DEAR, cheap))) == ["a", "b", "c"]
 
 
 def test_spot_machines_are_replaced_together_by_cheaper_spot() -> None:
     dear = offering("g.1", 3.0, market="spot", **ROOM)
     cheap = offering("g.1", 1.0, market="spot", zone="z2", **ROOM)
-    items = [one for name in "abc" for one in (node(name, dear), movable(f"p-{name}", name, GPU))]
+    items = [item for name in "abc" for item in (node(name, dear), movable(f"p-{name}", name, GPU))]
 
-    assert removed(down(items, pool(dear, cheap))) == ["a", "b", "c"]
+    assert removed(scale_down_of(items, pool(dear, cheap))) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_spot_machines_are_replaced_together_by_cheaper_spot() -> None:
     ids=["only on-demand", "a deadline", "do-not-disrupt", "safe-to-evict", "loses more than it saves", "a job without a restart cost"],
 )
 def test_pods_that_must_not_move_keep_their_machine(more: dict[str, Any]) -> None:
-    assert down(on("a", **more), BOTH).removals == ()
+    assert scale_down_of(expensive_machines("a", **more), BOTH).removals == ()
 
 
 # Trusted spot
@@ -129,30 +129,30 @@ REFUSED, GRANTED = Refused(SPOT.key, NOW - 2000.0), Granted(SPOT.key, NOW - 1500
     ids=["refused", "probe too early", "probe due", "proven too recently", "proven"],
 )
 def test_a_machine_returns_to_spot_that_is_proven_or_due_for_a_probe(events: tuple[Any, ...], goes: bool) -> None:
-    assert removed(down(on("a"), BOTH, state=state(*events))) == (["a"] if goes else [])
+    assert removed(scale_down_of(expensive_machines("a"), BOTH, state=state(*events))) == (["a"] if goes else [])
 
 
 @pytest.mark.parametrize(("dry", "goes"), [(1, True), (2, False)])
 def test_offerings_that_the_cloud_chooses_from_are_trusted_while_one_of_them_is(dry: int, goes: bool) -> None:
-    some = [offering(kind, 1.0, pool="spot", market="spot", **ROOM) for kind in ("g.1", "g.2")]
-    pools = (pool(DEAR), pool(*some, name="spot", chooser="cloud"))
-    after = state(*(Refused(offering.key, NOW - 10.0) for offering in some[:dry]), pools=pools)
+    chosen_from = [offering(kind, 1.0, pool="spot", market="spot", **ROOM) for kind in ("g.1", "g.2")]
+    pools = (pool(DEAR), pool(*chosen_from, name="spot", chooser="cloud"))
+    after = state(*(Refused(offering.key, NOW - 10.0) for offering in chosen_from[:dry]), pools=pools)
 
-    assert removed(down(on("a"), *pools, state=after)) == (["a"] if goes else [])
+    assert removed(scale_down_of(expensive_machines("a"), *pools, state=after)) == (["a"] if goes else [])
 
 
 def test_the_blocker_names_the_cheaper_spot_and_why_it_is_not_trusted() -> None:
-    answer = down(on("a"), BOTH, state=state(Refused(SPOT.key, NOW - 10.0, detail="no g.1")))
+    result = scale_down_of(expensive_machines("a"), BOTH, state=state(Refused(SPOT.key, NOW - 10.0, detail="no g.1")))
 
-    assert blockers(answer) == {"a": "in-use"}
-    said = "; g.1 on spot in z1 would cost $1.0000 per hour (spot g.1 z1: no capacity since 22:13:10 UTC (no g.1); retried at"
-    assert said in detail(answer, "a")
+    assert blockers(result) == {"a": "in-use"}
+    note = "; g.1 on spot in z1 would cost $1.0000 per hour (spot g.1 z1: no capacity since 22:13:10 UTC (no g.1); retried at"
+    assert note in detail(result, "a")
 
 
 def test_pods_that_exclude_spot_get_no_note_about_it() -> None:
-    answer = down(on("a", options={"market": ("on-demand",)}), BOTH, state=state(Refused(SPOT.key, NOW - 10.0)))
+    result = scale_down_of(expensive_machines("a", options={"market": ("on-demand",)}), BOTH, state=state(Refused(SPOT.key, NOW - 10.0)))
 
-    assert "on spot" not in detail(answer, "a")
+    assert "on spot" not in detail(result, "a")
 
 
 @pytest.mark.parametrize(("ago", "goes"), [(RETURN_SECONDS - 1.0, False), (RETURN_SECONDS, True)])
@@ -160,19 +160,19 @@ def test_after_a_spot_reclaim_no_machine_returns_to_the_pool_for_an_hour_despite
     other = offering("g.2", 1.5, market="spot", zone="z2", **ROOM)
     taken = Reclaimed(other.key, NOW - ago)
     after = state(taken, Granted(other.key, NOW - ago + 300.0), pools=(pool(DEAR, SPOT, other),))
-    answer = down(on("a"), pool(DEAR, SPOT, other), state=after)
+    result = scale_down_of(expensive_machines("a"), pool(DEAR, SPOT, other), state=after)
 
-    assert removed(answer) == (["a"] if goes else [])
+    assert removed(result) == (["a"] if goes else [])
     if not goes:
-        said = "a spot machine of pool main was reclaimed a short while ago, so no machine returns to it before 22:13:21 UTC"
-        assert detail(answer, "a") == f"it could run cheaper on spot; {said}"
+        note = "a spot machine of pool main was reclaimed a short while ago, so no machine returns to it before 22:13:21 UTC"
+        assert detail(result, "a") == f"it could run cheaper on spot; {note}"
 
 
 CHOSEN: tuple[Mapping[str, Any], ...] = ({}, {}, {"restart_cost": 60.0}, {"market": ("on-demand",)})
 
 
 @st.composite
-def fallen(draw: st.DrawFn) -> tuple[list[Node | Pod], tuple[Pool, ...], State]:
+def spot_cases(draw: st.DrawFn) -> tuple[list[Node | Pod], tuple[Pool, ...], State]:
     """Pools of spot and on-demand, machines of them with pods, and recent spot events."""
     pools = []
     for name in ("one", "two"):
@@ -196,15 +196,15 @@ def fallen(draw: st.DrawFn) -> tuple[list[Node | Pod], tuple[Pool, ...], State]:
 
 
 @settings(max_examples=examples(150), derandomize=True, deadline=None)
-@given(fallen())
+@given(spot_cases())
 def test_two_machines_of_a_pool_never_return_at_once_nor_any_to_untrusted_spot(
     case: tuple[list[Node | Pod], tuple[Pool, ...], State],
 ) -> None:
     items, pools, state = case
-    answer = scale_down(where := situation(items, *pools, state=state))
-    new = {machine.id: machine for machine in answer.machines}
+    result = scale_down(where := situation(items, *pools, state=state))
+    new = {machine.id: machine for machine in result.machines}
     back: Counter[str] = Counter()
-    for removal in answer.removals:
+    for removal in result.removals:
         member = where.members[removal.node]
         assert member.offering is not None
         targets = [new[need] for need in removal.needs if new[need].market == "spot"]

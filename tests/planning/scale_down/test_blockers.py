@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.planning.building import DAEMON, JOB, NOW, bare_node, pool, selector, spec
-from tests.planning.scale_down.kit import BIG, big, blockers, detail, down, movable, removed
+from tests.planning.scale_down.kit import BIG, big, blockers, detail, movable, removed, scale_down_of
 
 from gpuscaler.model.cluster import Item
 from gpuscaler.model.pods import NO_OWNER
@@ -20,8 +20,8 @@ ELSEWHERE = (big("other", do_not_disrupt=True), movable("there", "other"))
 def of_pod(**fields: Any) -> tuple[str, str]:
     """The blocker of a node that runs one pod with these fields, and its detail."""
     extra = fields.pop("also", ())
-    answer = down([big("n"), movable("p", "n", **fields), *ELSEWHERE, *extra])
-    return blockers(answer).get("n", ""), detail(answer, "n") if "n" in blockers(answer) else ""
+    result = scale_down_of([big("n"), movable("p", "n", **fields), *ELSEWHERE, *extra])
+    return blockers(result).get("n", ""), detail(result, "n") if "n" in blockers(result) else ""
 
 
 @pytest.mark.parametrize(
@@ -37,21 +37,21 @@ def of_pod(**fields: Any) -> tuple[str, str]:
     ],
 )
 def test_a_node_is_kept_by_its_own_state(fields: dict[str, Any], blocker: str) -> None:
-    answer = down([replace(big("n"), **fields)])
-    assert blockers(answer) == {"n": blocker}
+    result = scale_down_of([replace(big("n"), **fields)])
+    assert blockers(result) == {"n": blocker}
 
 
 def test_a_node_that_pending_pods_need_is_kept() -> None:
-    assert blockers(down([big("n")], taken=["n"])) == {"n": "needed"}
+    assert blockers(scale_down_of([big("n")], taken=["n"])) == {"n": "needed"}
 
 
 def test_a_node_with_a_removal_in_progress_is_not_proposed_again() -> None:
-    assert blockers(down([big("n")], state=State(idle_seconds={"n": 9e9}, disrupting=frozenset(["n"])))) == {"n": "disrupting"}
+    assert blockers(scale_down_of([big("n")], state=State(idle_seconds={"n": 9e9}, disrupting=frozenset(["n"])))) == {"n": "disrupting"}
 
 
 def test_a_machine_that_is_still_in_the_ledger_is_kept() -> None:
     upcoming = Upcoming("u-1", "main", "m.big", "on-demand", "z1", node="n")
-    assert blockers(down([big("n")], state=State(idle_seconds={"n": 9e9}, upcoming=(upcoming,)))) == {"n": "arriving"}
+    assert blockers(scale_down_of([big("n")], state=State(idle_seconds={"n": 9e9}, upcoming=(upcoming,)))) == {"n": "arriving"}
 
 
 def test_a_pod_without_a_controller_keeps_its_node() -> None:
@@ -187,20 +187,20 @@ def test_a_pod_with_resource_claims_keeps_its_node() -> None:
 
 def test_a_pod_that_is_terminating_keeps_its_node_until_it_is_long_overdue() -> None:
     assert of_pod(deleted=NOW - 10) == ("in-use", "pod default/p is still terminating")
-    answer = down([big("n"), movable("p", "n", deleted=NOW - 31)])
-    assert removed(answer) == ["n"]
+    result = scale_down_of([big("n"), movable("p", "n", deleted=NOW - 31)])
+    assert removed(result) == ["n"]
 
 
 def test_nothing_is_removed_while_most_nodes_are_not_ready() -> None:
     sick = [big(f"s{n}", ready=False) for n in range(4)]
-    assert blockers(down([*sick, *(big(f"h{n}") for n in range(4))])) == dict.fromkeys(
+    assert blockers(scale_down_of([*sick, *(big(f"h{n}") for n in range(4))])) == dict.fromkeys(
         [f"s{n}" for n in range(4)] + [f"h{n}" for n in range(4)], "unhealthy"
     )
-    assert removed(down([*sick, *(big(f"h{n}") for n in range(5))])) == [f"h{n}" for n in range(5)]
-    assert removed(down([*sick[:3], big("h")])) == ["h"]
+    assert removed(scale_down_of([*sick, *(big(f"h{n}") for n in range(5))])) == [f"h{n}" for n in range(5)]
+    assert removed(scale_down_of([*sick[:3], big("h")])) == ["h"]
 
 
 def test_every_node_is_either_removed_or_blocked() -> None:
     items: list[Item] = [big("a"), big("b", ready=False), bare_node("c"), big("d"), movable("p", "d", owner=JOB)]
-    answer = down(items, pool(BIG))
-    assert sorted([*removed(answer), *blockers(answer)]) == ["a", "b", "c", "d"]
+    result = scale_down_of(items, pool(BIG))
+    assert sorted([*removed(result), *blockers(result)]) == ["a", "b", "c", "d"]

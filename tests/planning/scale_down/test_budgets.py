@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 from tests.planning.building import node, offering, pool
-from tests.planning.scale_down.kit import BIG, big, blockers, detail, down, removed
+from tests.planning.scale_down.kit import BIG, big, blockers, detail, removed, scale_down_of
 
 from gpuscaler.model.pools import Budget
 from gpuscaler.planning.scale_down.budgets import allowance, allowed_disruptions
@@ -41,21 +41,21 @@ def test_the_most_restrictive_active_budget_of_the_reason_counts(budgets: list[B
 
 def test_a_budget_removes_the_most_expensive_machines_first() -> None:
     dear = offering("m.dear", 9.0, gpus=0)
-    answer = down([big("a"), big("b"), node("c", dear)], pool(BIG, dear, budgets=(Budget("2"),)))
-    assert removed(answer) == ["a", "c"]
-    assert blockers(answer) == {"b": "budget"}
-    assert detail(answer, "b") == "the disruption budgets of pool main allow no more removals for the reason idle now"
+    result = scale_down_of([big("a"), big("b"), node("c", dear)], pool(BIG, dear, budgets=(Budget("2"),)))
+    assert removed(result) == ["a", "c"]
+    assert blockers(result) == {"b": "budget"}
+    assert detail(result, "b") == "the disruption budgets of pool main allow no more removals for the reason idle now"
 
 
 def test_already_disrupted_machines_use_up_the_budget() -> None:
     nodes = [big("a"), big("b"), big("sick", ready=False), big("leaving")]
     state = State(idle_seconds={"a": 9e9, "b": 9e9}, disrupting=frozenset(["leaving"]))
-    assert removed(down(nodes, pool(BIG, budgets=(Budget("3"),)), state=state)) == ["a"]
-    assert removed(down(nodes, pool(BIG, budgets=(Budget("2"),)), state=state)) == []
-    assert removed(down(nodes, pool(BIG, budgets=(Budget("75%"),)), state=state)) == ["a"]
+    assert removed(scale_down_of(nodes, pool(BIG, budgets=(Budget("3"),)), state=state)) == ["a"]
+    assert removed(scale_down_of(nodes, pool(BIG, budgets=(Budget("2"),)), state=state)) == []
+    assert removed(scale_down_of(nodes, pool(BIG, budgets=(Budget("75%"),)), state=state)) == ["a"]
 
 
 def test_a_budget_of_one_pool_does_not_trim_another() -> None:
     other = offering("m.other", pool="other", gpus=0)
     pools = (pool(BIG, budgets=(Budget("0"),)), pool(other, name="other"))
-    assert removed(down([big("a"), node("b", other)], *pools)) == ["b"]
+    assert removed(scale_down_of([big("a"), node("b", other)], *pools)) == ["b"]

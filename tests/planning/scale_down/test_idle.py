@@ -1,7 +1,7 @@
 """Idle machines: the meaning of idle, when they are removed, and which are kept as headroom."""
 
 from tests.planning.building import DAEMON, NOW, TYPE, node, offering, pool, spec
-from tests.planning.scale_down.kit import BIG, big, blockers, detail, down, movable, removed, situation
+from tests.planning.scale_down.kit import BIG, big, blockers, detail, movable, removed, scale_down_of, situation
 
 from gpuscaler.lifecycle.observed.machine_index import MachineIndexes
 from gpuscaler.model.pools import Spare
@@ -13,25 +13,25 @@ def idle_for(**seconds: float) -> State:
 
 
 def test_an_idle_machine_is_removed_after_the_idle_time_of_its_pool() -> None:
-    answer = down([big("a"), big("b")], pool(BIG, idle_after=600), state=idle_for(a=600, b=599))
-    assert removed(answer) == ["a"]
-    assert answer.removals[0].saving_per_hour == 1.0
-    assert answer.removals[0].reason == "idle for 10m; pool main waits for 10m"
-    assert detail(answer, "b") == "idle 9m59s of 10m"
-    assert blockers(answer) == {"b": "idle-clock"}
+    result = scale_down_of([big("a"), big("b")], pool(BIG, idle_after=600), state=idle_for(a=600, b=599))
+    assert removed(result) == ["a"]
+    assert result.removals[0].saving_per_hour == 1.0
+    assert result.removals[0].reason == "idle for 10m; pool main waits for 10m"
+    assert detail(result, "b") == "idle 9m59s of 10m"
+    assert blockers(result) == {"b": "idle-clock"}
 
 
 def test_an_unknown_idle_time_keeps_the_machine() -> None:
-    assert blockers(down([big("a")], pool(BIG, idle_after=600), state=idle_for())) == {"a": "idle-unknown"}
+    assert blockers(scale_down_of([big("a")], pool(BIG, idle_after=600), state=idle_for())) == {"a": "idle-unknown"}
 
 
 def test_an_unknown_idle_time_does_not_matter_to_a_pool_that_does_not_wait() -> None:
-    assert removed(down([big("a")], pool(BIG, idle_after=0), state=idle_for())) == ["a"]
+    assert removed(scale_down_of([big("a")], pool(BIG, idle_after=0), state=idle_for())) == ["a"]
 
 
 def test_an_idle_clock_older_than_the_machine_is_ignored() -> None:
-    answer = down([big("a", created=NOW - 60)], pool(BIG, idle_after=600), state=idle_for(a=7000))
-    assert blockers(answer) == {"a": "young"}
+    result = scale_down_of([big("a", created=NOW - 60)], pool(BIG, idle_after=600), state=idle_for(a=7000))
+    assert blockers(result) == {"a": "young"}
 
 
 def test_daemonset_mirror_and_finished_pods_do_not_make_a_machine_busy() -> None:
@@ -40,54 +40,54 @@ def test_daemonset_mirror_and_finished_pods_do_not_make_a_machine_busy() -> None
         movable("static", "a", options={"mirror": True}),
         movable("done", "a", phase="Succeeded"),
     ]
-    assert removed(down([big("a"), *here])) == ["a"]
+    assert removed(scale_down_of([big("a"), *here])) == ["a"]
     assert MachineIndexes().idle(situation([big("a"), big("b"), *here, movable("p", "b")]).cluster, NOW) == {"a"}
 
 
 def test_pending_pods_of_another_pool_do_not_keep_a_machine() -> None:
     pools = (pool(BIG), pool(offering("m.other", pool="other", gpus=0), name="other"))
-    answer = down([big("a"), node("b", offering("m.other", pool="other", gpus=0))], *pools, taken=["b"])
-    assert removed(answer) == ["a"]
-    assert blockers(answer) == {"b": "needed"}
+    result = scale_down_of([big("a"), node("b", offering("m.other", pool="other", gpus=0))], *pools, taken=["b"])
+    assert removed(result) == ["a"]
+    assert blockers(result) == {"b": "needed"}
 
 
 def test_the_minimum_size_keeps_the_cheapest_machines() -> None:
     dear = offering("m.dear", 9.0, gpus=0)
-    answer = down([big("a"), node("b", dear), big("c")], pool(BIG, dear, min=2))
-    assert removed(answer) == ["b"]
-    assert blockers(answer) == {"a": "minimum-size", "c": "minimum-size"}
-    assert detail(answer, "a") == "pool main keeps at least 2 machines"
+    result = scale_down_of([big("a"), node("b", dear), big("c")], pool(BIG, dear, min=2))
+    assert removed(result) == ["b"]
+    assert blockers(result) == {"a": "minimum-size", "c": "minimum-size"}
+    assert detail(result, "a") == "pool main keeps at least 2 machines"
 
 
 def test_machines_that_are_leaving_do_not_count_for_the_minimum_size() -> None:
     state = State(idle_seconds={"a": 9e9, "b": 9e9}, disrupting=frozenset(["a"]))
-    assert blockers(down([big("a"), big("b")], pool(BIG, min=1), state=state)) == {"a": "disrupting", "b": "minimum-size"}
+    assert blockers(scale_down_of([big("a"), big("b")], pool(BIG, min=1), state=state)) == {"a": "disrupting", "b": "minimum-size"}
 
 
 def test_machines_that_stay_anyway_serve_as_spare_machines() -> None:
-    answer = down([big("a"), big("b"), big("c")], pool(BIG, spare=Spare(machines=1)), state=idle_for(a=9e9, b=9e9, c=1))
-    assert removed(answer) == ["a", "b"]
-    assert blockers(answer) == {"c": "idle-clock"}
+    result = scale_down_of([big("a"), big("b"), big("c")], pool(BIG, spare=Spare(machines=1)), state=idle_for(a=9e9, b=9e9, c=1))
+    assert removed(result) == ["a", "b"]
+    assert blockers(result) == {"c": "idle-clock"}
 
 
 def test_spare_machines_are_kept_from_the_idle_ones() -> None:
-    answer = down([big("a"), big("b"), big("c")], pool(BIG, spare=Spare(machines=2)))
-    assert removed(answer) == ["c"]
-    assert blockers(answer) == {"a": "spare", "b": "spare"}
+    result = scale_down_of([big("a"), big("b"), big("c")], pool(BIG, spare=Spare(machines=2)))
+    assert removed(result) == ["c"]
+    assert blockers(result) == {"a": "spare", "b": "spare"}
 
 
 def test_spare_gpus_are_counted_on_partly_used_machines_first() -> None:
     gpu = offering("g.big", gpus=8, pods=20)
     half = movable("p", "busy", spec(requests={"nvidia.com/gpu": 5}), options={"do_not_disrupt": True})
     nodes = [node("busy", gpu), node("a", gpu), node("b", gpu)]
-    assert removed(down([*nodes, half], pool(gpu, spare=Spare(gpus=3)))) == ["a", "b"]
-    answer = down([*nodes, half], pool(gpu, spare=Spare(gpus=4)))
-    assert removed(answer) == ["b"]
-    assert blockers(answer) == {"busy": "do-not-disrupt", "a": "spare"}
+    assert removed(scale_down_of([*nodes, half], pool(gpu, spare=Spare(gpus=3)))) == ["a", "b"]
+    result = scale_down_of([*nodes, half], pool(gpu, spare=Spare(gpus=4)))
+    assert removed(result) == ["b"]
+    assert blockers(result) == {"busy": "do-not-disrupt", "a": "spare"}
 
 
 def test_an_idle_machine_of_unknown_price_is_removed() -> None:
     lost = big("a", labels={TYPE: "retired"})
-    answer = down([lost])
-    assert removed(answer) == ["a"]
-    assert answer.removals[0].saving_per_hour == 0.0
+    result = scale_down_of([lost])
+    assert removed(result) == ["a"]
+    assert result.removals[0].saving_per_hour == 0.0

@@ -111,15 +111,15 @@ def clusters(draw: st.DrawFn) -> tuple[list[Item], Pool, State]:
 def test_a_plan_can_be_executed_and_exceeds_no_allowance(made: tuple[list[Item], Pool, State], shuffle: Any) -> None:
     items, rules, state = made
     places = place_of_waiting(items)
-    asked = situation(items, rules, state=state, places=places)
-    answer = scale_down(asked)
-    everything_is_answered_for(asked, answer)
-    moves_can_be_made(asked, answer)
-    accounts_hold(asked, answer, rules)
-    the_books_balance(asked, answer)
+    request = situation(items, rules, state=state, places=places)
+    result = scale_down(request)
+    assert_every_node_is_answered_for(request, result)
+    assert_moves_can_be_made(request, result)
+    assert_budgets_hold(request, result, rules)
+    assert_savings_add_up(request, result)
     other = list(items)
     shuffle.shuffle(other)
-    assert scale_down(situation(other, rules, state=state, places=places)) == answer
+    assert scale_down(situation(other, rules, state=state, places=places)) == result
 
 
 def place_of_waiting(items: Sequence[Item]) -> dict[str, str]:
@@ -131,28 +131,28 @@ def place_of_waiting(items: Sequence[Item]) -> dict[str, str]:
     return {key: name for key, name in admitted.items() if cluster.nodes[name].ready}
 
 
-def everything_is_answered_for(asked: Situation, answer: ScaleDownResult) -> None:
-    named = [removal.node for removal in answer.removals] + [blocked.node for blocked in answer.blocked]
-    assert sorted(named) == sorted(asked.cluster.nodes)
-    assert all(blocked.blocker and blocked.detail for blocked in answer.blocked)
-    assert all(removal.reason for removal in answer.removals)
+def assert_every_node_is_answered_for(request: Situation, result: ScaleDownResult) -> None:
+    named = [removal.node for removal in result.removals] + [blocked.node for blocked in result.blocked]
+    assert sorted(named) == sorted(request.cluster.nodes)
+    assert all(blocked.blocker and blocked.detail for blocked in result.blocked)
+    assert all(removal.reason for removal in result.removals)
 
 
-def moves_can_be_made(asked: Situation, answer: ScaleDownResult) -> None:
+def assert_moves_can_be_made(request: Situation, result: ScaleDownResult) -> None:
     """Every pod that must move does so once, to a machine that stays or is bought, and passes every filter there at that moment.
 
     This holds whether or not pending pods have arrived, and whether or not pods that leave with their machines are already gone.
     """
-    cluster = asked.cluster
-    new = {machine.id: machine for machine in answer.machines}
-    fresh = [template(machine) for machine in answer.machines]
-    before, later = (asked.present or asked.room).extended(fresh), asked.room.extended(fresh)
+    cluster = request.cluster
+    new = {machine.id: machine for machine in result.machines}
+    fresh = [template(machine) for machine in result.machines]
+    before, later = (request.present or request.room).extended(fresh), request.room.extended(fresh)
     after = later.copy()
-    gone = {removal.node for removal in answer.removals}
-    for removal in answer.removals:
+    removed_nodes = {removal.node for removal in result.removals}
+    for removal in result.removals:
         here = cluster.on_node.get(removal.node, {}).values()
         staying = [pod for pod in here if not leaves_with_machine(pod, NOW)]
-        expected = [pod.key for pod in staying if pod.spec.priority >= asked.policy.priority_cutoff]
+        expected = [pod.key for pod in staying if pod.spec.priority >= request.policy.priority_cutoff]
         assert sorted(move.pod for move in removal.moves) == sorted(expected)
         assert {move.to for move in removal.moves if move.to in new} == set(removal.needs)
         for lost in here:
@@ -160,7 +160,7 @@ def moves_can_be_made(asked: Situation, answer: ScaleDownResult) -> None:
                 after.remove(lost.spec, lost.labels, after.table.row[removal.node])
         for move in removal.moves:
             mine = cluster.pods[move.pod]
-            assert move.to not in gone | asked.state.disrupting
+            assert move.to not in removed_nodes | request.state.disrupting
             assert move.to in new or cluster.nodes[move.to].ready
             for room in (before, later, after):
                 room.remove(mine.spec, mine.labels, room.table.row[removal.node])
@@ -174,34 +174,34 @@ def template(machine: PlannedMachine) -> Node:
     return node(machine.id, next(offering for offering in OFFERS if offering.key == key))
 
 
-def the_books_balance(asked: Situation, answer: ScaleDownResult) -> None:
+def assert_savings_add_up(request: Situation, result: ScaleDownResult) -> None:
     """The savings of removals equal the price of removed machines less the price of new ones, and each is positive."""
-    price = {name: member.offering.price for name, member in asked.members.items() if member.offering is not None}
-    left = sum(price[removal.node] for removal in answer.removals)
-    came = sum(machine.price_per_hour for machine in answer.machines)
-    saved = sum(removal.saving_per_hour for removal in answer.removals)
-    assert abs(saved - (left - came)) < 1e-6
-    assert all(removal.saving_per_hour > 0 for removal in answer.removals)
-    moved = {machine.id: sorted(m.pod for r in answer.removals for m in r.moves if m.to == machine.id) for machine in answer.machines}
-    assert {machine.id: list(machine.pods) for machine in answer.machines} == moved
+    price = {name: member.offering.price for name, member in request.members.items() if member.offering is not None}
+    left = sum(price[removal.node] for removal in result.removals)
+    cost_of_new = sum(machine.price_per_hour for machine in result.machines)
+    saved = sum(removal.saving_per_hour for removal in result.removals)
+    assert abs(saved - (left - cost_of_new)) < 1e-6
+    assert all(removal.saving_per_hour > 0 for removal in result.removals)
+    moved = {machine.id: sorted(m.pod for r in result.removals for m in r.moves if m.to == machine.id) for machine in result.machines}
+    assert {machine.id: list(machine.pods) for machine in result.machines} == moved
     assert all(moved.values())
 
 
-def accounts_hold(asked: Situation, answer: ScaleDownResult, rules: Pool) -> None:
-    cluster = asked.cluster
-    if answer.removals:
-        assert len(cluster.nodes) - len(asked.state.disrupting) - len(answer.removals) >= rules.min
+def assert_budgets_hold(request: Situation, result: ScaleDownResult, rules: Pool) -> None:
+    cluster = request.cluster
+    if result.removals:
+        assert len(cluster.nodes) - len(request.state.disrupting) - len(result.removals) >= rules.min
     evicted: Counter[str] = Counter()
-    for removal in answer.removals:
+    for removal in result.removals:
         for mine in cluster.on_node.get(removal.node, {}).values():
             over = [budget for budget in cluster.budgets.values() if budget.selector is not None and budget.selector.matches(mine.labels)]
             if not leaves_with_machine(mine, NOW):
                 evicted.update(budget.key for budget in over)
     assert all(count <= cluster.budgets[key].disruptions_allowed for key, count in evicted.items())
     if any(budget.nodes == "1" for budget in rules.budgets):
-        assert len(answer.removals) <= 1
+        assert len(result.removals) <= 1
     idle = [node for node in cluster.nodes.values() if is_empty(cluster.on_node.get(node.name, {}).values(), node)]
-    removed_idle = [node for node in idle if node.name in {removal.node for removal in answer.removals}]
+    removed_idle = [node for node in idle if node.name in {removal.node for removal in result.removals}]
     if removed_idle:
         assert len(idle) - len(removed_idle) >= rules.spare.machines
 

@@ -28,9 +28,9 @@ def test_nodes_are_removed_after_their_twin_is_gone_or_has_another_provider_id()
     planner, cluster = Planner(POLICY), Cluster.of(TWINS)
     planner.plan(cluster, IDLE, NOW)
 
-    gone = planner.plan(cluster.apply(Delta(deletes=((Node, "b"),))), IDLE, NOW)
+    plan_without_twin = planner.plan(cluster.apply(Delta(deletes=((Node, "b"),))), IDLE, NOW)
     other = planner.plan(cluster.apply(Delta(upserts=(replace(TWINS[1], provider_id="i-3"),))), IDLE, NOW)
-    assert [removal.node for removal in gone.removals] == ["a", "c"]
+    assert [removal.node for removal in plan_without_twin.removals] == ["a", "c"]
     assert [removal.node for removal in other.removals] == ["a", "b", "c"]
 
 

@@ -26,32 +26,34 @@ def planned(cluster: Cluster) -> Plan:
 
 def unreadable(**more: Any) -> Skipped:
     """A pod that cannot be decoded, as from an API server newer than gpuscaler."""
-    found = decode_object({"kind": "Pod", "metadata": {"namespace": "n", "name": "odd"}, "spec": {"containers": "none"}} | more, Interner())
-    assert isinstance(found, Skipped)
-    return found
+    decoded = decode_object(
+        {"kind": "Pod", "metadata": {"namespace": "n", "name": "odd"}, "spec": {"containers": "none"}} | more, Interner()
+    )
+    assert isinstance(decoded, Skipped)
+    return decoded
 
 
-def kept(cluster: Cluster) -> dict[str, str]:
+def kept_nodes(cluster: Cluster) -> dict[str, str]:
     made = planned(cluster)
     assert {removal.node for removal in made.removals} | {blocked.node for blocked in made.blocked_nodes} == {"a", "b"}
     return {blocked.node: blocked.blocker for blocked in made.blocked_nodes}
 
 
 def test_idle_nodes_are_removed_if_every_pod_can_be_read() -> None:
-    assert kept(Cluster.of(NODES)) == {}
+    assert kept_nodes(Cluster.of(NODES)) == {}
 
 
 def test_only_a_node_with_an_unreadable_pod_stays() -> None:
     cluster = Cluster.of(NODES, [unreadable(spec={"nodeName": "a", "containers": "none"})])
 
-    assert kept(cluster) == {"a": "unreadable-pod"}
+    assert kept_nodes(cluster) == {"a": "unreadable-pod"}
     (blocked,) = planned(cluster).blocked_nodes
     assert blocked.detail.startswith("Pod n/odd runs on it and cannot be read: spec.containers")
 
 
 @pytest.mark.parametrize("spec", [None, {"nodeName": 5}, {"nodeName": {}, "containers": []}])
 def test_every_node_stays_while_the_node_of_an_unreadable_pod_is_unknown(spec: Any) -> None:
-    assert kept(Cluster.of(NODES, [unreadable(spec=spec, metadata={"namespace": "n", "name": "odd", "labels": 3})])) == dict.fromkeys(
+    assert kept_nodes(Cluster.of(NODES, [unreadable(spec=spec, metadata={"namespace": "n", "name": "odd", "labels": 3})])) == dict.fromkeys(
         "ab", "unreadable-pod"
     )
 
@@ -62,14 +64,14 @@ def test_every_node_stays_while_the_node_of_an_unreadable_pod_is_unknown(spec: A
     ids=["bound to no node", "finished"],
 )
 def test_an_unreadable_pod_that_uses_no_room_keeps_no_node(more: dict[str, Any]) -> None:
-    assert kept(Cluster.of(NODES, [unreadable(**more)])) == {}
+    assert kept_nodes(Cluster.of(NODES, [unreadable(**more)])) == {}
 
 
 def test_the_last_readable_version_of_a_pod_gives_its_node() -> None:
     before = Cluster.of([*NODES, pod("odd", on="b")])
     after = before.apply(Delta(), set_aside=[Skipped("Pod default/odd", "odd")])
 
-    assert kept(after).keys() == {"b"}
+    assert kept_nodes(after).keys() == {"b"}
 
 
 @pytest.mark.parametrize(
@@ -79,10 +81,10 @@ def test_the_last_readable_version_of_a_pod_gives_its_node() -> None:
 )
 def test_nodes_are_removed_after_the_unreadable_pod_is_gone_or_readable(delta: Delta) -> None:
     cluster = Cluster.of(NODES, [Skipped("Pod n/odd", "odd")])
-    assert kept(cluster).keys() == {"a", "b"}
+    assert kept_nodes(cluster).keys() == {"a", "b"}
 
-    assert kept(cluster.apply(delta)) == {}
+    assert kept_nodes(cluster.apply(delta)) == {}
 
 
 def test_unreadable_objects_of_other_kinds_keep_no_node() -> None:
-    assert kept(Cluster.of(NODES, [Skipped("Job n/odd", "odd"), Skipped("PodGroup n/odd", "odd")])) == {}
+    assert kept_nodes(Cluster.of(NODES, [Skipped("Job n/odd", "odd"), Skipped("PodGroup n/odd", "odd")])) == {}

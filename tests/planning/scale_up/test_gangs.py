@@ -202,8 +202,8 @@ def test_a_running_member_with_gpus_pins_the_product_beside_one_without_gpus() -
     cpu = offering("c.1", 0.1, gpus=0)
     launcher = pod("train-launcher", spec(cpu=1), on="c", options={"gang": "train", "gang_size": 3})
     worker = pod("train-0", EIGHT, on="a", options={"gang": "train", "gang_size": 3})
-    found: list[Item] = [node("c", cpu), launcher, node("a", big("z1")), worker, *gang("train", 2, first=1, options={"gang_size": 3})]
-    made = planned(found, pool(big("z1", 9.0), big("z1", 1.0, product="H100")))
+    items: list[Item] = [node("c", cpu), launcher, node("a", big("z1")), worker, *gang("train", 2, first=1, options={"gang_size": 3})]
+    made = planned(items, pool(big("z1", 9.0), big("z1", 1.0, product="H100")))
     assert bought(made) == {"g.8A": 1}
 
 

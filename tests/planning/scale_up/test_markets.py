@@ -207,8 +207,8 @@ def test_a_pod_that_admits_only_spot_stays_on_spot_regardless_of_its_deadline() 
 def test_reserved_machines_are_used_regardless_of_deadline_and_spot_wait() -> None:
     reserved = offering("r.1", price=0.0, market="reserved", count=1)
 
-    for one in (deadline(2.1), deadline(9.0), waiting(60.0, spot_wait=600.0)):
-        assert markets(planned([one], pool(reserved, ON_DEMAND, SPOT), state=DRY)) == ["reserved"]
+    for pending_pod in (deadline(2.1), deadline(9.0), waiting(60.0, spot_wait=600.0)):
+        assert markets(planned([pending_pod], pool(reserved, ON_DEMAND, SPOT), state=DRY)) == ["reserved"]
 
 
 def test_work_already_done_adds_spare_time() -> None:

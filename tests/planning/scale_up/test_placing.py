@@ -23,7 +23,7 @@ ranks = st.sampled_from((0, 1, 7, 2**50))
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 8), ranks, st.integers(-3, 3)), min_size=1, max_size=12), st.integers(1, 30), st.booleans())
 def test_rows_are_filled_by_rank_then_tightness_then_preference(rows: list[tuple[int, int, int]], count: int, likes: bool) -> None:
-    used, rank, liking = zip(*rows, strict=True)
+    used, rank, scores = zip(*rows, strict=True)
     nodes = [node(f"n{number:02}", MACHINE) for number in range(len(rows))]
     running = [pod(f"r-{number}", spec(cpu=cores, memory=0.001), on=f"n{number:02}") for number, cores in enumerate(used) if cores]
     cluster = Cluster.of([*nodes, *running])
@@ -35,11 +35,11 @@ def test_rows_are_filled_by_rank_then_tightness_then_preference(rows: list[tuple
         templates=np.zeros(len(rows), dtype=np.bool_),
         usable=np.ones(len(rows), dtype=np.bool_),
         rank=array(rank),
-        most=np.full(len(rows), PLENTY, dtype=np.int64),
-        liking=array(liking) if likes else None,
+        limits=np.full(len(rows), PLENTY, dtype=np.int64),
+        scores=array(scores) if likes else None,
     )
     shares = [(share.row, share.count) for share in fill_rows(area, wanted, shape(cluster, wanted), count)]
-    order = sorted(range(len(rows)), key=lambda row: (rank[row], 8 - used[row], -liking[row] if likes else 0, row))
+    order = sorted(range(len(rows)), key=lambda row: (rank[row], 8 - used[row], -scores[row] if likes else 0, row))
     expected, left = [], count
     for row in order:
         taken = min(8 - used[row], left)

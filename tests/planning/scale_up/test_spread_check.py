@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from tests.planning.building import HOST, ZONE, node, offering, placed, pod, pods, pool, spec, spread, zones, zones_of
-from tests.planning.replaying import Case, assert_comes_true, bind, homes, rooms, today
+from tests.planning.replaying import Case, assert_comes_true, bind, existing_room, planned_nodes, rooms
 
 from gpuscaler.model.cluster import Item
 from gpuscaler.model.pods import Pod
@@ -21,8 +21,8 @@ def assert_any_order(items: list[Item], *groups: list[Pod]) -> dict[str, str]:
     """Assert that the plan's placements are admitted in every order of ``groups``, and return them."""
     case = Case((*items, *(pod for group in groups for pod in group)), Policy((SMALL,)))
     made = case.plan()
-    where = homes(case, made)
-    for room in [*rooms(case, made), *([today(case)] if not made.machines else [])]:
+    where = planned_nodes(case, made)
+    for room in [*rooms(case, made), *([existing_room(case)] if not made.machines else [])]:
         for order in permutations(groups):
             assert bind(room.copy(), [pod for group in order for pod in group if pod.key in where], where) == []
     return where
@@ -128,11 +128,11 @@ def test_pods_keep_their_ordered_machine_if_others_planned_there_go_elsewhere() 
 @pytest.mark.parametrize("coming", [False, True])
 def test_a_pod_counted_by_zone_avoids_machines_without_a_chosen_zone(coming: bool) -> None:
     open_still = pool(*zones("g.1", 0.5, pool="open", names=("z1", "z2")), chooser="cloud")
-    one = pod("one", spec(gpus=1), labels=G)
+    counted_pod = pod("one", spec(gpus=1), labels=G)
     even = pods("even", 3, spec(gpus=1, spread=(spread(ZONE, group="g"),)), labels=G)
     choices = tuple((of.instance_type, of.market, of.zone) for of in open_still.offerings)
     machines = (Upcoming("m-1", "open", "g.1", "on-demand", "z1", choices=choices),) if coming else ()
-    case = Case((one, *even), Policy((pool(*zones("g.1", names=("z1", "z2"))), open_still)), State(upcoming=machines))
+    case = Case((counted_pod, *even), Policy((pool(*zones("g.1", names=("z1", "z2"))), open_still)), State(upcoming=machines))
     made = case.plan()
     assert_comes_true(case, made)
     assert zones_of(made) == {"z1": 2, "z2": 2}
@@ -140,10 +140,10 @@ def test_a_pod_counted_by_zone_avoids_machines_without_a_chosen_zone(coming: boo
 
 def test_a_counted_pod_takes_a_machine_without_a_chosen_zone_if_there_is_no_other() -> None:
     open_still = pool(*zones("g.1", names=("z1", "z2")), chooser="cloud")
-    one = pod("one", spec(gpus=1), labels=G)
+    counted_pod = pod("one", spec(gpus=1), labels=G)
     even = pod("even", spec(gpus=1, spread=(spread(ZONE, group="g"),)), labels=G)
-    made = Case((one, even), Policy((open_still,))).plan()
-    assert [machine.pods for machine in made.machines] == [(one.key,)]
+    made = Case((counted_pod, even), Policy((open_still,))).plan()
+    assert [machine.pods for machine in made.machines] == [(counted_pod.key,)]
 
 
 def crowd(count: int) -> list[Pod]:
@@ -162,7 +162,7 @@ def crowd(count: int) -> list[Pod]:
 def test_a_plan_for_a_crowd_that_counts_itself_holds_in_any_order() -> None:
     case = Case(tuple(crowd(450)), Policy((pool(*zones("g.8", 8.0, gpus=8, cpu=64)),)))
     made = case.plan()
-    where = homes(case, made)
+    where = planned_nodes(case, made)
     assert len(where) == 450
     for room in rooms(case, made):
         waiting = [case.cluster.pods[key] for key in where]

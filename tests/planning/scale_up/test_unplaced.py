@@ -30,7 +30,7 @@ MENU = (
 )
 
 
-def told(of: Mapping[str, Any], **more: Any) -> dict[str, tuple[str, str]]:
+def reasons_for(of: Mapping[str, Any], **more: Any) -> dict[str, tuple[str, str]]:
     """The reason of each pool of the menu for one pod."""
     made = planned([pod("p", spec(**of), **more)], *MENU)
     return {reason.pool: (reason.excluded_by, reason.detail) for reason in reasons(made, "p")}
@@ -47,29 +47,29 @@ def told(of: Mapping[str, Any], **more: Any) -> dict[str, tuple[str, str]]:
     ],
 )
 def test_the_most_static_of_several_exclusions_is_named(of: Mapping[str, Any], words: Mapping[str, str]) -> None:
-    assert {name: word for name, (word, _) in told(of).items()} == words
+    assert {name: word for name, (word, _) in reasons_for(of).items()} == words
 
 
 def test_the_reason_of_every_pool_names_requested_and_available_values() -> None:
-    said = told({"gpus": 2})
-    assert said["main"][1] == "g.1 in z1: 2 nvidia.com/gpu requested, an empty machine has 1"
-    assert "team" in said["large"][1]
-    assert said["arm"][1] == "arm.8 in z1 is arm64; the pod has no selector or affinity on kubernetes.io/arch that admits it"
+    reported = reasons_for({"gpus": 2})
+    assert reported["main"][1] == "g.1 in z1: 2 nvidia.com/gpu requested, an empty machine has 1"
+    assert "team" in reported["large"][1]
+    assert reported["arm"][1] == "arm.8 in z1 is arm64; the pod has no selector or affinity on kubernetes.io/arch that admits it"
 
 
 def test_memory_is_shown_in_gibibytes_and_cpu_in_cores() -> None:
-    assert told({"memory": 100})["main"][1] == "g.1 in z1: 100Gi memory requested, an empty machine has 32Gi"
-    assert told({"cpu": 8.5, "memory": 40})["main"][1] == "g.1 in z1: 8.5 cpu requested, an empty machine has 8"
+    assert reasons_for({"memory": 100})["main"][1] == "g.1 in z1: 100Gi memory requested, an empty machine has 32Gi"
+    assert reasons_for({"cpu": 8.5, "memory": 40})["main"][1] == "g.1 in z1: 8.5 cpu requested, an empty machine has 8"
 
 
 def test_the_name_of_a_template_is_not_shown() -> None:
-    chosen = told({"cpu": 1, "node_selector": (("kubernetes.io/hostname", "old-1"),)})["main"]
+    chosen = reasons_for({"cpu": 1, "node_selector": (("kubernetes.io/hostname", "old-1"),)})["main"]
     wanted = "label kubernetes.io/hostname=old-1 wanted, node has kubernetes.io/hostname=(a new name)"
     assert chosen == ("selector", f"g.1 in z1: {wanted}")
 
 
 def test_the_accelerator_is_named_if_several_resources_are_lacking() -> None:
-    assert told({"cpu": 9, "gpus": 2})["main"][1] == "g.1 in z1: 2 nvidia.com/gpu requested, an empty machine has 1"
+    assert reasons_for({"cpu": 9, "gpus": 2})["main"][1] == "g.1 in z1: 2 nvidia.com/gpu requested, an empty machine has 1"
 
 
 def test_the_reason_of_a_pool_comes_from_the_nearest_offering() -> None:

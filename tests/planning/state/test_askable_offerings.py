@@ -15,7 +15,7 @@ ON_DEMAND = offering(price=1.0)
 
 
 def state(policy: Policy, breakers: Breakers, now: float) -> State:
-    return with_breakers(State(), breakers, [offering.key for its in policy.pools for offering in its.offerings], now)
+    return with_breakers(State(), breakers, [offering.key for pool in policy.pools for offering in pool.offerings], now)
 
 
 def bought(refused: int, seconds: float) -> list[str]:

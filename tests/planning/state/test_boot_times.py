@@ -21,10 +21,10 @@ def after(*seconds: float) -> Boots:
 
 
 def test_without_observations_the_default_or_the_clouds_setting_is_assumed() -> None:
-    told = Forecast(25.0, 30.0, basis="simulated.boot")
+    default = Forecast(25.0, 30.0, basis="simulated.boot")
 
     assert forecast(Boots(), OTHER) == Forecast(TYPICAL_SECONDS, LATE_SECONDS, 0)
-    assert forecast(Boots(), OTHER, told) == told
+    assert forecast(Boots(), OTHER, default) == default
 
 
 @pytest.mark.parametrize(
@@ -36,9 +36,9 @@ def test_without_observations_the_default_or_the_clouds_setting_is_assumed() -> 
     ],
 )
 def test_the_forecast_of_an_unknown_kind_comes_from_other_machines(key: OfferingKey, basis: str) -> None:
-    found = forecast(after(10.0, 20.0), key, Forecast(1.0, 1.0))
+    forecasted = forecast(after(10.0, 20.0), key, Forecast(1.0, 1.0))
 
-    assert (found.typical, found.seen, found.basis) == (30.0, 0, basis)
+    assert (forecasted.typical, forecasted.seen, forecasted.basis) == (30.0, 0, basis)
 
 
 def test_a_forecast_from_few_machines_names_their_number() -> None:
@@ -54,11 +54,11 @@ def test_a_forecast_covers_all_zones_and_markets_of_a_type() -> None:
 
 
 def test_the_typical_time_is_the_median_and_the_late_time_is_p95() -> None:
-    found = forecast(after(*range(1, 21)), KEY)
+    forecasted = forecast(after(*range(1, 21)), KEY)
 
-    assert found.typical == 21.0
-    assert found.late == pytest.approx(38.1)
-    assert found.seen == 20
+    assert forecasted.typical == 21.0
+    assert forecasted.late == pytest.approx(38.1)
+    assert forecasted.seen == 20
 
 
 def test_only_the_newest_machines_are_used() -> None:
@@ -78,8 +78,8 @@ def test_kinds_are_kept_apart() -> None:
 
 @given(st.lists(st.floats(0.0, 3600.0), min_size=1, max_size=60))
 def test_a_forecast_lies_within_the_observed_times(seconds: list[float]) -> None:
-    found = forecast(after(*seconds), KEY)
+    forecasted = forecast(after(*seconds), KEY)
     newest = [2 * second for second in seconds[-REMEMBERED:]]
 
-    assert min(newest) - 0.2 <= found.typical <= found.late + 0.001
-    assert found.late <= max(newest) + 0.2
+    assert min(newest) - 0.2 <= forecasted.typical <= forecasted.late + 0.001
+    assert forecasted.late <= max(newest) + 0.2

@@ -283,11 +283,11 @@ def test_there_is_no_hunt_if_other_offerings_of_the_request_were_granted() -> No
 
 
 def test_a_partial_grant_leads_to_one_more_request_before_the_breaker_opens() -> None:
-    some = after(Granted(A, 0.0), Refused(A, 0.0, partial=True))
+    partial = after(Granted(A, 0.0), Refused(A, 0.0, partial=True))
 
-    assert (blocked(some, 1.0), half_open(some, 1.0)) == (set(), set())
-    assert blocked(step(some, Refused(A, 3.0)), 4.0) == {A, OTHER_POOL}
-    assert openness(some, ALL, 6.0).hunting == 0.0
+    assert (blocked(partial, 1.0), half_open(partial, 1.0)) == (set(), set())
+    assert blocked(step(partial, Refused(A, 3.0)), 4.0) == {A, OTHER_POOL}
+    assert openness(partial, ALL, 6.0).hunting == 0.0
 
 
 def proven(breakers: Breakers, now: float) -> set[OfferingKey]:
@@ -474,8 +474,8 @@ def test_three_attempts_in_a_row_without_a_node_pause_the_pool() -> None:
 
     assert blocked(twice, 2700.0) == set()
     assert blocked(thrice, 2700.0) == {key for key in ALL if key[0] == "gpus"}
-    (said,) = explained(thrice, 2700.0)
-    assert said.startswith("pool gpus: machines never became nodes, 3 times since 00:15:00 UTC (it never came); retried at 1970-01-02 ")
+    (message,) = explained(thrice, 2700.0)
+    assert message.startswith("pool gpus: machines never became nodes, 3 times since 00:15:00 UTC (it never came); retried at 1970-01-02 ")
 
 
 def test_machines_bought_together_are_one_attempt() -> None:

@@ -3,7 +3,7 @@
 from tests.planning.building import NOW
 
 from gpuscaler.model.offerings import OfferingKey
-from gpuscaler.planning.state.failed_removals import FIRST_SECONDS, MOST_SECONDS, GivenUp, Sparing, prune, spared_reasons, step
+from gpuscaler.planning.state.failed_removals import FIRST_SECONDS, MOST_SECONDS, GivenUp, SparedNodes, prune, spared_reasons, step
 
 WHY = "it could not be drained within 600 s: the budget web"
 
@@ -13,14 +13,14 @@ def given_up(at: float = NOW, *, instance: str = "i-1") -> GivenUp:
 
 
 def test_a_node_is_spared_for_a_while_with_the_reason() -> None:
-    sparing = step(Sparing(), given_up())
+    sparing = step(SparedNodes(), given_up())
 
     assert spared_reasons(sparing, NOW) == {"n": f"{WHY}; its removal was abandoned and will be retried later"}
     assert spared_reasons(sparing, NOW + FIRST_SECONDS) == {}
 
 
 def test_each_failed_removal_doubles_the_pause_up_to_four_hours() -> None:
-    sparing, spans = Sparing(), []
+    sparing, spans = SparedNodes(), []
     for _ in range(12):
         sparing = step(sparing, given_up())
         spans.append(sparing.nodes[0].until - NOW)
@@ -30,14 +30,14 @@ def test_each_failed_removal_doubles_the_pause_up_to_four_hours() -> None:
 
 
 def test_a_new_machine_with_an_old_name_starts_without_a_pause() -> None:
-    sparing = step(step(Sparing(), given_up()), given_up(instance="i-2"))
+    sparing = step(step(SparedNodes(), given_up()), given_up(instance="i-2"))
 
     assert [(spared.instance, spared.times) for spared in sparing.nodes] == [("i-2", 1)]
 
 
 def test_deleted_nodes_and_old_failures_are_forgotten() -> None:
-    sparing = step(Sparing(), given_up())
+    sparing = step(SparedNodes(), given_up())
 
     assert prune(sparing, ["i-1"], NOW + FIRST_SECONDS + 1.0) == sparing
-    assert prune(sparing, [], NOW) == Sparing()
-    assert prune(sparing, ["i-1"], NOW + FIRST_SECONDS + MOST_SECONDS) == Sparing()
+    assert prune(sparing, [], NOW) == SparedNodes()
+    assert prune(sparing, ["i-1"], NOW + FIRST_SECONDS + MOST_SECONDS) == SparedNodes()

@@ -29,34 +29,34 @@ def hunt(groups: int, *, answer: float = ANSWER, wanted: int = 1) -> tuple[float
     keys = [offering.key for offering in policy.pools[0].offerings]
     cluster = Cluster.of([pod(f"p-{number}", created=NOW, unschedulable=True, unschedulable_since=NOW) for number in range(wanted)])
     planner, breakers, now, first = Planner(policy), Breakers(), NOW, None
-    asked: list[str] = []
+    requested: list[str] = []
     for _ in range(groups + 2):
         made = planner.plan(cluster, with_breakers(State(), breakers, keys, now), now)
-        asked += [machine.instance_type for machine in made.machines]
+        requested += [machine.instance_type for machine in made.machines]
         if all(machine.market == "on-demand" for machine in made.machines):
             assert first is not None
-            return now - first, asked
+            return now - first, requested
         now += answer
         first = now if first is None else first
         for key in {machine.key for machine in made.machines}:
             breakers = step(step(breakers, Asked(key, now - answer)), Refused(key, now))
         now += DEBOUNCE
-    raise AssertionError(f"on-demand was never asked: {asked}")
+    raise AssertionError(f"on-demand was never asked: {requested}")
 
 
 @pytest.mark.parametrize("groups", [1, 2, 3, 6, 12, 24])
 @pytest.mark.parametrize("answer", [0.2, ANSWER, 4.0])
 def test_on_demand_is_requested_within_ten_seconds_for_any_number_of_spot_groups(groups: int, answer: float) -> None:
-    seconds, asked = hunt(groups, answer=answer)
+    seconds, requested = hunt(groups, answer=answer)
 
     assert seconds <= 10.0
-    assert asked[-1] == "od"
+    assert requested[-1] == "od"
 
 
 def test_every_group_is_asked_once_and_only_for_the_machines_needed() -> None:
-    _, asked = hunt(3, wanted=2)
+    _, requested = hunt(3, wanted=2)
 
-    assert asked == ["spot.0"] * 2 + ["spot.1"] * 2 + ["spot.2"] * 2 + ["od"] * 2
+    assert requested == ["spot.0"] * 2 + ["spot.1"] * 2 + ["spot.2"] * 2 + ["od"] * 2
 
 
 def test_a_probe_finds_spot_that_is_available_again() -> None:

@@ -30,11 +30,11 @@ def lost(number: int, at: float, *names: str) -> PurchaseAttempt:
 
 
 def after(*efforts: PurchaseAttempt, pods: Mapping[str, Pod]) -> tuple[PurchaseAttempts, list[Event]]:
-    known, fates = PurchaseAttempts(), list[Event]()
+    attempts, fates = PurchaseAttempts(), list[Event]()
     for attempt in efforts:
-        known, found = judge_attempts(known, (attempt,), pods, attempt.at)
-        fates += found
-    return known, fates
+        attempts, events = judge_attempts(attempts, (attempt,), pods, attempt.at)
+        fates += events
+    return attempts, fates
 
 
 def test_three_lost_machines_in_a_row_for_one_pod_are_fruitless_and_two_are_not() -> None:

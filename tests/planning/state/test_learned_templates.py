@@ -23,7 +23,7 @@ SMALL, BIG = offering("small", 1.0, memory=32), offering("big", 3.0, memory=128)
 POLICY = Policy((pool(SMALL, BIG),))
 
 
-def seen(at: float = 0.0, *, memory: float = 30) -> ReadyNode:
+def ready_node(at: float = 0.0, *, memory: float = 30) -> ReadyNode:
     return ReadyNode(SMALL.key, at, room(gpus=1, memory=memory))
 
 
@@ -41,7 +41,7 @@ def made(learned: Learned) -> Plan:
 
 
 def test_a_node_with_less_than_promised_corrects_only_its_kind() -> None:
-    small, big = corrected_policy(POLICY, after(seen())).pools[0].offerings
+    small, big = corrected_policy(POLICY, after(ready_node())).pools[0].offerings
 
     assert small.allocatable["memory"] == 30 * GI
     assert big is BIG
@@ -49,11 +49,11 @@ def test_a_node_with_less_than_promised_corrects_only_its_kind() -> None:
 
 def test_a_machine_that_is_too_small_in_reality_is_not_bought_again() -> None:
     assert [machine.instance_type for machine in made(Learned()).machines] == ["small"]
-    assert [machine.instance_type for machine in made(after(seen())).machines] == ["big"]
+    assert [machine.instance_type for machine in made(after(ready_node())).machines] == ["big"]
 
 
 def test_a_node_with_more_than_promised_does_not_raise_the_promise() -> None:
-    assert memory(after(seen(memory=64))) == 32
+    assert memory(after(ready_node(memory=64))) == 32
 
 
 def test_a_resource_that_a_node_does_not_show_yet_is_still_promised() -> None:
@@ -63,18 +63,18 @@ def test_a_resource_that_a_node_does_not_show_yet_is_still_promised() -> None:
 
 
 def test_the_newest_node_corrects_the_template_of_the_next() -> None:
-    assert memory(after(seen(0.0, memory=20), seen(10.0, memory=31))) == 31
-    assert memory(after(seen(10.0, memory=31), seen(0.0, memory=20))) == 31
+    assert memory(after(ready_node(0.0, memory=20), ready_node(10.0, memory=31))) == 31
+    assert memory(after(ready_node(10.0, memory=31), ready_node(0.0, memory=20))) == 31
 
 
 def test_a_lesson_covers_every_zone_and_market_of_the_kind() -> None:
     other = offering("small", 0.4, market="spot", zone="z9", memory=32)
-    (_, corrected_other) = corrected_policy(Policy((pool(SMALL, other),)), after(seen())).pools[0].offerings
+    (_, corrected_other) = corrected_policy(Policy((pool(SMALL, other),)), after(ready_node())).pools[0].offerings
 
     assert corrected_other.allocatable["memory"] == 30 * GI
 
 
-def watched(*nodes: Node, at: float = NOW, revision: str = "", of: Offering = SMALL) -> NodeObservation:
+def observation(*nodes: Node, at: float = NOW, revision: str = "", of: Offering = SMALL) -> NodeObservation:
     """An observation of live nodes of the small kind."""
     return NodeObservation(of.pool, of.instance_type, at, revision, template_differences(of, nodes) if nodes else None)
 
@@ -90,17 +90,17 @@ def kind(learned: Learned, policy: Policy = POLICY) -> Offering:
 
 
 def test_live_nodes_also_correct_upwards_by_their_lowest_amount() -> None:
-    learned = step(Learned(), watched(like(memory=40 * GI, pods=250), like(memory=36 * GI, pods=110)))
+    learned = step(Learned(), observation(like(memory=40 * GI, pods=250), like(memory=36 * GI, pods=110)))
 
     assert (kind(learned).allocatable["memory"], kind(learned).allocatable["pods"]) == (36 * GI, 110)
 
 
 def test_resources_that_all_live_nodes_have_are_promised() -> None:
     more: dict[str, Any] = {"hugepages-2Mi": 5 * GI, "vpc.amazonaws.com/efa": 4}
-    learned = step(Learned(), watched(like(**more), like(**{**more, "hugepages-1Gi": GI})))
+    learned = step(Learned(), observation(like(**more), like(**{**more, "hugepages-1Gi": GI})))
 
-    found = kind(learned).allocatable
-    assert {name: found.get(name) for name in (*more, "hugepages-1Gi")} == {
+    allocatable = kind(learned).allocatable
+    assert {name: allocatable.get(name) for name in (*more, "hugepages-1Gi")} == {
         "hugepages-2Mi": 5 * GI,
         "vpc.amazonaws.com/efa": 4,
         "hugepages-1Gi": None,
@@ -128,25 +128,25 @@ BROKEN: dict[str, Any] = {GPU: 7}
 )
 def test_the_division_or_sharing_of_gpus_is_learned_where_live_nodes_agree(nodes: list[dict[str, Any]], promised: dict[str, int]) -> None:
     eight = offering("small", 1.0, gpus=8)
-    learned = step(Learned(), watched(*(like(eight, **amounts) for amounts in nodes), of=eight))
+    learned = step(Learned(), observation(*(like(eight, **amounts) for amounts in nodes), of=eight))
 
-    found = kind(learned, Policy((pool(eight),)))
-    assert {name: amount for name, amount in found.allocatable.items() if amount and name in (GPU, MIG)} == promised
+    allocatable = kind(learned, Policy((pool(eight),)))
+    assert {name: amount for name, amount in allocatable.allocatable.items() if amount and name in (GPU, MIG)} == promised
 
 
 def test_the_number_of_neuron_cores_is_learned_from_live_nodes() -> None:
     """EC2 reports eight cores for a Trainium2 device, and its device plugin shows half as many, each made of two."""
     trainium = replace(SMALL, allocatable={**room(memory=32), "aws.amazon.com/neuron": 16, CORES: 128})
     half: dict[str, Any] = {CORES: 64}
-    learned = step(Learned(), watched(like(trainium, **half), of=trainium))
+    learned = step(Learned(), observation(like(trainium, **half), of=trainium))
 
     assert kind(learned, Policy((pool(trainium),))).allocatable[CORES] == 64
 
 
 def test_the_division_of_gpus_is_forgotten_after_a_day_without_confirmation() -> None:
     eight = offering("small", 1.0, gpus=8)
-    learned = step(Learned(), watched(like(eight, **SLICED), of=eight))
-    late = step(learned, watched(at=NOW + FORGET_SECONDS + 1.0, of=eight))
+    learned = step(Learned(), observation(like(eight, **SLICED), of=eight))
+    late = step(learned, observation(at=NOW + FORGET_SECONDS + 1.0, of=eight))
 
     assert kind(late, Policy((pool(eight),))).allocatable[GPU] == 8
 
@@ -154,29 +154,29 @@ def test_the_division_of_gpus_is_forgotten_after_a_day_without_confirmation() ->
 def test_the_number_of_gpus_is_not_learned_from_live_nodes() -> None:
     none: dict[str, Any] = {"nvidia.com/gpu": 0}
 
-    assert kind(step(Learned(), watched(like(**none)))).allocatable["nvidia.com/gpu"] == 1
+    assert kind(step(Learned(), observation(like(**none)))).allocatable["nvidia.com/gpu"] == 1
 
 
 def test_the_newest_machine_can_only_lower_amounts_of_live_nodes() -> None:
-    learned = step(Learned(), watched(like(memory=40 * GI)))
+    learned = step(Learned(), observation(like(memory=40 * GI)))
 
-    assert kind(step(learned, seen(NOW + 1.0, memory=64))).allocatable["memory"] == 40 * GI
-    assert kind(step(learned, seen(NOW + 1.0, memory=30))).allocatable["memory"] == 30 * GI
+    assert kind(step(learned, ready_node(NOW + 1.0, memory=64))).allocatable["memory"] == 40 * GI
+    assert kind(step(learned, ready_node(NOW + 1.0, memory=30))).allocatable["memory"] == 30 * GI
 
 
 def test_labels_and_taints_are_learned_except_for_place_and_market() -> None:
     taint = Taint("dedicated", "ml")
     nodes = (replace(like(labels={"team": "ml", ZONE: "z9", "karpenter.sh/capacity-type": "spot", PRODUCT: None}), taints=(taint,)),) * 2
 
-    offering = kind(step(Learned(), watched(*nodes)))
+    offering = kind(step(Learned(), observation(*nodes)))
 
     assert (offering.labels["team"], PRODUCT in offering.labels, offering.taints) == ("ml", False, (taint,))
     assert (offering.labels[ZONE], offering.labels["karpenter.sh/capacity-type"]) == (SMALL.labels[ZONE], "on-demand")
 
 
 def test_a_new_revision_forgets_the_lesson_of_the_previous_one() -> None:
-    learned = step(Learned(), watched(like(memory=40 * GI, labels={PRODUCT: None}), revision="1"))
-    newer = step(learned, watched(at=NOW + 60.0, revision="2"))
+    learned = step(Learned(), observation(like(memory=40 * GI, labels={PRODUCT: None}), revision="1"))
+    newer = step(learned, observation(at=NOW + 60.0, revision="2"))
 
     assert kind(learned).allocatable["memory"] == 40 * GI
     assert kind(newer) == SMALL
@@ -185,33 +185,33 @@ def test_a_new_revision_forgets_the_lesson_of_the_previous_one() -> None:
 
 
 def test_labels_without_confirmation_for_a_day_are_forgotten_but_amounts_are_kept() -> None:
-    learned = step(Learned(), watched(like(memory=40 * GI, labels={PRODUCT: None})))
+    learned = step(Learned(), observation(like(memory=40 * GI, labels={PRODUCT: None})))
 
-    early, late = (step(learned, watched(at=NOW + after)) for after in (FORGET_SECONDS - 1.0, FORGET_SECONDS + 1.0))
+    early, late = (step(learned, observation(at=NOW + after)) for after in (FORGET_SECONDS - 1.0, FORGET_SECONDS + 1.0))
 
     assert early == learned
     assert (PRODUCT in kind(late).labels, kind(late).allocatable["memory"]) == (True, 40 * GI)
 
 
 def test_nodes_that_show_the_same_again_change_nothing() -> None:
-    learned = step(Learned(), watched(like(memory=40 * GI)))
+    learned = step(Learned(), observation(like(memory=40 * GI)))
 
-    assert step(learned, watched(like(memory=40 * GI), at=NOW + 60.0)) is learned
-    assert step(learned, watched(like(memory=40 * GI), at=NOW + 7200.0)) is not learned
+    assert step(learned, observation(like(memory=40 * GI), at=NOW + 60.0)) is learned
+    assert step(learned, observation(like(memory=40 * GI), at=NOW + 7200.0)) is not learned
 
 
 def test_the_message_of_a_lesson_names_both_amounts() -> None:
-    (lesson,) = step(Learned(), watched(like(memory=40 * GI))).lessons
+    (lesson,) = step(Learned(), observation(like(memory=40 * GI))).lessons
 
     assert lesson.shown.words == ("small: a node of this group offers 40Gi of memory, the template 32Gi; the nodes take precedence",)
 
 
 def test_a_policy_without_corrections_stays_the_same_object() -> None:
     assert corrected_policy(POLICY, Learned()) is POLICY
-    assert corrected_policy(POLICY, after(seen(memory=32))) is POLICY
+    assert corrected_policy(POLICY, after(ready_node(memory=32))) is POLICY
 
 
 def test_lessons_survive_a_restart() -> None:
-    learned = step(after(seen()), watched(like(memory=40 * GI, labels={PRODUCT: None}), revision="7"))
+    learned = step(after(ready_node()), observation(like(memory=40 * GI, labels={PRODUCT: None}), revision="7"))
 
     assert msgspec.json.decode(msgspec.json.encode(learned), type=Learned) == learned

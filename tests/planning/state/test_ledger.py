@@ -50,7 +50,7 @@ from gpuscaler.planning.state.ledger.ledger import (
 CHEAP, DEAR = offering("cheap", 0.5).key, offering("dear", 2.0).key
 
 
-def intended(token: str, count: int = 1, *, at: float = 0.0, needs: Sequence[str] = ()) -> Intended:
+def intended_order(token: str, count: int = 1, *, at: float = 0.0, needs: Sequence[str] = ()) -> Intended:
     """An order of machines ``token-0``, ``token-1``, … each for a pod of that name, preferably of the cheap offering."""
     machines = [
         OrderedMachine(f"{token}-{n}", token, (CHEAP, DEAR), 0.5, at, meant=2, pods=(f"pod-{token}-{n}",), after=tuple(needs))
@@ -68,7 +68,7 @@ def names(ledger: Ledger) -> list[tuple[str, str]]:
 
 
 def test_a_decided_order_is_recorded_completely_before_it_is_sent() -> None:
-    ledger = after(intended("a", 2))
+    ledger = after(intended_order("a", 2))
 
     assert [(order.token, order.state) for order in ledger.orders] == [("a", INTENDED)]
     assert [(machine.id, machine.instance, machine.node) for machine in ledger.coming] == [("a-0", "", ""), ("a-1", "", "")]
@@ -76,7 +76,7 @@ def test_a_decided_order_is_recorded_completely_before_it_is_sent() -> None:
 
 
 def test_an_answer_gives_the_machines_their_ids_and_ends_the_order() -> None:
-    ledger = after(intended("a", 2), Answered("a", 3.0, (("i-1", CHEAP), ("i-2", CHEAP))))
+    ledger = after(intended_order("a", 2), Answered("a", 3.0, (("i-1", CHEAP), ("i-2", CHEAP))))
 
     assert names(ledger) == [("a-0", "i-1"), ("a-1", "i-2")]
     assert ledger.orders == ()
@@ -84,26 +84,26 @@ def test_an_answer_gives_the_machines_their_ids_and_ends_the_order() -> None:
 
 
 def test_the_rest_of_a_partial_answer_is_removed() -> None:
-    ledger = after(intended("a", 3), Answered("a", 3.0, (("i-1", CHEAP),)))
+    ledger = after(intended_order("a", 3), Answered("a", 3.0, (("i-1", CHEAP),)))
 
     assert names(ledger) == [("a-0", "i-1")]
     assert ledger.orders == ()
 
 
 def test_machines_accepted_without_an_id_stay_in_the_ledger() -> None:
-    ledger = after(intended("a", 3), Answered("a", 3.0, (("i-1", CHEAP),), pending=1))
+    ledger = after(intended_order("a", 3), Answered("a", 3.0, (("i-1", CHEAP),), pending=1))
 
     assert names(ledger) == [("a-0", "i-1"), ("a-1", "")]
     assert [(order.state, order.since) for order in ledger.orders] == [(ACCEPTED, 3.0)]
-    found = step(ledger, Found("a-1", "i-2", DEAR, 9.0))
-    assert names(found) == [("a-0", "i-1"), ("a-1", "i-2")]
-    assert found.orders == ()
-    assert found.coming[1].key == DEAR
+    named = step(ledger, Found("a-1", "i-2", DEAR, 9.0))
+    assert names(named) == [("a-0", "i-1"), ("a-1", "i-2")]
+    assert named.orders == ()
+    assert named.coming[1].key == DEAR
 
 
 def test_machines_beyond_the_order_are_in_the_ledger_too() -> None:
     answer = Answered("a", 3.0, (("i-1", CHEAP), ("i-2", DEAR), ("i-2", DEAR)))
-    ledger = after(intended("a", 1), answer)
+    ledger = after(intended_order("a", 1), answer)
 
     assert names(ledger) == [("a-0", "i-1"), ("a-i-2", "i-2")]
     assert [machine.key for machine in ledger.coming] == [CHEAP, DEAR]
@@ -112,20 +112,20 @@ def test_machines_beyond_the_order_are_in_the_ledger_too() -> None:
 
 def test_a_repeated_answer_changes_nothing() -> None:
     answer = Answered("a", 3.0, (("i-1", CHEAP), ("i-2", CHEAP)), pending=1)
-    once = after(intended("a", 3), answer)
+    once = after(intended_order("a", 3), answer)
 
     assert names(step(once, answer)) == names(once)
 
 
 def test_a_repeated_answer_does_not_bring_back_a_lost_machine() -> None:
-    doubted = after(intended("a", 2), Answered("a", 3.0, (("i-1", CHEAP),), pending=1), Lost("a-0"))
+    doubted = after(intended_order("a", 2), Answered("a", 3.0, (("i-1", CHEAP),), pending=1), Lost("a-0"))
     ledger = step(doubted, Answered("a", 9.0, (("i-1", CHEAP),), pending=1))
 
     assert names(ledger) == [("a-1", "")]
 
 
 def test_a_granted_offering_goes_to_the_machine_that_prefers_it() -> None:
-    order = intended("a", 2)
+    order = intended_order("a", 2)
     picky = msgspec.structs.replace(order.machines[1], offerings=(DEAR, CHEAP))
     ledger = after(
         msgspec.structs.replace(order, machines=(order.machines[0], picky)), Answered("a", 1.0, (("i-dear", DEAR), ("i-cheap", CHEAP)))
@@ -135,21 +135,21 @@ def test_a_granted_offering_goes_to_the_machine_that_prefers_it() -> None:
 
 
 def test_a_lost_answer_leaves_the_order_doubtful_with_all_its_machines() -> None:
-    ledger = after(intended("a", 2), Doubted("a", 5.0))
+    ledger = after(intended_order("a", 2), Doubted("a", 5.0))
 
     assert [(order.state, order.since) for order in ledger.orders] == [(DOUBTFUL, 5.0)]
     assert len(ledger.coming) == 2
 
 
 def test_a_settled_order_keeps_only_machines_with_an_id() -> None:
-    ledger = after(intended("a", 3), Doubted("a", 5.0), Found("a-0", "i-1", CHEAP, 6.0), Settled("a"))
+    ledger = after(intended_order("a", 3), Doubted("a", 5.0), Found("a-0", "i-1", CHEAP, 6.0), Settled("a"))
 
     assert names(ledger) == [("a-0", "i-1")]
     assert ledger.orders == ()
 
 
 def test_a_machine_leaves_the_ledger_when_it_opens() -> None:
-    events: list[Event] = [intended("a"), Answered("a", 1.0, (("i-1", CHEAP),)), Registered("a-0", "n", 2.0), Ready("a-0", 3.0)]
+    events: list[Event] = [intended_order("a"), Answered("a", 1.0, (("i-1", CHEAP),)), Registered("a-0", "n", 2.0), Ready("a-0", 3.0)]
     ledger = after(*events)
 
     assert [(machine.node, machine.registered, machine.ready) for machine in ledger.coming] == [("n", 2.0, 3.0)]
@@ -158,7 +158,7 @@ def test_a_machine_leaves_the_ledger_when_it_opens() -> None:
 
 def test_a_removal_stops_waiting_when_its_machine_opens_and_is_bereft_when_it_is_lost() -> None:
     leaving = Removal("old", "i-old", DEAR, "dear", 0.0, 0.0, needs=("a-0", "a-1"))
-    ledger = after(intended("a", 2), Left(leaving))
+    ledger = after(intended_order("a", 2), Left(leaving))
 
     assert step(ledger, Opened("a-0")).leaving[0].needs == ("a-1",)
     assert not step(ledger, Opened("a-0")).leaving[0].bereft
@@ -168,12 +168,12 @@ def test_a_removal_stops_waiting_when_its_machine_opens_and_is_bereft_when_it_is
 def test_a_removal_that_waits_for_refused_machines_is_bereft() -> None:
     leaving = Removal("old", "i-old", DEAR, "dear", 0.0, 0.0, needs=("a-0",))
 
-    assert after(intended("a"), Left(leaving), Answered("a", 1.0)).leaving[0].bereft
+    assert after(intended_order("a"), Left(leaving), Answered("a", 1.0)).leaving[0].bereft
 
 
 @pytest.mark.parametrize("event", [Answered("b", 9.0), Settled("b"), Lost("b-0")], ids=["refused", "not filled", "lost"])
 def test_machines_of_a_gang_lose_their_pods_until_the_gang_is_planned_again(event: Event) -> None:
-    others = [intended("a"), of_gang("c", "default/other")]
+    others = [intended_order("a"), of_gang("c", "default/other")]
     ledger = after(*others, of_gang("b", "default/train"), of_gang("d", "default/train"), event)
 
     assert {machine.id: machine.pods for machine in ledger.coming} == {"a-0": ("pod-a-0",), "c-0": ("pod-c-0",), "d-0": ()}
@@ -186,25 +186,25 @@ def test_a_machine_that_opens_does_not_change_the_other_machines_of_its_gang() -
 
 
 def of_gang(token: str, gang: str) -> Intended:
-    made = intended(token)
+    made = intended_order(token)
     return msgspec.structs.replace(made, machines=tuple(msgspec.structs.replace(machine, gang=gang) for machine in made.machines))
 
 
 def test_the_newest_plan_decides_which_pods_wait_for_which_machine() -> None:
-    ledger = after(intended("a", 2), Planned({"a-1": ("x", "y")}))
+    ledger = after(intended_order("a", 2), Planned({"a-1": ("x", "y")}))
 
     assert [machine.pods for machine in ledger.coming] == [(), ("x", "y")]
     assert step(ledger, Planned({"a-1": ("x", "y")})) is ledger
 
 
 def test_exchanged_pods_swap_their_machines() -> None:
-    ledger = after(intended("a", 3), Exchanged("a-0", (("pod-a-0", "pod-a-2"),)))
+    ledger = after(intended_order("a", 3), Exchanged("a-0", (("pod-a-0", "pod-a-2"),)))
 
     assert [machine.pods for machine in ledger.coming] == [("pod-a-2",), ("pod-a-1",), ("pod-a-0",)]
 
 
 def test_a_pod_without_a_machine_can_replace_another_pod() -> None:
-    ledger = after(intended("a", 2), Exchanged("a-0", (("pod-a-0", "older"),)))
+    ledger = after(intended_order("a", 2), Exchanged("a-0", (("pod-a-0", "older"),)))
 
     assert [machine.pods for machine in ledger.coming] == [("older",), ("pod-a-1",)]
 
@@ -231,20 +231,20 @@ def test_a_broken_promise_is_kept_until_its_nomination_is_gone() -> None:
 
 
 def test_only_the_last_minutes_purchases_are_remembered() -> None:
-    ledger = after(intended("a", 2, at=0.0), intended("b", 1, at=30.0), intended("c", 4, at=61.0))
+    ledger = after(intended_order("a", 2, at=0.0), intended_order("b", 1, at=30.0), intended_order("c", 4, at=61.0))
 
     assert ledger.bought == ((30.0, 1), (61.0, 4))
 
 
 def test_the_choices_of_a_machine_are_those_of_the_plan_until_its_offering_is_known() -> None:
-    meant = intended("a")
-    (coming,) = meant.machines
-    unsure = msgspec.structs.replace(meant, machines=(msgspec.structs.replace(coming, meant=1),))
+    event = intended_order("a")
+    (coming,) = event.machines
+    unsure = msgspec.structs.replace(event, machines=(msgspec.structs.replace(coming, meant=1),))
 
-    (told,) = upcoming_machines(after(unsure))
-    assert (told.instance_type, told.choices) == ("cheap", (("cheap", "on-demand", "z1"),))
-    (told,) = upcoming_machines(after(unsure, Answered("a", 1.0, (("i", DEAR),))))
-    assert (told.instance_type, told.choices) == ("dear", ())
+    (upcoming,) = upcoming_machines(after(unsure))
+    assert (upcoming.instance_type, upcoming.choices) == ("cheap", (("cheap", "on-demand", "z1"),))
+    (upcoming,) = upcoming_machines(after(unsure, Answered("a", 1.0, (("i", DEAR),))))
+    assert (upcoming.instance_type, upcoming.choices) == ("dear", ())
 
 
 @pytest.mark.parametrize(
@@ -266,18 +266,18 @@ def test_the_choices_of_a_machine_are_those_of_the_plan_until_its_offering_is_kn
     ids=lambda event: type(event).__name__,
 )
 def test_events_about_unknown_entries_change_nothing(event: Event) -> None:
-    ledger = after(intended("a", 2), Answered("a", 1.0, (("i-1", CHEAP),), pending=1), Promised(Promise("n", CHEAP, ("p",), 1.0)))
+    ledger = after(intended_order("a", 2), Answered("a", 1.0, (("i-1", CHEAP),), pending=1), Promised(Promise("n", CHEAP, ("p",), 1.0)))
 
     assert step(ledger, event) == ledger
 
 
 @st.composite
-def lives(draw: st.DrawFn) -> list[Event]:
+def event_histories(draw: st.DrawFn) -> list[Event]:
     """Events of three orders, in random order, also repeated and about unknown entries."""
     tokens = ["a", "b", "c"]
     machines = [f"{token}-{n}" for token in tokens for n in range(3)]
     instances = [f"i-{n}" for n in range(6)]
-    events: list[Event] = [intended(token, draw(st.integers(1, 3))) for token in tokens]
+    events: list[Event] = [intended_order(token, draw(st.integers(1, 3))) for token in tokens]
     for _ in range(draw(st.integers(0, 25))):
         token, machine = draw(st.sampled_from(tokens)), draw(st.sampled_from(machines))
         given_names = draw(st.lists(st.sampled_from(instances), unique=True, max_size=3))
@@ -296,7 +296,7 @@ def lives(draw: st.DrawFn) -> list[Event]:
     return events
 
 
-@given(lives())
+@given(event_histories())
 def test_no_machine_is_in_the_ledger_twice_and_every_order_waits_for_machines(events: list[Event]) -> None:
     ledger = Ledger()
     for event in events:
@@ -311,16 +311,16 @@ def test_no_machine_is_in_the_ledger_twice_and_every_order_waits_for_machines(ev
 
 def test_refused_machines_do_not_count_as_bought() -> None:
     # Two orders of one moment, one of them granted in part, and an older one.
-    ledger = after(intended("a", 3, at=1.0), intended("b", 3, at=9.0), intended("c", 2, at=9.0))
+    ledger = after(intended_order("a", 3, at=1.0), intended_order("b", 3, at=9.0), intended_order("c", 2, at=9.0))
     ledger = fold_events(ledger, (Answered("b", 10.0, (("i-1", CHEAP),)), Answered("c", 10.0, (("i-2", CHEAP), ("i-3", CHEAP)))))
 
     assert sum(many for at, many in ledger.bought if at == 9.0) == 3
-    assert step(ledger, Answered("a", 11.0)).bought == tuple(one for one in ledger.bought if one[0] == 9.0)
+    assert step(ledger, Answered("a", 11.0)).bought == tuple(entry for entry in ledger.bought if entry[0] == 9.0)
     assert sum(many for _, many in step(ledger, Answered("a", 11.0, pending=3)).bought) == 6
 
 
 def test_a_settled_order_is_withdrawn_until_the_cloud_confirms() -> None:
-    accepted = after(intended("a", 3), Answered("a", 1.0, (("i-1", CHEAP),), pending=2))
+    accepted = after(intended_order("a", 3), Answered("a", 1.0, (("i-1", CHEAP),), pending=2))
     (order,) = accepted.orders
     assert unnamed_counts(accepted) == {"a": 2}
     ledger = step(accepted, Settled("a"))
@@ -346,8 +346,8 @@ def test_an_unknown_machine_is_recorded_and_then_adopted_like_an_ordered_one() -
     ids=["unknown", "a moment ago", "long ago", "by a clock that is behind", "by a clock that is ahead"],
 )
 def test_a_machine_whose_id_is_learned_late_boots_since_its_launch(launched: float, began: float) -> None:
-    ledger = after(intended("a", at=50.0), Doubted("a", 51.0), Found("a-0", "i-1", CHEAP, 500.0, launched))
-    answered = after(intended("a", at=50.0), Doubted("a", 51.0), Answered("a", 500.0, (("i-1", CHEAP),), launched={"i-1": launched}))
+    ledger = after(intended_order("a", at=50.0), Doubted("a", 51.0), Found("a-0", "i-1", CHEAP, 500.0, launched))
+    answered = after(intended_order("a", at=50.0), Doubted("a", 51.0), Answered("a", 500.0, (("i-1", CHEAP),), launched={"i-1": launched}))
 
     assert [machine.began for machine in (*ledger.coming, *answered.coming)] == [began, began]
     assert [machine.granted for machine in (*ledger.coming, *answered.coming)] == [500.0, 500.0]

@@ -23,13 +23,13 @@ def broken(at: float, pods: str = PODS) -> Broken:
 
 def pauses(times: int) -> list[float]:
     """The lengths of the pauses if the pair is tried again as soon as possible."""
-    promises, now, found = after(broken(0.0)), 0.0, []
+    promises, now, lengths = after(broken(0.0)), 0.0, []
     for _ in range(times):
         promises = step(promises, broken(now))
         (pair,) = promises.pairs
-        found.append(pair.until - now)
+        lengths.append(pair.until - now)
         now = pair.until
-    return found
+    return lengths
 
 
 def test_one_broken_promise_pauses_nothing() -> None:
@@ -84,29 +84,29 @@ def test_promises_survive_as_json() -> None:
 
 
 @pytest.fixture
-def resting() -> State:
+def paused_pairs() -> State:
     return State(paused_offerings={spec(gpus=1).digest: frozenset({CHEAP.key})})
 
 
-def test_a_paused_offering_is_not_bought_for_the_pods_it_did_not_take(resting: State) -> None:
-    assert [machine.instance_type for machine in planned([pod("p")], pool(CHEAP, DEAR), state=resting).machines] == ["dear"]
+def test_a_paused_offering_is_not_bought_for_the_pods_it_did_not_take(paused_pairs: State) -> None:
+    assert [machine.instance_type for machine in planned([pod("p")], pool(CHEAP, DEAR), state=paused_pairs).machines] == ["dear"]
 
 
-def test_other_pods_still_get_a_paused_offering(resting: State) -> None:
-    made = planned([pod("p"), pod("q", spec(gpus=1, cpu=2))], pool(CHEAP, DEAR), state=resting)
+def test_other_pods_still_get_a_paused_offering(paused_pairs: State) -> None:
+    made = planned([pod("p"), pod("q", spec(gpus=1, cpu=2))], pool(CHEAP, DEAR), state=paused_pairs)
 
     assert {machine.pods: machine.instance_type for machine in made.machines} == {("default/p",): "dear", ("default/q",): "cheap"}
 
 
-def test_all_members_of_a_gang_avoid_a_paused_offering(resting: State) -> None:
+def test_all_members_of_a_gang_avoid_a_paused_offering(paused_pairs: State) -> None:
     gang = {"gang": "train", "gang_size": 2, "gang_source": "annotation"}
-    made = planned([pod("a", options=gang), pod("b", options=gang)], pool(CHEAP, DEAR), state=resting)
+    made = planned([pod("a", options=gang), pod("b", options=gang)], pool(CHEAP, DEAR), state=paused_pairs)
 
     assert [machine.instance_type for machine in made.machines] == ["dear", "dear"]
 
 
-def test_the_reason_says_that_the_offering_is_paused(resting: State) -> None:
-    (reason,) = reasons(planned([pod("p")], pool(CHEAP), state=resting), "p")
+def test_the_reason_says_that_the_offering_is_paused(paused_pairs: State) -> None:
+    (reason,) = reasons(planned([pod("p")], pool(CHEAP), state=paused_pairs), "p")
 
     assert reason.excluded_by == "market"
     assert reason.detail.startswith("cheap in z1: the last machines bought for these pods did not get them scheduled")

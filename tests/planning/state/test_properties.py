@@ -48,7 +48,7 @@ GPU = "nvidia.com/gpu"
 def histories(draw: st.DrawFn) -> list[Event]:
     """Events in order of time, some of them late."""
     now = 0.0
-    found: list[Event] = []
+    events: list[Event] = []
     for _ in range(draw(st.integers(0, 25))):
         now += draw(st.sampled_from((0.0, 1.0, 8.0, 60.0, 400.0, 3000.0)))
         key, at = draw(st.sampled_from(KEYS)), now - draw(st.sampled_from((0.0, 0.0, 0.0, 5.0, 500.0)))
@@ -60,11 +60,11 @@ def histories(draw: st.DrawFn) -> list[Event]:
             every_zone=draw(st.booleans()),
             retry_after=draw(st.sampled_from((0.0, 0.0, 1000.0))),
         )
-        came = (Granted(key, at), Registered(key, at), Ready(key, at, frozenset({GPU})))
-        others = (*came, Asked(key, at), Failed(key, at), Lacking(key, at, GPU), Reclaimed(key, at), Changed(at, key[0]))
+        success = (Granted(key, at), Registered(key, at), Ready(key, at, frozenset({GPU})))
+        others = (*success, Asked(key, at), Failed(key, at), Lacking(key, at, GPU), Reclaimed(key, at), Changed(at, key[0]))
         every: tuple[Event, ...] = (refused, refused, refused, *others)
-        found.append(draw(st.sampled_from(every)))
-    return found
+        events.append(draw(st.sampled_from(every)))
+    return events
 
 
 def after(events: list[Event]) -> tuple[Breakers, float]:
@@ -75,11 +75,11 @@ def after(events: list[Event]) -> tuple[Breakers, float]:
 @settings(max_examples=examples(60), deadline=None)
 def test_no_offering_is_blocked_and_probed_at_once(events: list[Event], later: float) -> None:
     breakers, now = after(events)
-    found = openness(breakers, KEYS, now + later)
+    now_open = openness(breakers, KEYS, now + later)
 
-    assert not found.blocked & found.half_open
-    assert found.probing <= found.half_open
-    assert found.blocked | found.half_open | found.unsettled <= set(KEYS)
+    assert not now_open.blocked & now_open.half_open
+    assert now_open.probing <= now_open.half_open
+    assert now_open.blocked | now_open.half_open | now_open.unsettled <= set(KEYS)
 
 
 @given(histories())
@@ -113,9 +113,9 @@ def test_breakers_that_do_not_wait_for_people_become_half_open_in_the_end(events
 def test_an_offering_that_was_granted_and_became_ready_is_not_blocked(events: list[Event], key: OfferingKey) -> None:
     breakers, now = after(events)
     breakers = step(step(step(breakers, Granted(key, now)), Registered(key, now)), Ready(key, now, frozenset({GPU})))
-    found = openness(breakers, KEYS, now)
+    now_open = openness(breakers, KEYS, now)
 
-    assert key not in found.blocked | found.half_open
+    assert key not in now_open.blocked | now_open.half_open
 
 
 @given(histories(), st.sampled_from(KEYS))

@@ -9,7 +9,7 @@ from typing import Any
 
 import jsonschema
 import msgspec
-from tests.planning.filling import filled
+from tests.planning.filling import filled_value
 
 from gpuscaler.control.records.status.removals import STEPS
 from gpuscaler.lifecycle.memory import Memory
@@ -38,14 +38,14 @@ def test_the_memory_of_the_previous_version_is_read_without_losses() -> None:
 
 
 def test_the_previous_version_reads_the_memory_of_this_one() -> None:
-    memory = msgspec.json.decode(msgspec.json.encode(filled(Memory)))
+    memory = msgspec.json.decode(msgspec.json.encode(filled_value(Memory)))
 
     jsonschema.validate(memory, msgspec.json.decode(SCHEMA.read_bytes()))
     assert set(STEPS) <= KNOWN_STEPS
 
 
 def test_the_schema_refuses_a_memory_with_a_field_of_another_type() -> None:
-    memory = msgspec.json.decode(msgspec.json.encode(filled(Memory)))
+    memory = msgspec.json.decode(msgspec.json.encode(filled_value(Memory)))
     memory["ledger"]["coming"][0]["asked"] = "2026-11-22"
 
     errors = list(jsonschema.Draft202012Validator(msgspec.json.decode(SCHEMA.read_bytes())).iter_errors(memory))

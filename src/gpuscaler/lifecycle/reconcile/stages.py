@@ -66,11 +66,11 @@ def reconcile(
     # Machines that are overdue are ended once removals are resumed.
     waits = replace(facts.waits, seen=-math.inf) if held else facts.waits
     view = View(memory, cluster, policy, facts, now, indexes, indexes.of(cluster, facts.inventory), waits, held)
-    return reduce(lambda seen, stage: stage(seen, view), STAGES, Reconciliation(memory))
+    return reduce(lambda findings, stage: stage(findings, view), STAGES, Reconciliation(memory))
 
 
 def with_findings(
-    seen: Reconciliation,
+    findings: Reconciliation,
     *,
     steps: Iterable[ledger.Event] = (),
     breaker_events: Iterable[offering_events.Event] = (),
@@ -78,38 +78,38 @@ def with_findings(
     remarks: Iterable[Remark] = (),
     **remembered: object,
 ) -> Reconciliation:
-    """Return ``seen`` with ``steps`` applied to the ledger, ``breaker_events`` to the breakers, and the ``remembered`` fields replaced."""
-    memory = seen.memory
+    """Return ``findings`` with ``steps`` applied to the ledger, ``breaker_events`` to the breakers, and the ``remembered`` fields replaced."""
+    memory = findings.memory
     memory = replace(
         memory,
         ledger=ledger.fold_events(memory.ledger, steps),
         breakers=reduce(breakers.step, breaker_events, memory.breakers),
         **remembered,
     )
-    return replace(seen, memory=memory, acts=(*seen.acts, *acts), remarks=(*seen.remarks, *remarks))
+    return replace(findings, memory=memory, acts=(*findings.acts, *acts), remarks=(*findings.remarks, *remarks))
 
 
-def adopt(seen: Reconciliation, view: View) -> Reconciliation:
+def adopt(findings: Reconciliation, view: View) -> Reconciliation:
     """Add machines of our pools that were not ordered here to the ledger."""
     strangers = adopt_machines(
-        seen.memory.ledger,
+        findings.memory.ledger,
         view.cluster,
         view.inventory,
         view.policy,
         waits=view.facts.waits,
         now=view.now,
         index=view.index,
-        breakers=seen.memory.breakers,
+        breakers=findings.memory.breakers,
     )
-    return replace(with_findings(seen, steps=strangers), arrivals=Arrivals(strangers))
+    return replace(with_findings(findings, steps=strangers), arrivals=Arrivals(strangers))
 
 
-def guard(seen: Reconciliation, view: View) -> Reconciliation:
+def guard(findings: Reconciliation, view: View) -> Reconciliation:
     """Protect busy machines from groups that even out their zones."""
     deliveries = view.inventory.deliveries if view.inventory is not None else ()
     guarded = scale_in_protection.observe(
-        seen.memory.guarding,
-        seen.memory.ledger,
+        findings.memory.guarding,
+        findings.memory.ledger,
         view.cluster,
         view.policy,
         index=view.index,
@@ -117,29 +117,29 @@ def guard(seen: Reconciliation, view: View) -> Reconciliation:
         now=view.now,
         surplus={delivery.pool for delivery in deliveries if delivery.surplus},
     )
-    return replace(with_findings(seen, acts=guarded.acts, guarding=guarded.guarding), guarded=guarded)
+    return replace(with_findings(findings, acts=guarded.acts, guarding=guarded.guarding), guarded=guarded)
 
 
-def register(seen: Reconciliation, view: View) -> Reconciliation:
+def register(findings: Reconciliation, view: View) -> Reconciliation:
     """Match machines with their names and nodes, and find those that are ready or have failed."""
     arrived = find_arrivals(
-        seen.memory.ledger,
+        findings.memory.ledger,
         view.cluster,
         view.inventory,
         view.policy,
         waits=view.waits,
         now=view.now,
         index=view.index,
-        exposed=seen.guarded.exposed,
+        exposed=findings.guarded.exposed,
         breakers=view.before.breakers,
     )
-    seen = with_findings(seen, steps=arrived.steps)
-    return replace(seen, arrivals=replace(arrived, steps=(*seen.arrivals.steps, *arrived.steps)))
+    findings = with_findings(findings, steps=arrived.steps)
+    return replace(findings, arrivals=replace(arrived, steps=(*findings.arrivals.steps, *arrived.steps)))
 
 
-def count_launched(seen: Reconciliation, view: View) -> Reconciliation:
+def count_launched(findings: Reconciliation, view: View) -> Reconciliation:
     """Count machines that groups launch by themselves as on their way."""
-    current = seen.memory.ledger
+    current = findings.memory.ledger
     steps: list[ledger.Event] = []
     if len(current.orders) < len(view.before.ledger.orders):
         # Machines of an order that just closed may be unclaimed now: the plan of this pass counts them.
@@ -148,82 +148,87 @@ def count_launched(seen: Reconciliation, view: View) -> Reconciliation:
         )
         noted = ledger.fold_events(current, strangers).strangers
         steps.append(ledger.Noticed({**noted, **current.strangers}))
-    return with_findings(seen, steps=(*steps, *note_missing(current, view.inventory, view.now)))
+    return with_findings(findings, steps=(*steps, *note_missing(current, view.inventory, view.now)))
 
 
-def learn(seen: Reconciliation, view: View) -> Reconciliation:
+def learn(findings: Reconciliation, view: View) -> Reconciliation:
     """Give up machines that are overdue, and learn from the machines that arrived."""
-    arrived, now = seen.arrivals, view.now
-    seen = with_findings(
-        seen, steps=(termination.remove_overdue(overdue, now) for overdue in arrived.overdue), breaker_events=arrived.breaker_events
+    arrived, now = findings.arrivals, view.now
+    findings = with_findings(
+        findings, steps=(termination.remove_overdue(overdue, now) for overdue in arrived.overdue), breaker_events=arrived.breaker_events
     )
-    memory, ledger = seen.memory, seen.memory.ledger
+    memory, ledger = findings.memory, findings.memory.ledger
     learned = _learn_from_ready(memory.learned, ledger, arrived, view.cluster, now)
     learned = learn_from_nodes(learned, ledger, view.policy, now, index=view.index, teachers=view.indexes.live_nodes)
-    return with_findings(seen, boots=reduce(boot_times.step, arrived.arrived, memory.boots), learned=learned)
+    return with_findings(findings, boots=reduce(boot_times.step, arrived.arrived, memory.boots), learned=learned)
 
 
-def interrupt(seen: Reconciliation, view: View) -> Reconciliation:
+def interrupt(findings: Reconciliation, view: View) -> Reconciliation:
     """Handle machines that the cloud takes away, works on, or has taken away already."""
-    facts, memory, index, now = _without_foreign(view.facts, seen.memory.ledger, view.index.foreign), seen.memory, view.index, view.now
+    facts, memory, index, now = (
+        _without_foreign(view.facts, findings.memory.ledger, view.index.foreign),
+        findings.memory,
+        view.index,
+        view.now,
+    )
     worked_on, ends = _worked_on(memory.worked_on, facts, index), interruptions.update_ends(memory.ends, index.listed)
     announced = interruptions.Announcements(facts.going, worked_on, ends, facts.why)
-    taken = interruptions.remove_interrupted(memory.ledger, view.cluster, view.policy, announced, now, index=index)
+    interrupted = interruptions.remove_interrupted(memory.ledger, view.cluster, view.policy, announced, now, index=index)
     unexpected = interruptions.unexpectedly_gone(view.before.ledger, facts.vanished, index)
-    seen = with_findings(
-        seen,
-        steps=taken.steps,
-        breaker_events=(*taken.breaker_events, *interruptions.reclaim_events((instance.key for instance in unexpected), now)),
+    findings = with_findings(
+        findings,
+        steps=interrupted.steps,
+        breaker_events=(*interrupted.breaker_events, *interruptions.reclaim_events((instance.key for instance in unexpected), now)),
         remarks=interruptions.describe_changes(index, unexpected, facts.announced, facts.worked_on),
         worked_on=worked_on,
         ends=ends,
     )
-    return replace(seen, announced=announced)
+    return replace(findings, announced=announced)
 
 
-def end_silent(seen: Reconciliation, view: View) -> Reconciliation:
+def end_silent(findings: Reconciliation, view: View) -> Reconciliation:
     """End machines whose nodes have not been Ready for too long."""
     silent = unready.observe(
-        seen.memory.unready,
-        seen.memory.ledger,
+        findings.memory.unready,
+        findings.memory.ledger,
         view.cluster,
         view.policy,
-        announced=seen.announced,
+        announced=findings.announced,
         index=view.index,
         fresh=view.facts.fresh,
         stopped=view.removing_held,
         now=view.now,
     )
-    return with_findings(seen, steps=silent.steps, remarks=silent.remarks, unready=silent.unready)
+    return with_findings(findings, steps=silent.steps, remarks=silent.remarks, unready=silent.unready)
 
 
-def process_answers(seen: Reconciliation, view: View) -> Reconciliation:
+def process_answers(findings: Reconciliation, view: View) -> Reconciliation:
     """Process the results of evictions, and machines of which only the Node is left."""
-    seen = with_findings(seen, steps=termination.record_refusals(seen.memory.ledger, view.facts.unevicted, view.now))
-    ledger = replace(seen.memory.ledger, coming=view.before.ledger.coming)
-    return with_findings(seen, steps=interruptions.remove_terminated(ledger, view.index, view.now))
+    findings = with_findings(findings, steps=termination.record_refusals(findings.memory.ledger, view.facts.unevicted, view.now))
+    ledger = replace(findings.memory.ledger, coming=view.before.ledger.coming)
+    return with_findings(findings, steps=interruptions.remove_terminated(ledger, view.index, view.now))
 
 
-def judge_bindings(seen: Reconciliation, view: View) -> Reconciliation:
+def judge_bindings(findings: Reconciliation, view: View) -> Reconciliation:
     """Process how kubelets and the API server answered to bindings."""
-    memory = seen.memory
+    memory = findings.memory
     admitted = rejected_pods.observe(memory.admissions, view.cluster, view.now)
     refused = (*view.facts.unbound, *admitted.refused)
-    seen = with_findings(
-        seen, admissions=admitted.admissions, unbinding=pools_without_binding(memory.unbinding, refused, memory.ledger, view.now)
+    findings = with_findings(
+        findings, admissions=admitted.admissions, unbinding=pools_without_binding(memory.unbinding, refused, memory.ledger, view.now)
     )
-    return replace(seen, turned_away=admitted.turned_away)
+    return replace(findings, turned_away=admitted.turned_away)
 
 
-def open_windows(seen: Reconciliation, view: View) -> Reconciliation:
+def open_windows(findings: Reconciliation, view: View) -> Reconciliation:
     """Let DaemonSet pods onto closed machines for a moment."""
-    window = windows.observe(seen.memory.windows, seen.memory.ledger, view.cluster, view.policy, now=view.now)
-    return with_findings(seen, acts=window.acts, remarks=window.remarks, windows=window.windows)
+    window = windows.observe(findings.memory.windows, findings.memory.ledger, view.cluster, view.policy, now=view.now)
+    return with_findings(findings, acts=window.acts, remarks=window.remarks, windows=window.windows)
 
 
-def steer(seen: Reconciliation, view: View) -> Reconciliation:
+def steer(findings: Reconciliation, view: View) -> Reconciliation:
     """Bind promised pods or leave them to their scheduler, open machines, and avoid nodes that do not take pods."""
-    facts, memory, now = view.facts, seen.memory, view.now
+    facts, memory, now = view.facts, findings.memory, view.now
     steering = opening.steer(
         memory.ledger,
         view.cluster,
@@ -235,16 +240,16 @@ def steer(seen: Reconciliation, view: View) -> Reconciliation:
         nominating=memory.unbinding.keys(),
     )
     refused = refusing_nodes.find_refusals(memory.refusals, view.cluster, attempts=facts.attempts, messages=facts.said, now=now)
-    seen = with_findings(
-        seen,
+    findings = with_findings(
+        findings,
         steps=steering.steps,
         acts=steering.acts,
         promises=reduce(promises.step, steering.outcomes, memory.promises),
         refusals=reduce(node_refusals.step, (*refused, *steering.suspected), memory.refusals),
     )
-    seen = with_findings(seen, admissions=rejected_pods.record_sent(memory.admissions, steering.acts, seen.memory.ledger, now))
+    findings = with_findings(findings, admissions=rejected_pods.record_sent(memory.admissions, steering.acts, findings.memory.ledger, now))
     return replace(
-        seen,
+        findings,
         outcomes=steering.outcomes,
         stray=steering.stray,
         unfit=steering.unfit,
@@ -252,13 +257,13 @@ def steer(seen: Reconciliation, view: View) -> Reconciliation:
     )
 
 
-def mark(seen: Reconciliation, view: View) -> Reconciliation:
+def mark(findings: Reconciliation, view: View) -> Reconciliation:
     """Set or remove our taints and labels of nodes."""
     cluster, policy, index, cached = view.cluster, view.policy, view.index, view.indexes.cached
     return with_findings(
-        seen,
+        findings,
         acts=(
-            *update_kept_taints(seen.memory.ledger, cluster, policy, index, view.inventory),
+            *update_kept_taints(findings.memory.ledger, cluster, policy, index, view.inventory),
             *cached(update_soft_taints, cluster, policy, index.unlisted),
             *remove_soft_taints(cluster, view.inventory),
             *cached(labels_due, cluster, policy, index),
@@ -266,12 +271,12 @@ def mark(seen: Reconciliation, view: View) -> Reconciliation:
     )
 
 
-def leave(seen: Reconciliation, view: View) -> Reconciliation:
+def leave(findings: Reconciliation, view: View) -> Reconciliation:
     """Continue removals; none continues without fresh facts."""
     if not view.facts.fresh:
-        return seen
+        return findings
     departure = termination.continue_removals(
-        seen.memory.ledger,
+        findings.memory.ledger,
         view.cluster,
         view.inventory,
         view.policy,
@@ -279,41 +284,41 @@ def leave(seen: Reconciliation, view: View) -> Reconciliation:
         unseen=view.facts.unseen,
         index=view.index,
         held=view.removing_held,
-        unsafe=seen.guarded.unsafe,
+        unsafe=findings.guarded.unsafe,
     )
-    clocks = idle_clocks.step(seen.memory.clocks, idle_clocks.IdleObservation(view.indexes.idle(view.cluster, view.now), view.now))
-    spared = _update_sparing(seen.memory.spared, departure, view.index, view.now)
-    return replace(with_findings(seen, steps=departure.steps, acts=departure.acts, clocks=clocks, spared=spared), kept=departure.kept)
+    clocks = idle_clocks.step(findings.memory.clocks, idle_clocks.IdleObservation(view.indexes.idle(view.cluster, view.now), view.now))
+    spared = _update_sparing(findings.memory.spared, departure, view.index, view.now)
+    return replace(with_findings(findings, steps=departure.steps, acts=departure.acts, clocks=clocks, spared=spared), kept=departure.kept)
 
 
-def resend(seen: Reconciliation, view: View) -> Reconciliation:
+def resend(findings: Reconciliation, view: View) -> Reconciliation:
     """Send again what may not have reached the cloud.
 
     It is saved again first: an instance that has lost the lease does not get that far (I10).
     """
-    current, now = seen.memory.ledger, view.now
+    current, now = findings.memory.ledger, view.now
     withdrawals, doubtful = withdrawals_due(current, now), orders_due(current, view.facts, now)
     steps: list[ledger.Event] = [ledger.Withdrawing(token, now) for token in withdrawals]
     steps += [ledger.Doubted(order.token, now) for order in doubtful]
-    return replace(with_findings(seen, steps=steps), withdrawals=withdrawals, doubtful=doubtful)
+    return replace(with_findings(findings, steps=steps), withdrawals=withdrawals, doubtful=doubtful)
 
 
-def judge_purchases(seen: Reconciliation, view: View) -> Reconciliation:
+def judge_purchases(findings: Reconciliation, view: View) -> Reconciliation:
     """Find purchases whose pods are still pending after their machines came."""
-    ledger, index, now = seen.memory.ledger, view.index, view.now
-    there, ended = index.listed.alive.keys() | index.by_machine.keys(), {instance.id for instance in index.listed.ended}
-    left = futile_purchases.departed_machines(machines_after(view.before.ledger, seen.arrivals), ledger, there, now, ended=ended)
-    tried, verdicts = futile_purchases.judge_attempts(seen.memory.efforts, left, view.cluster.pods, now)
-    seen = with_findings(seen, breaker_events=verdicts, efforts=tried)
-    return with_findings(seen, remarks=stopped_buying(view.before.breakers, seen.memory.breakers, now))
+    ledger, index, now = findings.memory.ledger, view.index, view.now
+    existing, ended = index.listed.alive.keys() | index.by_machine.keys(), {instance.id for instance in index.listed.ended}
+    departed = futile_purchases.departed_machines(machines_after(view.before.ledger, findings.arrivals), ledger, existing, now, ended=ended)
+    tried, verdicts = futile_purchases.judge_attempts(findings.memory.efforts, departed, view.cluster.pods, now)
+    findings = with_findings(findings, breaker_events=verdicts, efforts=tried)
+    return with_findings(findings, remarks=stopped_buying(view.before.breakers, findings.memory.breakers, now))
 
 
-def conclude(seen: Reconciliation, view: View) -> Reconciliation:
+def conclude(findings: Reconciliation, view: View) -> Reconciliation:
     """Collect what is worth reporting about pools and machines at the end of the pass."""
-    memory, index, inventory = seen.memory, view.index, view.inventory
+    memory, index, inventory = findings.memory, view.index, view.inventory
     ledger, waits = memory.ledger, view.facts.waits
     return replace(
-        with_findings(seen, unfamiliar=find_unfamiliar(memory.unfamiliar, ledger, view.policy, index)),
+        with_findings(findings, unfamiliar=find_unfamiliar(memory.unfamiliar, ledger, view.policy, index)),
         unpooled=index.unpooled(view.policy, inventory.let_go if inventory is not None else ()),
         let_go=find_released_pools(ledger, view.cluster, inventory),
         crowded=crowded_machines(ledger, view.cluster, view.policy),
@@ -364,8 +369,8 @@ def _worked_on(previous: Mapping[str, float], facts: Facts, index: MachineIndex)
     """Return when the cloud works on listed machines: it may announce that only once, days before."""
     if not (previous or facts.worked_on):
         return previous
-    there = previous if facts.inventory is None else index.listed.by_id
-    return {**{name: at for name, at in previous.items() if name in there}, **facts.worked_on}
+    listed = previous if facts.inventory is None else index.listed.by_id
+    return {**{name: at for name, at in previous.items() if name in listed}, **facts.worked_on}
 
 
 def _update_sparing(sparing: SparedNodes, departure: termination.RemovalFindings, index: MachineIndex, now: float) -> SparedNodes:

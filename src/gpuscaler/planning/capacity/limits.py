@@ -69,7 +69,7 @@ class Remaining:
         if times and kind.count is not None:
             self.spent[kind.offering.key] = self.spent.get(kind.offering.key, 0) + times
 
-    def most(self, kind: MachineKind, wanted: int) -> int:
+    def admitted_count(self, kind: MachineKind, wanted: int) -> int:
         """How many of ``wanted`` machines of ``kind`` the limits admit."""
         room = [wanted, self.pools.get(kind.pool.name, wanted)]
         if self.machines is not None:
@@ -84,7 +84,7 @@ class Remaining:
         return max(0, min(room))
 
     def admitted(self, templates: Templates) -> Mask:
-        """The kinds for which the limits admit one more machine: :meth:`most` of one is not 0."""
+        """The kinds for which the limits admit one more machine: :meth:`admitted_count` of one is not 0."""
         mask = np.full(len(templates.kinds), self.machines is None or self.machines >= 1)
         if not mask.any():
             return mask
@@ -97,7 +97,7 @@ class Remaining:
             affordable = np.divide(self.dollars_per_hour, prices, out=np.full(len(prices), np.inf), where=prices > 0)
             mask &= affordable + 1e-9 >= 1
         for index in templates.counted:
-            mask[index] = mask[index] and self.most(templates.kinds[index], 1) > 0
+            mask[index] = mask[index] and self.admitted_count(templates.kinds[index], 1) > 0
         return mask
 
 
@@ -149,8 +149,8 @@ def fleets(policy: Policy, offerings: Mapping[OfferingKey, Offering], state: Sta
 
 def keys_of(machine: Upcoming) -> list[OfferingKey]:
     """Keys of all offerings that a machine may turn out to be, including the fallbacks that were asked for."""
-    meant = machine.choices or ((machine.instance_type, machine.market, machine.zone),)
-    return [OfferingKey(machine.pool, market, instance_type, zone) for instance_type, market, zone in (*meant, *machine.behind)]
+    choices = machine.choices or ((machine.instance_type, machine.market, machine.zone),)
+    return [OfferingKey(machine.pool, market, instance_type, zone) for instance_type, market, zone in (*choices, *machine.behind)]
 
 
 @dataclass

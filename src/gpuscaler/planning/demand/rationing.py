@@ -45,7 +45,7 @@ class BudgetCut:
 class _Item:
     """A class or a gang, which is planned for completely or not at all."""
 
-    what: PodClass | Gang
+    workload: PodClass | Gang
     namespace: str
     owner: str
     units: int
@@ -59,8 +59,8 @@ def ration(
 
     ``now`` is in seconds since the epoch.
     """
-    all_units: tuple[PodClass | Gang, ...] = (*demand.gangs, *demand.classes)
-    items = [_item(unit, cluster, first) for unit in all_units]
+    workloads: tuple[PodClass | Gang, ...] = (*demand.gangs, *demand.classes)
+    items = [_item(workload, cluster, first) for workload in workloads]
     if sum(item.units for item in items) <= total:
         return demand, []
     shares = _shares(items, total)
@@ -71,15 +71,17 @@ def ration(
         for item in _rotated(sorted(owned, key=lambda item: item.order), now):
             if item.units <= left:
                 left -= item.units
-                admitted.add(id(item.what))
+                admitted.add(id(item.workload))
             else:
                 waiting.setdefault(owner, []).append(item)
-    spent = sum(item.units for item in items if id(item.what) in admitted)
-    beyond = _leftovers(waiting, total - spent, now)
-    admitted.update(id(item.what) for owned in waiting.values() for item in owned if id(item.what) not in beyond)
-    needs = {whose: sum(item.units for item in mine) for whose, mine in _grouped(items, _owner_keys).items()}
-    late = (item for mine in waiting.values() for item in mine if id(item.what) in beyond)
-    cuts = [BudgetCut(_pod_keys(item.what), _cut_detail(item, shares[_owner_keys(item)], needs[_owner_keys(item)], total)) for item in late]
+    spent = sum(item.units for item in items if id(item.workload) in admitted)
+    unplanned = _leftovers(waiting, total - spent, now)
+    admitted.update(id(item.workload) for owned in waiting.values() for item in owned if id(item.workload) not in unplanned)
+    needs = {owner: sum(item.units for item in owned) for owner, owned in _grouped(items, _owner_keys).items()}
+    late = (item for owned in waiting.values() for item in owned if id(item.workload) in unplanned)
+    cuts = [
+        BudgetCut(_pod_keys(item.workload), _cut_detail(item, shares[_owner_keys(item)], needs[_owner_keys(item)], total)) for item in late
+    ]
     classes = tuple(pod_class for pod_class in demand.classes if id(pod_class) in admitted)
     return replace(demand, classes=classes, gangs=tuple(gang for gang in demand.gangs if id(gang) in admitted)), cuts
 
@@ -88,22 +90,22 @@ def _leftovers(waiting: Mapping[_OwnerKeys, Sequence[_Item]], left: int, now: fl
     """Give the ``left`` unspent units to one owner after the other; return the ids of items that are still not planned for."""
     start = int(now // TURN_SECONDS) * 61 % len(waiting) if waiting else 0
     owners = sorted(waiting)
-    queues = [waiting[whose] for whose in (*owners[start:], *owners[:start])]
-    beyond: set[int] = set()
+    queues = [waiting[owner] for owner in (*owners[start:], *owners[:start])]
+    unplanned: set[int] = set()
     for round_ in range(max(map(len, queues), default=0)):
         for queue in queues:
             if round_ < len(queue) and queue[round_].units <= left:
                 left -= queue[round_].units
             elif round_ < len(queue):
-                beyond.add(id(queue[round_].what))
-    return beyond
+                unplanned.add(id(queue[round_].workload))
+    return unplanned
 
 
-def planning_units(unit: PodClass | Gang) -> int:
+def planning_units(workload: PodClass | Gang) -> int:
     """The estimated planning cost of a class or of a complete gang, in units of :data:`TOTAL`."""
-    if isinstance(unit, Gang):
-        return sum(map(class_units, unit.classes)) + GANG + GANG_CLASS * len(unit.classes)
-    return class_units(unit)
+    if isinstance(workload, Gang):
+        return sum(map(class_units, workload.classes)) + GANG + GANG_CLASS * len(workload.classes)
+    return class_units(workload)
 
 
 def class_units(pod_class: PodClass) -> int:
@@ -125,25 +127,25 @@ def _selector_words(rule: PodAffinityTerm | SpreadConstraint) -> int:
     return max(0, sum(1 + len(requirement.values) for requirement in requirements) - 2)
 
 
-def _item(unit: PodClass | Gang, cluster: Cluster, first: Set[str]) -> _Item:
-    classes = unit.classes if isinstance(unit, Gang) else (unit,)
-    keys = _pod_keys(unit)
+def _item(workload: PodClass | Gang, cluster: Cluster, first: Set[str]) -> _Item:
+    classes = workload.classes if isinstance(workload, Gang) else (workload,)
+    keys = _pod_keys(workload)
     pod = cluster.pods.get(keys[0]) if keys else None
     # Pods without an owner share the owner "".
     owner = (pod.owner.uid or pod.owner.name) if pod is not None else ""
     spec = classes[0].spec
-    ahead = first.isdisjoint(keys)
+    behind = first.isdisjoint(keys)
     return _Item(
-        unit,
+        workload,
         spec.namespace,
         owner,
-        planning_units(unit),
-        (ahead, -max(pod_class.spec.priority for pod_class in classes), not isinstance(unit, Gang)),
+        planning_units(workload),
+        (behind, -max(pod_class.spec.priority for pod_class in classes), not isinstance(workload, Gang)),
     )
 
 
-def _pod_keys(unit: PodClass | Gang) -> tuple[str, ...]:
-    return tuple(key for pod_class in unit.classes for key in pod_class.keys) if isinstance(unit, Gang) else unit.keys
+def _pod_keys(workload: PodClass | Gang) -> tuple[str, ...]:
+    return tuple(key for pod_class in workload.classes for key in pod_class.keys) if isinstance(workload, Gang) else workload.keys
 
 
 def _grouped(items: Iterable[_Item], key: Callable[[_Item], K]) -> dict[K, list[_Item]]:
@@ -162,8 +164,8 @@ def _shares(items: Sequence[_Item], total: int, depth: int = 0) -> dict[_OwnerKe
     parts = _grouped(items, lambda item: _owner_keys(item)[depth])
     shares = fair_shares({part: sum(item.units for item in owned) for part, owned in parts.items()}, total)
     if depth == len(_owner_keys(items[0])) - 1:
-        return {_owner_keys(mine[0]): shares[part] for part, mine in parts.items()}
-    return {owner: share for part, mine in parts.items() for owner, share in _shares(mine, shares[part], depth + 1).items()}
+        return {_owner_keys(owned[0]): shares[part] for part, owned in parts.items()}
+    return {owner: share for part, owned in parts.items() for owner, share in _shares(owned, shares[part], depth + 1).items()}
 
 
 def fair_shares(needs: Mapping[H, int], total: int) -> dict[H, int]:

@@ -20,7 +20,7 @@ def right_size(instance: ProblemArrays, mixture: Mixture) -> Mixture:
     return Mixture.of(list(zip(kinds.tolist(), mixture.held, mixture.times.tolist(), strict=True)), len(instance.demand))
 
 
-def cheapest(instance: ProblemArrays, kinds: Ints, held: Floats) -> Ints:
+def cheapest_kinds(instance: ProblemArrays, kinds: Ints, held: Floats) -> Ints:
     """For each pattern, the cheapest kind that holds it (its own kind if nothing is cheaper)."""
     return _cheaper(instance, kinds, fits_all(instance, held)) if len(kinds) else kinds
 

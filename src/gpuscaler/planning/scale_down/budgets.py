@@ -51,7 +51,7 @@ def allowed_disruptions(pool: Pool, reason: str, *, nodes: int, now: float) -> i
 
 
 class Allowances:
-    """The allowances of one plan, computed on first use. :meth:`refusal` checks, :meth:`take` books, :meth:`give_back` undoes.
+    """The allowances of one plan, computed on first use. :meth:`refusal` checks, :meth:`take` books, :meth:`release` undoes.
 
     Machines of a pool that are already disrupted (leaving, deleted, not Ready) use up its disruption budgets; those that are leaving
     also count against its minimum size.

@@ -149,14 +149,14 @@ def survey(situation: Situation, memory: CandidateCache) -> Survey:
     """Sort the nodes of the cluster, which ``memory`` has inspected already."""
     cluster, taken = situation.cluster, situation.taken
     promised = promised_nodes(situation)
-    unread_somewhere, unread_here = unreadable_pod_blockers(cluster)
-    guard = health_guard(cluster.nodes.values(), situation.members, promised) or unread_somewhere
+    unlocated_blocker, located_blockers = unreadable_pod_blockers(cluster)
+    guard = health_guard(cluster.nodes.values(), situation.members, promised) or unlocated_blocker
     if guard is not None:
         return Survey(blocked=dict.fromkeys(memory.inspections, guard))
     survey, members, row_of = Survey(blocked=memory.steady.copy()), situation.members, situation.room.table.row
-    asking = _ResidentReader(situation, memory.classes)
+    reader = _ResidentReader(situation, memory.classes)
     special = promised | situation.state.disrupting | situation.state.spared.keys() | situation.state.unlisted
-    node_blockers = {**unread_here, **memory.twins}
+    node_blockers = {**located_blockers, **memory.twins}
     inspections, unsteady = memory.inspections, special.union(taken, node_blockers)
     for name in sorted((inspections.keys() - memory.steady.keys()) | (inspections.keys() & unsteady)):
         inspection = inspections[name]
@@ -164,7 +164,7 @@ def survey(situation: Situation, memory: CandidateCache) -> Survey:
         if blocker is None:
             blocker = node_blockers.get(name) or (NEEDED if name in taken else None)
         if blocker is None:
-            residents = asking.residents(inspection)
+            residents = reader.residents(inspection)
             load, blocker = residents.load, inspection.blocker
             if blocker is not None and not residents.ages:
                 memory.steady[name] = blocker

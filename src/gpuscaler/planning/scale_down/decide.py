@@ -16,7 +16,7 @@ from gpuscaler.planning.scale_down.decided import RemovalDecisions
 from gpuscaler.planning.scale_down.disruption import Disruption
 from gpuscaler.planning.scale_down.headroom import headroom_nodes
 from gpuscaler.planning.scale_down.idle_timeout import clock_blocker, idle_reason
-from gpuscaler.planning.scale_down.moves.bulk_affinity import displaced, seat_rows, split_by_domain
+from gpuscaler.planning.scale_down.moves.bulk_affinity import displaced, first_rows, split_by_domain
 from gpuscaler.planning.scale_down.moves.destinations import Destinations
 from gpuscaler.planning.scale_down.moves.possible_rooms import PossibleRooms
 from gpuscaler.planning.scale_down.moves.rules import PeerRuleIndex, move_rules
@@ -35,42 +35,42 @@ def scale_down(situation: Situation, memory: CandidateCache | None = None) -> Sc
     leaving = memory.leaving | (situation.state.disrupting & memory.inspections.keys())
     situation = reserve_room(situation, leaving)
     first = survey(situation, memory)
-    ledger = RemovalDecisions(Allowances(situation, leaving), blocked=dict(first.blocked))
+    decisions = RemovalDecisions(Allowances(situation, leaving), blocked=dict(first.blocked))
     due = []
     for candidate in first.idle:
         blocker = clock_blocker(situation, candidate)
         if blocker is None:
             due.append(candidate)
         else:
-            ledger.blocked[candidate.name] = blocker
-    kept = headroom_nodes(situation, frozenset(ledger.blocked), leaving)
-    remove_idle(situation, ledger, due, kept)
-    consolidate(situation, ledger, first, kept, leaving)
-    return ledger.result()
+            decisions.blocked[candidate.name] = blocker
+    kept = headroom_nodes(situation, frozenset(decisions.blocked), leaving)
+    remove_idle(situation, decisions, due, kept)
+    consolidate(situation, decisions, first, kept, leaving)
+    return decisions.result()
 
 
-def remove_idle(situation: Situation, ledger: RemovalDecisions, due: Sequence[Candidate], kept: Mapping[str, Blocker]) -> None:
+def remove_idle(situation: Situation, decisions: RemovalDecisions, due: Sequence[Candidate], kept: Mapping[str, Blocker]) -> None:
     """Remove the idle machines that have been idle for long enough, most expensive first."""
     for candidate in sorted(due, key=lambda c: (-c.price, c.name)):
-        blocker = kept.get(candidate.name) or ledger.allowances.refusal(candidate.member.pool, IDLE)
+        blocker = kept.get(candidate.name) or decisions.allowances.refusal(candidate.member.pool, IDLE)
         if blocker is not None:
-            ledger.blocked[candidate.name] = blocker
+            decisions.blocked[candidate.name] = blocker
             continue
-        ledger.allowances.take(candidate.member.pool)
-        ledger.remove(candidate, idle_reason(situation, candidate), saving=candidate.price)
+        decisions.allowances.take(candidate.member.pool)
+        decisions.remove(candidate, idle_reason(situation, candidate), saving=candidate.price)
 
 
-def consolidate(situation: Situation, ledger: RemovalDecisions, first: Survey, kept: Mapping[str, Blocker], leaving: Set[str]) -> None:
+def consolidate(situation: Situation, decisions: RemovalDecisions, first: Survey, kept: Mapping[str, Blocker], leaving: Set[str]) -> None:
     """Remove machines if their pods fit elsewhere, or on cheaper machines that are bought for them."""
     if not situation.state.consolidating:
-        ledger.blocked.update({candidate.name: NOT_NOW for candidate in first.busy if candidate.name not in ledger.blocked})
+        decisions.blocked.update({candidate.name: NOT_NOW for candidate in first.busy if candidate.name not in decisions.blocked})
         return
     if not first.busy:
         return
     classes = [running_class for running_class in first.classes if running_class.spec.priority >= situation.policy.priority_cutoff]
     rules = move_rules(classes, PeerRuleIndex(situation.cluster, first.classes), displaced(first.busy, classes, situation.room))
     needed = frozenset(running_class for running_class in classes if rules[running_class].needed)
-    disruption = ledger.allowances.disruption
+    disruption = decisions.allowances.disruption
     movable: list[Candidate] = []
     for candidate in first.busy:
         blocker = kept.get(candidate.name) or value_blocker(situation, candidate) or anchor_blocker(candidate, needed)
@@ -78,23 +78,25 @@ def consolidate(situation: Situation, ledger: RemovalDecisions, first: Survey, k
         if blocker is None:
             movable.append(with_replicas(candidate, disruption))
         else:
-            ledger.blocked[candidate.name] = blocker
+            decisions.blocked[candidate.name] = blocker
     if not movable:
         return
-    destinations = Destinations.on_nodes(situation, open_nodes(situation, first, ledger, kept.keys() | leaving))
+    destinations = Destinations.on_nodes(situation, open_nodes(situation, first, decisions, kept.keys() | leaving))
     movable, local = split_by_domain(movable, rules)
-    class_rows = seat_rows(movable)
+    class_rows = first_rows(movable)
     moving = sorted(class_rows.keys() & local.keys(), key=lambda running_class: running_class.order)
-    rooms = PossibleRooms.of(situation, moving, {candidate.name for candidate in movable} | {removal.node for removal in ledger.removals})
-    work = Deletion(situation, ledger, destinations, moving, local, class_rows, rooms)
+    rooms = PossibleRooms.of(
+        situation, moving, {candidate.name for candidate in movable} | {removal.node for removal in decisions.removals}
+    )
+    work = Deletion(situation, decisions, destinations, moving, local, class_rows, rooms)
     fleet, emptied = delete(work, movable)
     replace_machines(work, fleet, emptied)
     for name, blocker in in_use_blockers(fleet, emptied, destinations.targets).items():
-        ledger.blocked.setdefault(name, blocker)
-    for name, note in SpotReturns(situation).waits(movable).items():
-        if name in ledger.blocked:
-            blocker = ledger.blocked[name]
-            ledger.blocked[name] = Blocker(blocker.word, f"{blocker.detail}; {note}")
+        decisions.blocked.setdefault(name, blocker)
+    for name, note in SpotReturns(situation).notes(movable).items():
+        if name in decisions.blocked:
+            blocker = decisions.blocked[name]
+            decisions.blocked[name] = Blocker(blocker.word, f"{blocker.detail}; {note}")
 
 
 def with_replicas(candidate: Candidate, disruption: Disruption) -> Candidate:
@@ -111,14 +113,14 @@ def anchor_blocker(candidate: Candidate, anchors: frozenset[RunningClass]) -> Bl
     return Blocker("needed", f"pending pods have affinity or spread rules that select pod {first_key(pods)}")
 
 
-def open_nodes(situation: Situation, first: Survey, ledger: RemovalDecisions, closed: Set[str]) -> list[str]:
+def open_nodes(situation: Situation, first: Survey, decisions: RemovalDecisions, closed: Set[str]) -> list[str]:
     """Nodes that moved pods may go to: ready, not arriving, not refusing pods, and not ``closed`` because they leave or are headroom.
 
     An idle machine whose clock still runs is not among them: filling it again would only swap one machine for another and disrupt pods.
     """
     promised = promised_nodes(situation)
     refusing = frozenset[str]().union(*situation.state.refusing.values())
-    fading = {candidate.name for candidate in first.idle if ledger.blocked.get(candidate.name, LEAVES).word != "minimum-size"}
+    fading = {candidate.name for candidate in first.idle if decisions.blocked.get(candidate.name, LEAVES).word != "minimum-size"}
     return [
         node.name
         for node in situation.cluster.nodes.values()

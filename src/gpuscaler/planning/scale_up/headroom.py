@@ -28,7 +28,7 @@ def spare_machines(draft: PlanDraft, pools: tuple[Pool, ...], have: Mapping[str,
         new = [machine.row for machine in draft.bought if machine.kind.pool.name == pool.name]
         idle = sum(1 for row in rows if row not in busy and draft.open_rows[row])
         wanted = max(pool.min - have[pool.name].machines - len(new), pool.spare.machines - idle)
-        bought += cheapest(draft, pool, wanted)
+        bought += cheapest_machines(draft, pool, wanted)
         if pool.spare.gpus:
             free = sum(free_gpus(draft, row) for row in rows + new if draft.open_rows[row])
             free += sum(count_accelerators(machine.kind.offering.allocatable) for machine in bought if machine.kind.pool.name == pool.name)
@@ -52,10 +52,10 @@ def free_gpus(draft: PlanDraft, row: int) -> int:
     return count_accelerators({name: max(0, int(draft.room.free(name)[row])) for name in node.allocatable})
 
 
-def cheapest(draft: PlanDraft, pool: Pool, count: int) -> list[NewMachine]:
+def cheapest_machines(draft: PlanDraft, pool: Pool, count: int) -> list[NewMachine]:
     """``count`` of the cheapest machines of ``pool``, or as many as the limits admit."""
     kinds = sorted((kind for kind in draft.templates.kinds if kind.pool.name == pool.name), key=lambda kind: (kind.price, kind.key))
-    return take(draft, kinds[0], count) if kinds else []
+    return buy_machines(draft, kinds[0], count) if kinds else []
 
 
 def cheapest_gpus(draft: PlanDraft, pool: Pool, gpus: int) -> list[NewMachine]:
@@ -68,10 +68,10 @@ def cheapest_gpus(draft: PlanDraft, pool: Pool, gpus: int) -> list[NewMachine]:
         return math.ceil(gpus / count_accelerators(kind.offering.allocatable)) * kind.price, kind.key
 
     best = min(kinds, key=cost)
-    return take(draft, best, math.ceil(gpus / count_accelerators(best.offering.allocatable)))
+    return buy_machines(draft, best, math.ceil(gpus / count_accelerators(best.offering.allocatable)))
 
 
-def take(draft: PlanDraft, kind: MachineKind, count: int) -> list[NewMachine]:
-    count = draft.remaining.most(kind, count)
+def buy_machines(draft: PlanDraft, kind: MachineKind, count: int) -> list[NewMachine]:
+    count = draft.remaining.admitted_count(kind, count)
     draft.remaining.spend(kind, count)
     return [NewMachine(kind, -1, ()) for _ in range(count)]

@@ -32,7 +32,7 @@ STEP_SECONDS = 60.0
 GANG_SECONDS = 30.0
 
 #: Markets, and the reason that they differ from the pod's own annotation; empty when they do not.
-Wish = tuple[tuple[str, ...], str]
+AllowedMarkets = tuple[tuple[str, ...], str]
 
 
 def restrict_to_markets(draft: PlanDraft, demand: Demand, policy: Policy, state: State, now: float) -> Demand:
@@ -56,11 +56,11 @@ def restrict_to_markets(draft: PlanDraft, demand: Demand, policy: Policy, state:
             return [pod_class]
         pods, done = draft.cluster.pods, state.progress
 
-        def wish_of(key: str) -> Wish:
+        def markets_of(key: str) -> AllowedMarkets:
             hunting = state.hunting if together is None or now >= together + GANG_SECONDS else None
             return allowed_markets(pod_class.options, waiting_since(pods[key], together), hunting, now, done=done.get(key, 0.0))
 
-        return split_by_market(pod_class, wish_of, draft, untried)
+        return split_by_market(pod_class, markets_of, draft, untried)
 
     gangs = []
     for gang in demand.gangs:
@@ -77,16 +77,16 @@ def waiting_since(pod: Pod, together: float | None = None) -> float:
 
 
 def split_by_market(
-    pod_class: PodClass, wish_of: Callable[[str], Wish], draft: PlanDraft, untried: frozenset[OfferingKey]
+    pod_class: PodClass, markets_of: Callable[[str], AllowedMarkets], draft: PlanDraft, untried: frozenset[OfferingKey]
 ) -> list[PodClass]:
     """The pods of a class, split by the markets that may be bought for them now.
 
     A pod that should hurry is not planned onto ``untried`` spot offerings, and takes recently granted spot where that fits. Where
     neither such spot nor on-demand fits, its markets stay as they were.
     """
-    groups: dict[Wish, list[str]] = {}
+    groups: dict[AllowedMarkets, list[str]] = {}
     for key in pod_class.keys:
-        groups.setdefault(wish_of(key), []).append(key)
+        groups.setdefault(markets_of(key), []).append(key)
     parts: list[PodClass] = []
     for (markets, why), keys in sorted(groups.items()):
         part = replace(pod_class, keys=tuple(keys), announced=0 if parts else pod_class.announced)
@@ -106,14 +106,15 @@ def can_be_bought(draft: PlanDraft, pod_class: PodClass) -> bool:
     rows = usable_templates(draft.templates, pod_class) & draft.room.static_mask(pod_class.spec)[draft.template_rows]
     kinds = draft.templates.kinds_within(rows)
     return any(
-        is_usable and draft.remaining.most(kind, 1) > 0 for kind, is_usable in zip(draft.templates.kinds, kinds.tolist(), strict=True)
+        is_usable and draft.remaining.admitted_count(kind, 1) > 0
+        for kind, is_usable in zip(draft.templates.kinds, kinds.tolist(), strict=True)
     )
 
 
 HURRY = "spot was refused while the pod was waiting"
 
 
-def allowed_markets(options: PodOptions, since: float, hunting: float | None, now: float, *, done: float = 0.0) -> Wish:
+def allowed_markets(options: PodOptions, since: float, hunting: float | None, now: float, *, done: float = 0.0) -> AllowedMarkets:
     """The markets that may be bought for a pod that has been pending ``since`` then, in the order of ``MARKETS``.
 
     ``done`` is the part of its work, in seconds, that it does not have to repeat.

@@ -53,7 +53,7 @@ def with_requirements(spec: PodSpec, kept: Set[tuple[str, int]]) -> PodSpec:
     )
 
 
-def place_classes(draft: PlanDraft, classes: Sequence[PodClass]) -> list[Queue]:
+def place_classes_by_preference(draft: PlanDraft, classes: Sequence[PodClass]) -> list[Queue]:
     """Like :func:`~gpuscaler.planning.scale_up.rounds.scale_up`, with preferences respected; higher priorities are placed first."""
     queues: list[Queue] = []
     for priority in sorted({pod_class.spec.priority for pod_class in classes}, reverse=True):
@@ -75,7 +75,7 @@ def place_classes(draft: PlanDraft, classes: Sequence[PodClass]) -> list[Queue]:
     return queues
 
 
-def place_gang(draft: PlanDraft, gang: Gang) -> tuple[PlanDraft, list[UnplacedGang]]:
+def place_gang_by_preference(draft: PlanDraft, gang: Gang) -> tuple[PlanDraft, list[UnplacedGang]]:
     """Like :func:`~gpuscaler.planning.scale_up.gangs.settle_gang`, with preferences respected: all members give up equally many."""
     for given_up in count():
         pairs = [HardenedClass(hardened_class(pod_class, given_up if draft.effort.left else ALL), pod_class) for pod_class in gang.classes]

@@ -125,12 +125,12 @@ def checks_of(draft: PlanDraft, pod_class: PodClass) -> list[tuple[str, Mask]]:
     passes = {
         name: mask[draft.template_rows] for name, mask in draft.room.verdict(without_hosts(pod_class.spec), pod_class.labels).passes.items()
     }
-    ours = {"resource": draft.templates.holds_one(pod_class.spec), "market": in_market(draft.templates, pod_class)}
+    own_checks = {"resource": draft.templates.holds_one(pod_class.spec), "market": in_market(draft.templates, pod_class)}
     if draft.templates.for_gpus is not None:
-        ours[FOR_GPUS] = open_to_pods(draft.templates, pod_class)
+        own_checks[FOR_GPUS] = open_to_pods(draft.templates, pod_class)
     if not admits_arch(pod_class.spec):
-        ours["architecture"] = ~draft.templates.foreign_arch
-    named = [(WORDS.get(name, name), name, mask) for name, mask in (passes | ours).items()]
+        own_checks["architecture"] = ~draft.templates.foreign_arch
+    named = [(WORDS.get(name, name), name, mask) for name, mask in (passes | own_checks).items()]
     return [(name, mask) for _, name, mask in sorted(named, key=lambda entry: EXCLUSIONS.index(entry[0]))]
 
 

@@ -10,7 +10,7 @@ from gpuscaler.model.offerings import OfferingKey
 FIRST_SECONDS, MOST_SECONDS = 600.0, 4 * 3600.0
 
 
-class Spared(Struct, frozen=True, gc=False):
+class SparedNode(Struct, frozen=True, gc=False):
     """The removal of ``node``, the machine ``instance``, failed for the ``times``-th time; none begins before ``until``."""
 
     node: str
@@ -21,8 +21,8 @@ class Spared(Struct, frozen=True, gc=False):
     times: int = 1
 
 
-class Sparing(Struct, frozen=True, gc=False):
-    nodes: tuple[Spared, ...] = ()
+class SparedNodes(Struct, frozen=True, gc=False):
+    nodes: tuple[SparedNode, ...] = ()
 
 
 class GivenUp(Struct, frozen=True, gc=False):
@@ -35,24 +35,24 @@ class GivenUp(Struct, frozen=True, gc=False):
     at: float
 
 
-def step(sparing: Sparing, event: GivenUp) -> Sparing:
+def step(sparing: SparedNodes, event: GivenUp) -> SparedNodes:
     before = next((spared for spared in sparing.nodes if (spared.node, spared.instance) == (event.node, event.instance)), None)
     times = before.times + 1 if before is not None else 1
     until = event.at + min(FIRST_SECONDS * 2.0 ** min(times - 1, 10), MOST_SECONDS)
     others = tuple(spared for spared in sparing.nodes if spared.node != event.node)
-    return Sparing((*others, Spared(event.node, event.instance, event.offering, event.why, until, times)))
+    return SparedNodes((*others, SparedNode(event.node, event.instance, event.offering, event.why, until, times)))
 
 
-def prune(sparing: Sparing, instances: Iterable[str], now: float) -> Sparing:
+def prune(sparing: SparedNodes, instances: Iterable[str], now: float) -> SparedNodes:
     """``sparing`` without machines that no longer exist, and without those whose pause ended longer ago than the longest pause."""
     if not sparing.nodes:
         return sparing
     existing = set(instances)
     left = tuple(spared for spared in sparing.nodes if spared.instance in existing and now < spared.until + MOST_SECONDS)
-    return sparing if len(left) == len(sparing.nodes) else Sparing(left)
+    return sparing if len(left) == len(sparing.nodes) else SparedNodes(left)
 
 
-def spared_reasons(sparing: Sparing, now: float) -> Mapping[str, str]:
+def spared_reasons(sparing: SparedNodes, now: float) -> Mapping[str, str]:
     """The reason that each paused node is not removed at ``now``."""
     return {
         spared.node: f"{spared.why}; its removal was abandoned and will be retried later" for spared in sparing.nodes if now < spared.until

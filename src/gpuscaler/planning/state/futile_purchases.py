@@ -69,15 +69,15 @@ def departed_machines(
 def judge_attempts(
     efforts: PurchaseAttempts, new_attempts: Iterable[PurchaseAttempt], pods: Mapping[str, Pod], now: float
 ) -> tuple[PurchaseAttempts, tuple[Event, ...]]:
-    """``efforts`` with ``new_attempts`` attempts, as far as their pods are still pending, and the resulting events of offerings."""
+    """``efforts`` with ``new_attempts``, as far as their pods are still pending, and the resulting events of offerings."""
     machines: list[PurchaseAttempt] = []
-    fates: list[Event] = []
+    events: list[Event] = []
     lately = {pool: kept for pool, moments in efforts.lately.items() if (kept := tuple(at for at in moments if at > now - HOUR))}
     for attempt in (*efforts.machines, *new_attempts):
         pending = [pod for key in attempt.pods if (pod := pods.get(key)) is not None and not pod.finished]
         if any(pod.node_name for pod in pending):
             if any(pod.node_name == attempt.node for pod in pending):
-                fates.append(Served(attempt.offering, now))
+                events.append(Served(attempt.offering, now))
             continue
         if not pending or now >= attempt.at + DAY:
             continue
@@ -85,10 +85,10 @@ def judge_attempts(
             attempt = replace(attempt, fruitless=True)  # it stays fruitless from now on
             pool = attempt.offering.pool
             lately[pool] = (*lately.get(pool, ()), now)
-            fates += _too_many(attempt, machines, now)
+            events += _too_many(attempt, machines, now)
         machines.append(attempt)
     attempts = PurchaseAttempts(tuple(machines[-MOST:]), lately)
-    return (efforts if attempts == efforts else attempts), tuple(fates)
+    return (efforts if attempts == efforts else attempts), tuple(events)
 
 
 def _too_many(attempt: PurchaseAttempt, before: Iterable[PurchaseAttempt], now: float) -> Iterator[Event]:

@@ -20,7 +20,7 @@ from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.lifecycle.reconcile import Reconciliation
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.state.failed_removals import Spared, Sparing
+from gpuscaler.planning.state.failed_removals import SparedNode, SparedNodes
 from gpuscaler.planning.state.ledger.entries import CLEARING, DRAINING, MARKING, Removal
 from gpuscaler.planning.state.ledger.ledger import Ledger
 
@@ -33,14 +33,16 @@ def leaving(name: str = "n1", of: Any = G1, **more: Any) -> Removal:
     return Removal(name, f"i-{name}", of.key, "idle", NOW - 70.0, NOW - 60.0, **{"step": DRAINING, **more})
 
 
-def known(*removals: Removal, spared: tuple[Spared, ...] = ()) -> Latest:
-    memory = Memory(ledger=Ledger(leaving=removals), spared=Sparing(spared))
+def latest_with(*removals: Removal, spared: tuple[SparedNode, ...] = ()) -> Latest:
+    memory = Memory(ledger=Ledger(leaving=removals), spared=SparedNodes(spared))
     return Latest(Cluster.of([node("n1", G1)]), memory, policy=POLICY)
 
 
 def test_held_removals_come_first_and_the_most_expensive_at_the_top() -> None:
-    given_up = Spared("n4", "i-4", G8.key, "it could not be drained", NOW + 600.0)
-    removals = removal_statuses(known(leaving("n1"), leaving("n2", detail=HELD), leaving("n3", G8, detail=HELD), spared=(given_up,)), NOW)
+    given_up = SparedNode("n4", "i-4", G8.key, "it could not be drained", NOW + 600.0)
+    removals = removal_statuses(
+        latest_with(leaving("n1"), leaving("n2", detail=HELD), leaving("n3", G8, detail=HELD), spared=(given_up,)), NOW
+    )
 
     assert [(removal.node, removal.step, removal.dollars_per_hour) for removal in removals] == [
         ("n3", "draining", 6.5),
@@ -51,7 +53,7 @@ def test_held_removals_come_first_and_the_most_expensive_at_the_top() -> None:
 
 
 def test_a_node_with_a_failed_drain_is_listed_as_long_as_it_is_spared() -> None:
-    latest = known(spared=(Spared("n4", "i-4", G8.key, "it could not be drained", NOW + 90.0),))
+    latest = latest_with(spared=(SparedNode("n4", "i-4", G8.key, "it could not be drained", NOW + 90.0),))
 
     assert [describe_removal(removal, NOW) for removal in removal_statuses(latest, NOW)] == [
         "n4 ($6.50/h) stays: it could not be drained; tried again in 1m30s"
@@ -60,29 +62,29 @@ def test_a_node_with_a_failed_drain_is_listed_as_long_as_it_is_spared() -> None:
 
 
 def test_a_line_states_the_step_its_age_the_holdup_and_when_the_machine_ends() -> None:
-    removal = removal_statuses(known(leaving(detail=HELD, forced=True, ends=NOW + 45.0)), NOW)[0]
+    removal = removal_statuses(latest_with(leaving(detail=HELD, forced=True, ends=NOW + 45.0)), NOW)[0]
 
     assert describe_removal(removal, NOW) == f"n1 ($1.00/h): its pods are being evicted, since 1m: {HELD}; the machine ends in 45s [idle]"
     assert describe_removal(RemovalStatus("n", "gone", "ending", NOW, "idle"), NOW) == "n: its machine is being ended, since 0s [idle]"
 
 
 def test_an_explanation_of_a_node_says_when_its_machine_ends() -> None:
-    assert "the machine ends in 45s" in why_node(known(leaving(forced=True, ends=NOW + 45.0)), "n1", (), NOW).now
-    assert "the machine should have ended 5s ago" in why_node(known(leaving(forced=True, ends=NOW - 5.0)), "n1", (), NOW).now
+    assert "the machine ends in 45s" in why_node(latest_with(leaving(forced=True, ends=NOW + 45.0)), "n1", (), NOW).now
+    assert "the machine should have ended 5s ago" in why_node(latest_with(leaving(forced=True, ends=NOW - 5.0)), "n1", (), NOW).now
 
 
 def test_gauges_count_removals_and_sum_the_cost_of_held_ones() -> None:
     status = status_of(
-        known(leaving("n1"), leaving("n2", detail=HELD), leaving("n3", G8, detail=HELD)), Process(), troubles=(), happened=(), now=NOW
+        latest_with(leaving("n1"), leaving("n2", detail=HELD), leaving("n3", G8, detail=HELD)), Process(), troubles=(), happened=(), now=NOW
     )
     gauges = Gauges(status=lambda: status, requests=RequestMetrics(), leading=lambda: True, synced=lambda: True)
-    found = {sample.name: (sample.labels, sample.value) for metric in gauges.collect() for sample in metric.samples}
+    samples = {sample.name: (sample.labels, sample.value) for metric in gauges.collect() for sample in metric.samples}
 
-    assert found["gpuscaler_removals_under_way"] == ({"pool": "main", "step": "draining"}, 3.0)
-    assert found["gpuscaler_held_removals_dollars_per_hour"] == ({"pool": "main"}, 7.5)
+    assert samples["gpuscaler_removals_under_way"] == ({"pool": "main", "step": "draining"}, 3.0)
+    assert samples["gpuscaler_held_removals_dollars_per_hour"] == ({"pool": "main"}, 7.5)
 
 
-def happened(before: Removal | None, after: Removal | None) -> list[tuple[str, str]]:
+def events_between(before: Removal | None, after: Removal | None) -> list[tuple[str, str]]:
     memory = Memory(ledger=Ledger(leaving=(before,) if before is not None else ()))
     seen = Reconciliation(Memory(ledger=Ledger(leaving=(after,) if after is not None else ())))
     return [(event.kind, event.text) for event in observation_events(memory, seen, Cluster(), {}, NOW)]
@@ -91,24 +93,24 @@ def happened(before: Removal | None, after: Removal | None) -> list[tuple[str, s
 def test_the_reason_for_a_held_removal_is_reported_once() -> None:
     held = leaving(detail=HELD)
 
-    assert happened(leaving(), held) == [(kinds.HELD, f"the removal of node n1 waits: {HELD}")]
-    assert happened(held, held) == []
+    assert events_between(leaving(), held) == [(kinds.HELD, f"the removal of node n1 waits: {HELD}")]
+    assert events_between(held, held) == []
 
 
 def test_a_machine_that_the_cloud_takes_away_is_reported_with_the_time_left() -> None:
     taken = leaving(forced=True, ends=NOW + 120.0, step=MARKING, pods=("default/p",))
 
-    assert happened(None, taken) == [(kinds.DECIDED, "node n1 will be removed: idle; its machine ends in 2m; 1 pod must move first")]
+    assert events_between(None, taken) == [(kinds.DECIDED, "node n1 will be removed: idle; its machine ends in 2m; 1 pod must move first")]
 
 
 def test_the_status_lists_removals_for_people(capsys: pytest.CaptureFixture[str]) -> None:
-    print_status(status_of(known(leaving(detail=HELD)), Process("me", "1"), troubles=(), happened=(), now=NOW), NOW)
+    print_status(status_of(latest_with(leaving(detail=HELD)), Process("me", "1"), troubles=(), happened=(), now=NOW), NOW)
 
     assert f"\nLeaving:\n  n1 ($1.00/h): its pods are being evicted, since 1m: {HELD} [idle]\n" in capsys.readouterr().out
 
 
 def test_a_removal_is_finished_when_the_left_behind_node_is_gone() -> None:
-    assert happened(leaving(step=CLEARING), None) == [(kinds.REMOVED, "node n1 is gone: idle")]
+    assert events_between(leaving(step=CLEARING), None) == [(kinds.REMOVED, "node n1 is gone: idle")]
 
 
 def test_a_checkpoint_request_is_reported_on_the_pod_and_a_blocking_budget_is_no_failure() -> None:

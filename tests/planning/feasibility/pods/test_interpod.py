@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 from tests.planning.building import HOST, bare_node, near, pod, selector, spec
-from tests.planning.feasibility.kit import room, rows, why
+from tests.planning.feasibility.kit import rejection, room, rows
 
 from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.nodes import Node
@@ -134,10 +134,10 @@ def test_a_pod_that_excludes_itself_fits_once_in_a_domain(key: str, copies: list
 
 def test_the_reason_names_the_violated_affinity_rule() -> None:
     here = room(*ZONES, pod("shy", spec(anti_affinity=(near("zone", app="web"),)), on="a1", labels={"app": "db"}))
-    assert why(here, spec(affinity=(near("zone", app="x"),)), "a1")[1] == "no pod matching the pod affinity is in the same zone"
-    assert why(here, spec(affinity=(near("zone", app="x"),)), "lost")[1] == "pod affinity needs the node label zone, node has none"
-    assert why(here, spec(anti_affinity=(near("zone", app="db"),)), "a2")[1] == "a pod matching the pod anti-affinity is in zone=a"
-    assert why(here, spec(), "a2", app="web") == ("InterPodAffinity", "a pod in zone=a has an anti-affinity against this pod")
+    assert rejection(here, spec(affinity=(near("zone", app="x"),)), "a1")[1] == "no pod matching the pod affinity is in the same zone"
+    assert rejection(here, spec(affinity=(near("zone", app="x"),)), "lost")[1] == "pod affinity needs the node label zone, node has none"
+    assert rejection(here, spec(anti_affinity=(near("zone", app="db"),)), "a2")[1] == "a pod matching the pod anti-affinity is in zone=a"
+    assert rejection(here, spec(), "a2", app="web") == ("InterPodAffinity", "a pod in zone=a has an anti-affinity against this pod")
 
 
 ODD = LabelSelector((Requirement("app", "In", ("no label value",)),))
@@ -149,7 +149,7 @@ def test_a_pod_with_an_unreadable_affinity_selector_fits_no_node(part: str, term
     here = room(*ZONES)
     odd = msgspec.structs.replace(spec(), **{part: (term,)})
     assert rows(here, odd, app="web") == []
-    assert why(here, odd, "a1") == ("InterPodAffinity", "a label selector of the pod cannot be read")
+    assert rejection(here, odd, "a1") == ("InterPodAffinity", "a label selector of the pod cannot be read")
 
 
 def test_a_bound_pod_with_an_unreadable_selector_keeps_no_pods_away() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from tests.planning.building import HOST, bare_node, pod, selector, spec
-from tests.planning.feasibility.kit import room, rows, why
+from tests.planning.feasibility.kit import rejection, room, rows
 
 from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.pods import Pod, SpreadConstraint
@@ -150,11 +150,11 @@ def test_a_single_host_takes_as_many_copies_as_it_has_room_for() -> None:
 def test_the_spread_reason_gives_the_counts() -> None:
     here = room(*ZONES, *web("a1"))
     wanted = spec(spread=(over("zone"),))
-    assert why(here, wanted, "a2", app="web") == (
+    assert rejection(here, wanted, "a2", app="web") == (
         "PodTopologySpread",
         "zone=a has 1 matching pods, the minimum is 0, maxSkew is 1",
     )
-    assert why(here, wanted, "lost", app="web") == ("PodTopologySpread", "topology spread needs the node label zone, node has none")
+    assert rejection(here, wanted, "lost", app="web") == ("PodTopologySpread", "topology spread needs the node label zone, node has none")
 
 
 def test_a_hard_constraint_with_an_unreadable_selector_admits_no_node() -> None:
@@ -162,5 +162,5 @@ def test_a_hard_constraint_with_an_unreadable_selector_admits_no_node() -> None:
     here = room(*ZONES)
     assert rows(here, spec(spread=(over("zone", selector=odd),))) == []
     assert rows(here, spec(spread=(over("zone", selector=odd, hard=False),))) == ["a1", "a2", "b1", "lost"]
-    reason = why(here, spec(spread=(over("zone", selector=odd),)), "a1")
+    reason = rejection(here, spec(spread=(over("zone", selector=odd),)), "a1")
     assert reason == ("PodTopologySpread", "a label selector of the pod cannot be read")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from tests.planning.building import affinity, bare_node, pod, selector, spec, term
-from tests.planning.feasibility.kit import room, rows, why
+from tests.planning.feasibility.kit import rejection, room, rows
 
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.labels import NO_LABELS
@@ -53,7 +53,7 @@ def test_a_pod_with_a_bound_claim_fits_only_where_its_volume_is_reachable() -> N
     here = room(*NODES, bound("data", "pv"), volume("pv", "b"))
     assert rows(here, using("data")) == ["b1"]
     assert here.static_mask(using("data")).tolist() == [False, True, False]
-    assert why(here, using("data"), "a1")[1] == "volume pv cannot be reached from the node (its node affinity)"
+    assert rejection(here, using("data"), "a1")[1] == "volume pv cannot be reached from the node (its node affinity)"
 
 
 def test_fields_in_a_volumes_affinity_always_hold() -> None:
@@ -93,13 +93,13 @@ def test_a_class_without_a_provisioner_makes_no_volumes(provisioner: str) -> Non
     static = StorageClass("late", provisioner, wait_for_first_consumer=True)
     here = room(*NODES, claim("data", storage_class="late"), static)
     assert rows(here, using("data")) == []
-    assert why(here, using("data"), "a1")[1] == "no volume was found for claim default/data on the node, and none can be made there"
+    assert rejection(here, using("data"), "a1")[1] == "no volume was found for claim default/data on the node, and none can be made there"
 
 
 def test_the_selected_node_pins_a_claim() -> None:
     here = room(*NODES, claim("data", storage_class="late", selected_node="b1"), LATE)
     assert rows(here, using("data")) == ["b1"]
-    assert why(here, using("data"), "a1")[1] == "claim default/data is pinned to node b1"
+    assert rejection(here, using("data"), "a1")[1] == "claim default/data is pinned to node b1"
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_zone_labels_of_a_volume_restrict_labelled_nodes(labels: dict[str, str],
     here = room(*NODES, bound("data", "pv"), volume("pv", labels=tuple(labels.items())))
     assert rows(here, using("data")) == admitted
     if "b1" not in admitted:
-        assert why(here, using("data"), "b1")[0] == "VolumeZone"
+        assert rejection(here, using("data"), "b1")[0] == "VolumeZone"
 
 
 EBS = {"driver": "awsElasticBlockStore", "handle": "aws://a/vol-1"}
@@ -279,7 +279,7 @@ def test_a_driver_attaches_no_more_volumes_than_its_limit() -> None:
     assert rows(busy, using("x")) == ["a1", "b1", "bare"]
     assert rows(busy, using("y")) == ["b1", "bare"]
     words = "node takes 1 volumes of csi.example, 1 are attached and 1 more are needed"
-    assert why(busy, using("y"), "a1") == ("NodeVolumeLimits", words)
+    assert rejection(busy, using("y"), "a1") == ("NodeVolumeLimits", words)
     busy.remove(using("x"), NO_LABELS, 0)
     assert rows(busy, using("y")) == ["a1", "b1", "bare"]
 
@@ -346,9 +346,9 @@ def test_a_disk_with_an_unreadable_name_makes_volumes_of_its_node_uncountable() 
     assert rows(room(*objects), odd) == ["bare"]
     busy = room(*objects, pod("p", odd, on="a1"), pod("q", odd, on="b1"))
     assert rows(busy, using("x")) == ["b1", "bare"]
-    assert why(busy, using("x"), "a1")[1].startswith("volumes cannot be counted")
+    assert rejection(busy, using("x"), "a1")[1].startswith("volumes cannot be counted")
     other = disk("awsElasticBlockStore", "aws://a/disk-2")
-    assert why(busy, other, "b1") == ("NodeVolumeLimits", "a disk of the pod has a name that cannot be read")
+    assert rejection(busy, other, "b1") == ("NodeVolumeLimits", "a disk of the pod has a name that cannot be read")
 
 
 def test_portworx_disks_count_on_nodes_that_list_the_plug_in_as_migrated() -> None:
@@ -416,7 +416,7 @@ def test_a_read_write_once_pod_claim_is_used_by_one_pod_at_a_time() -> None:
     assert here.capacity(using("data"), NO_LABELS).tolist() == [1, 1, 1]
     here.place(using("data"), NO_LABELS, 0)
     assert rows(here, using("data")) == []
-    assert why(here, using("data"), "b1") == (
+    assert rejection(here, using("data"), "b1") == (
         "VolumeRestrictions",
         "claim default/data is ReadWriteOncePod and another pod uses it",
     )

@@ -7,7 +7,7 @@ import numpy as np
 from gpuscaler.planning.mix.columns.bounds import Prices
 from gpuscaler.planning.mix.columns.generate import add_singles, generate
 from gpuscaler.planning.mix.columns.master import Master
-from gpuscaler.planning.mix.improve import cheapest
+from gpuscaler.planning.mix.improve import cheapest_kinds
 from gpuscaler.planning.mix.instance import Floats, Ints, ProblemArrays, residual
 from gpuscaler.planning.mix.mixture import Mixture, trim
 from gpuscaler.planning.mix.work import Meter
@@ -95,6 +95,6 @@ def _solve_rest(rest: ProblemArrays, before: Programme, prices: Prices, meter: M
     meter.add(len(rest.price) * (200 + 2 * len(cut)))
     master = Master(rest)
     add_singles(rest, master)
-    master.add(cheapest(rest, kinds, cut), cut)
+    master.add(cheapest_kinds(rest, kinds, cut), cut)
     generated = generate(rest, master, prices, thorough=False, meter=meter)
     return Programme(master.kinds, master.held, generated.values, generated.bound)

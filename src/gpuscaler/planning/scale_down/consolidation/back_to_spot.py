@@ -35,7 +35,7 @@ class SpotReturns:
         )
         return frozenset(members[name].pool.name for name in leaving if not is_idle(cluster.on_node.get(name, {}).values(), now))
 
-    def refused(
+    def blockers(
         self, candidates: Iterable[Candidate], machines: Sequence[PlannedMachine], needs: Mapping[Candidate, Sequence[str]]
     ) -> dict[Candidate, Blocker]:
         """The blockers of those of ``candidates``, ordered best first, that may not return now: all but the first of each pool.
@@ -72,7 +72,7 @@ class SpotReturns:
             "going-back", f"it could run cheaper on spot; {taken}, so no machine returns to it before {format_time(until[pool], now)}"
         )
 
-    def waits(self, candidates: Iterable[Candidate]) -> dict[str, str]:
+    def notes(self, candidates: Iterable[Candidate]) -> dict[str, str]:
         """By node, a note for machines that stay although spot of their instance type is cheaper, since that spot is not trusted yet."""
         state, now = self._situation.state, self._situation.now
         distrusted = state.blocked_offerings | state.unsettled_offerings

@@ -5,26 +5,26 @@ import numpy as np
 from gpuscaler.model.table import Array, Mask
 from gpuscaler.planning.feasibility.resources import PODS
 from gpuscaler.planning.scale_down.blockers import Blocker
-from gpuscaler.planning.scale_down.moves.bulk import Emptied, stuck
+from gpuscaler.planning.scale_down.moves.bulk import Emptied, stuck_candidates
 from gpuscaler.planning.scale_down.moves.bulk_affinity import APART
 from gpuscaler.planning.scale_down.moves.candidate_arrays import CandidateArrays
 from gpuscaler.planning.scale_down.pod_classes import first_key
 
 
-def in_use_blockers(fleet: CandidateArrays, emptied: Emptied, targets: Mask) -> dict[str, Blocker]:
+def in_use_blockers(arrays: CandidateArrays, emptied: Emptied, targets: Mask) -> dict[str, Blocker]:
     """The blocker of each candidate that stays: it names a pod that fits nowhere else, or says that its pods do not fit together."""
-    alone = stuck(fleet, emptied, targets)
-    shortage = Shortage(fleet, emptied.packed.free, alone.open_rows)
+    alone = stuck_candidates(arrays, emptied, targets)
+    shortage = Shortage(arrays, emptied.packed.free, alone.open_rows)
     blockers = {}
     for number in np.flatnonzero(~emptied.leaving).tolist():
-        candidate = fleet.candidates[number]
+        candidate = arrays.candidates[number]
         size = alone.size.get(number)
         if size is None:
-            count = sum(len(pods) for running_class, pods in candidate.load.items() if running_class in fleet.size_of)
+            count = sum(len(pods) for running_class, pods in candidate.load.items() if running_class in arrays.size_of)
             detail = f"its {count} pods do not all fit into the free room of other nodes"
         else:
-            pods = [pod for running_class, pods in candidate.load.items() if fleet.size_of.get(running_class) == size for pod in pods]
-            detail = f"pod {first_key(pods)} fits on no other node: {shortage.of(size, int(fleet.rows[number]))}"
+            pods = [pod for running_class, pods in candidate.load.items() if arrays.size_of.get(running_class) == size for pod in pods]
+            detail = f"pod {first_key(pods)} fits on no other node: {shortage.of(size, int(arrays.rows[number]))}"
         blockers[candidate.name] = Blocker("in-use", detail)
     return blockers
 
@@ -32,8 +32,8 @@ def in_use_blockers(fleet: CandidateArrays, emptied: Emptied, targets: Mask) -> 
 class Shortage:
     """What the open rows lack for a pod of each size; counted once per size, since it may keep thousands of machines."""
 
-    def __init__(self, fleet: CandidateArrays, free: Array, open_rows: Array) -> None:
-        self._fleet = fleet
+    def __init__(self, arrays: CandidateArrays, free: Array, open_rows: Array) -> None:
+        self._fleet = arrays
         self._free = free
         self._open_rows = open_rows
         self._open = set(open_rows.tolist())

@@ -37,8 +37,8 @@ WORK_SHARE = 4
 class Replacing:
     """The search for one tier of pools. ``limits`` and ``templates`` are what may still be bought after the purchases of earlier tiers."""
 
-    work: Deletion
-    fleet: CandidateArrays
+    deletion: Deletion
+    arrays: CandidateArrays
     emptied: Emptied
     purchases: PurchaseItems
     limits: Limits
@@ -47,7 +47,7 @@ class Replacing:
 
     def mix(self, counts: Array, limits: Limits) -> Solution:
         """The cheapest machines for ``counts[item]`` pods."""
-        sizes, resources = self.fleet.sizes, self.fleet.resources
+        sizes, resources = self.arrays.sizes, self.arrays.resources
         items = []
         for index, count in enumerate(counts.tolist()):
             wanted = zip(resources, sizes.requests[self.purchases.size[index]].tolist(), strict=True)
@@ -56,123 +56,123 @@ class Replacing:
         groups = sorted(set(self.purchases.apart) - {""})
         together = tuple(Together(tuple(i for i, group in enumerate(self.purchases.apart) if group == name), 1) for name in groups)
         problem = Problem(tuple(items), self.templates.mix_kinds, together=together, limits=limits)
-        work = max(1, self.work.situation.policy.work_budget // WORK_SHARE)
-        return solve(problem, work=work, should_stop=self.work.situation.should_stop)
+        work = max(1, self.deletion.situation.policy.work_budget // WORK_SHARE)
+        return solve(problem, work=work, should_stop=self.deletion.situation.should_stop)
 
-    def replacement(self, candidates: Sequence[Candidate]) -> ReplacementPlan | None:
+    def plan_replacement(self, candidates: Sequence[Candidate]) -> ReplacementPlan | None:
         """Place the pods of ``candidates`` into free room and onto new machines for the rest; None if limits leave some pods out."""
-        work, fleet = self.work, self.fleet
+        deletion, arrays = self.deletion, self.arrays
         mine = set(candidates)
-        chosen = np.array([candidate in mine for candidate in fleet.candidates], dtype=np.bool_)
-        rows = work.destinations.targets.copy()
-        rows[fleet.rows[self.emptied.leaving | chosen]] = False
-        packed = pack(fleet.sizes, fleet.total(chosen), self.emptied.packed.free, rows)
+        chosen = np.array([candidate in mine for candidate in arrays.candidates], dtype=np.bool_)
+        rows = deletion.destinations.targets.copy()
+        rows[arrays.rows[self.emptied.leaving | chosen]] = False
+        packed = pack(arrays.sizes, arrays.total(chosen), self.emptied.packed.free, rows)
         solution = self.mix(left_by_item(self.purchases, self.purchases.counts(candidates), packed), self.limits)
         if any(solution.unmet.values()):
             return None
-        work.ledger.brake |= solution.brake
-        bought = bought_machines(solution, self.templates, len(work.ledger.machines))
-        return replacement_plan(fleet, self.purchases, candidates, bought=bought, packed=packed, names=work.situation.room.table.names)
+        deletion.decisions.brake |= solution.brake
+        bought = bought_machines(solution, self.templates, len(deletion.decisions.machines))
+        return replacement_plan(arrays, self.purchases, candidates, bought=bought, packed=packed, names=deletion.situation.room.table.names)
 
 
-def replace_machines(work: Deletion, fleet: CandidateArrays, emptied: Emptied) -> None:
+def replace_machines(deletion: Deletion, arrays: CandidateArrays, emptied: Emptied) -> None:
     """Search cheaper machines for the pods of candidates that stay, pools of the highest priority first."""
-    templates = work.situation.templates
+    templates = deletion.situation.templates
     replacement_kinds = ReplacementKinds(templates)
     receiving = emptied.receiving
-    limits, returns = work.situation.limits, SpotReturns(work.situation)
+    limits, returns = deletion.situation.limits, SpotReturns(deletion.situation)
     numbers = np.flatnonzero(~emptied.leaving).tolist()
-    staying = [fleet.candidates[number] for number in numbers]
+    staying = [arrays.candidates[number] for number in numbers]
     unpinned = [
         candidate
         for candidate in staying
-        if candidate not in work.steps and candidate.row not in receiving and candidate.row not in work.pinned
+        if candidate not in deletion.steps and candidate.row not in receiving and candidate.row not in deletion.pinned
     ]
     for tier in sorted({candidate.member.pool.priority for candidate in unpinned}, reverse=True):
-        promising_ones = promising(work, fleet, [candidate for candidate in unpinned if candidate.member.pool.priority == tier], tier)
-        if promising_ones and not work.stopped:
-            purchases = purchase_items(fleet, replacement_kinds, promising_ones, tier=tier)
-            machines = replace_tier(Replacing(work, fleet, emptied, purchases, limits, templates, returns), promising_ones)
+        promising_ones = promising(deletion, arrays, [candidate for candidate in unpinned if candidate.member.pool.priority == tier], tier)
+        if promising_ones and not deletion.stopped:
+            purchases = purchase_items(arrays, replacement_kinds, promising_ones, tier=tier)
+            machines = replace_tier(Replacing(deletion, arrays, emptied, purchases, limits, templates, returns), promising_ones)
             limits, templates = (
                 limits_after(limits, machines, templates),
                 templates.after_purchases(Counter(machine.key for machine in machines)),
             )
 
 
-def promising(work: Deletion, fleet: CandidateArrays, candidates: Sequence[Candidate], tier: int) -> list[Candidate]:
+def promising(deletion: Deletion, arrays: CandidateArrays, candidates: Sequence[Candidate], tier: int) -> list[Candidate]:
     """Candidates that cost more than their pods do at the price of the scarcest resource.
 
     The price of a resource is the lowest of any kind: replacements can never cost less than what the pods use of one resource at that
     price. If all gains together are too small there is nothing to find, and no mix is solved.
     """
-    kinds = [kind for kind in work.situation.templates.kinds if kind.pool.priority >= tier]
+    kinds = [kind for kind in deletion.situation.templates.kinds if kind.pool.priority >= tier]
     if not kinds or not candidates:
         return []
-    position = {candidate: number for number, candidate in enumerate(fleet.candidates)}
-    load = fleet.load[[position[candidate] for candidate in candidates]].astype(np.float64)
-    capacity = [work.situation.templates.capacity(kind) for kind in kinds]
+    position = {candidate: number for number, candidate in enumerate(arrays.candidates)}
+    load = arrays.load[[position[candidate] for candidate in candidates]].astype(np.float64)
+    capacity = [deletion.situation.templates.capacity(kind) for kind in kinds]
     price = np.array(
-        [min((k.price / c[name] for k, c in zip(kinds, capacity, strict=True) if c.get(name)), default=0.0) for name in fleet.resources]
+        [min((k.price / c[name] for k, c in zip(kinds, capacity, strict=True) if c.get(name)), default=0.0) for name in arrays.resources]
     )
     scarcest = int(np.argmax(load.sum(axis=0) * price))
     cost = load[:, scarcest] * price[scarcest] * (1 + OVERLAP / 3600)
     gain = np.array([candidate.price for candidate in candidates]) - cost
-    if gain[gain > 0].sum() <= max(NOTHING, work.situation.policy.min_saving):
+    if gain[gain > 0].sum() <= max(NOTHING, deletion.situation.policy.min_saving):
         return []
     return [candidate for candidate, saving in zip(candidates, gain, strict=True) if saving > 0]
 
 
 def replace_tier(search: Replacing, candidates: Sequence[Candidate]) -> tuple[PlannedMachine, ...]:
     """Replace those of ``candidates`` for which it pays; returns the machines to buy."""
-    work = search.work
-    booked = [candidate for candidate in worth_replacing(search, candidates) if reserve_or_block(work, candidate)]
+    deletion = search.deletion
+    booked = [candidate for candidate in worth_replacing(search, candidates) if reserve_or_block(deletion, candidate)]
     for _ in range(TRIES):
-        if not booked or work.stopped:
+        if not booked or deletion.stopped:
             break
-        replacement = search.replacement(booked)
+        replacement = search.plan_replacement(booked)
         keep = booked[: len(booked) // 2]
-        late = search.returns.refused(booked, replacement.machines, replacement.needs) if replacement is not None else {}
+        late = search.returns.blockers(booked, replacement.machines, replacement.needs) if replacement is not None else {}
         if late:
             keep = [candidate for candidate in booked if candidate not in late]
-            work.ledger.blocked.update({candidate.name: why for candidate, why in late.items()})
+            deletion.decisions.blocked.update({candidate.name: why for candidate, why in late.items()})
         elif replacement is not None:
             paying = [candidate for candidate in booked if net_saving(replacement.saving_of(candidate), restart_loss(candidate)) > NOTHING]
-            if len(paying) == len(booked) and pays_in_all(work, replacement, booked):
+            if len(paying) == len(booked) and pays_in_all(deletion, replacement, booked):
                 record_replacements(search, replacement, booked)
                 return replacement.machines
             keep = paying if len(paying) < len(booked) else keep
         for candidate in set(booked) - set(keep):
-            work.release(candidate)
+            deletion.release(candidate)
         booked = keep
     for candidate in booked:
-        work.release(candidate)
+        deletion.release(candidate)
     return ()
 
 
-def reserve_or_block(work: Deletion, candidate: Candidate) -> bool:
-    blocker = work.reserve(candidate)
+def reserve_or_block(deletion: Deletion, candidate: Candidate) -> bool:
+    blocker = deletion.reserve(candidate)
     if blocker is not None:
-        work.ledger.blocked[candidate.name] = blocker
+        deletion.decisions.blocked[candidate.name] = blocker
     return blocker is None
 
 
-def pays_in_all(work: Deletion, replacement: ReplacementPlan, candidates: Sequence[Candidate]) -> bool:
+def pays_in_all(deletion: Deletion, replacement: ReplacementPlan, candidates: Sequence[Candidate]) -> bool:
     """Whether the whole replacement is worth the work it loses and the time in which old and new machines are both paid for."""
     saving = sum(replacement.saving_of(candidate) for candidate in candidates)
     loss = sum(restart_loss(candidate) for candidate in candidates) + replacement.cost * OVERLAP / 3600
-    return pays(saving, loss, work.situation.policy)
+    return pays(saving, loss, deletion.situation.policy)
 
 
 def record_replacements(search: Replacing, replacement: ReplacementPlan, candidates: Sequence[Candidate]) -> None:
     """Record the removals and the machines they need."""
-    work, fleet = search.work, search.fleet
+    deletion, arrays = search.deletion, search.arrays
     removed = set(candidates)
-    search.emptied.leaving |= np.array([candidate in removed for candidate in fleet.candidates], dtype=np.bool_)
+    search.emptied.leaving |= np.array([candidate in removed for candidate in arrays.candidates], dtype=np.bool_)
     for candidate in candidates:
         saving = replacement.saving_of(candidate)
         reason = f"{describe_moves(replacement, candidate)}, which saves ${saving:.4f} per hour"
-        work.ledger.remove(candidate, reason, saving=saving, moves=replacement.moves[candidate], needs=replacement.needs[candidate])
-    work.ledger.machines += replacement.machines
+        deletion.decisions.remove(candidate, reason, saving=saving, moves=replacement.moves[candidate], needs=replacement.needs[candidate])
+    deletion.decisions.machines += replacement.machines
     search.emptied.packed.placed += replacement.packed.placed
     search.emptied.packed.free = replacement.packed.free
 

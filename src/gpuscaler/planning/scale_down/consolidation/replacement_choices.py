@@ -49,17 +49,17 @@ class PurchaseItems:
 
 
 def purchase_items(
-    fleet: CandidateArrays, replacement_kinds: ReplacementKinds, candidates: Sequence[Candidate], *, tier: int
+    arrays: CandidateArrays, replacement_kinds: ReplacementKinds, candidates: Sequence[Candidate], *, tier: int
 ) -> PurchaseItems:
     """Sort the classes on ``candidates`` into items: same size, same kinds that may take them, same pods that they keep apart from."""
-    present = {running_class for candidate in candidates for running_class in candidate.load if running_class in fleet.size_of}
+    present = {running_class for candidate in candidates for running_class in candidate.load if running_class in arrays.size_of}
     item_numbers: dict[tuple[int, tuple[int, ...], str], int] = {}
     item_of = {}
-    for running_class in fleet.size_of:
+    for running_class in arrays.size_of:
         if running_class in present:
-            kinds = replacement_kinds.kinds(running_class, tier=tier) if fleet.peer_rules.settled(running_class) else ()
+            kinds = replacement_kinds.kinds(running_class, tier=tier) if arrays.peer_rules.settled(running_class) else ()
             item_of[running_class] = item_numbers.setdefault(
-                (fleet.size_of[running_class], kinds, fleet.peer_rules.siblings(running_class)), len(item_numbers)
+                (arrays.size_of[running_class], kinds, arrays.peer_rules.siblings(running_class)), len(item_numbers)
             )
     return PurchaseItems(
         item_of,

@@ -52,7 +52,7 @@ def bought_machines(solution: Solution, templates: Templates, already: int) -> l
 
 
 def replacement_plan(
-    fleet: CandidateArrays,
+    arrays: CandidateArrays,
     purchases: PurchaseItems,
     candidates: Sequence[Candidate],
     *,
@@ -68,7 +68,7 @@ def replacement_plan(
     for number in range(len(bought) - 1, -1, -1):
         for item, count in bought[number].pods.items():
             slots[item] += [number] * count
-    places: list[list[int]] = [[] for _ in range(len(fleet.sizes))]
+    places: list[list[int]] = [[] for _ in range(len(arrays.sizes))]
     for size, rows, counts in packed.placed:
         places[size] += np.repeat(rows, counts).tolist()
     moves: dict[Candidate, list[Move]] = {candidate: [] for candidate in candidates}
@@ -82,7 +82,7 @@ def replacement_plan(
             for key in sorted(pod.key for pod in candidate.load[running_class]):
                 if slots[item]:
                     number = slots[item].pop()
-                    weight[index, number] += share_of_machine(fleet, purchases.size[item], bought[number].kind)
+                    weight[index, number] += share_of_machine(arrays, purchases.size[item], bought[number].kind)
                     moves[candidate].append(Move(key, bought[number].name))
                 else:
                     moves[candidate].append(Move(key, names[places[purchases.size[item]].pop()]))
@@ -98,10 +98,10 @@ def replacement_plan(
     )
 
 
-def share_of_machine(fleet: CandidateArrays, size: int, kind: MachineKind) -> float:
+def share_of_machine(arrays: CandidateArrays, size: int, kind: MachineKind) -> float:
     """The largest share of a new machine that one pod requests."""
     allocatable = kind.offering.allocatable
-    amounts = zip(fleet.resources, fleet.sizes.requests[size].tolist(), strict=True)
+    amounts = zip(arrays.resources, arrays.sizes.requests[size].tolist(), strict=True)
     return max(float(amount / allocatable[name]) for name, amount in amounts if allocatable.get(name))
 
 

@@ -115,7 +115,7 @@ class PeerRules:
         return free_slots
 
 
-def seat_rows(candidates: Sequence[Candidate]) -> dict[RunningClass, int]:
+def first_rows(candidates: Sequence[Candidate]) -> dict[RunningClass, int]:
     """A row for each class: that of its first candidate by name."""
     class_rows: dict[RunningClass, int] = {}
     for candidate in sorted(candidates, key=lambda c: c.name):

@@ -155,14 +155,14 @@ def sizes_of(
     return Sizes(np.array(requests, dtype=np.int64).reshape(-1, len(column)), np.array(group, dtype=np.int64), admits), size_of
 
 
-def leaving_order(fleet: CandidateArrays, room: Room) -> Array:
+def leaving_order(arrays: CandidateArrays, room: Room) -> Array:
     """Candidates in the order of removal: the smallest used share of the price first, then the most expensive, then by name.
 
     Used resources are valued at the average price of each resource over the candidates; the most valuable resource counts.
     """
-    allocatable = np.stack([room.table.allocatable(name)[fleet.rows] for name in fleet.resources], axis=1).astype(np.float64)
-    price = np.array([candidate.price for candidate in fleet.candidates])
+    allocatable = np.stack([room.table.allocatable(name)[arrays.rows] for name in arrays.resources], axis=1).astype(np.float64)
+    price = np.array([candidate.price for candidate in arrays.candidates])
     value: Floats = (price[:, None] * (allocatable > 0)).sum(axis=0) / np.maximum(allocatable.sum(axis=0), 1.0)
-    in_use = (fleet.load * value).max(axis=1, initial=0.0) / np.maximum(price, 1e-9)
-    names = np.array([candidate.name for candidate in fleet.candidates])
+    in_use = (arrays.load * value).max(axis=1, initial=0.0) / np.maximum(price, 1e-9)
+    names = np.array([candidate.name for candidate in arrays.candidates])
     return np.lexsort((names, -price, np.round(in_use, 9)))

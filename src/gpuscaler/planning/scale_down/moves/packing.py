@@ -15,7 +15,7 @@ from gpuscaler.model.table import Array, Floats, Mask
 #: A row takes at most 1/SHARE of its possible copies at a time, so that the next round can correct the proportions.
 SHARE = 2
 #: Rounds for one size before its pods are put wherever they fit.
-LOOKS = 6
+SWEEPS = 6
 
 
 @dataclass(frozen=True)
@@ -76,10 +76,10 @@ def _spread_copies(request: Array, count: int, free: Array, rows: Array) -> Arra
     if total_fit <= count:
         taken = fit
     else:
-        for sweep in range(LOOKS):
+        for sweep in range(SWEEPS):
             score = alignment(amount, room)
             score[fit <= 0] = -1.0
-            portion = fit if sweep == LOOKS - 1 else -(-fit // SHARE)
+            portion = fit if sweep == SWEEPS - 1 else -(-fit // SHARE)
             now = _distribute(portion, np.argsort(-score, kind="stable"), count)
             taken += now
             count -= int(now.sum())

@@ -12,7 +12,7 @@ from gpuscaler.planning.demand.pending import PodClass
 from gpuscaler.planning.demand.topology import host_rules, selects
 from gpuscaler.planning.mix import Item, MixKind, Problem, Solution, resource_bound, solve
 from gpuscaler.planning.scale_up.draft.draft import MachineContent, NewMachine, PlanDraft, Queue, Solved
-from gpuscaler.planning.scale_up.draft.first_fit import pack
+from gpuscaler.planning.scale_up.draft.first_fit import first_fit
 from gpuscaler.planning.scale_up.draft.purchase_items import Lot, distinct, request_of
 from gpuscaler.planning.scale_up.draft.scoring import Favourites
 
@@ -52,7 +52,7 @@ def within_reach(draft: PlanDraft, tier: int) -> Mask:
 def choose_mix(draft: PlanDraft, lots: Sequence[Lot], *, work: int) -> Solved:
     """The cheapest mix for ``lots`` within what remains under the limits."""
     if has_many_rules(lots):
-        return Solved(pack(draft.cluster, draft.templates, draft.remaining, lots))
+        return Solved(first_fit(draft.cluster, draft.templates, draft.remaining, lots))
     if any(lot.announced for lot in lots):
         ahead = optimised(draft, lots, work=work)
         if not ahead.solution.unmet:

@@ -28,7 +28,7 @@ TIE = 1.02
 LARGE = 10
 
 
-def pack(cluster: Cluster, templates: Templates, remaining: Remaining, lots: Sequence[Lot]) -> Solution:
+def first_fit(cluster: Cluster, templates: Templates, remaining: Remaining, lots: Sequence[Lot]) -> Solution:
     """Machines for ``lots`` within the remaining limits. The solution has no bound: the caller computes one separately."""
     packing = _Packing(cluster, templates, lots)
     machines, unmet = packing.solve(remaining)
@@ -91,7 +91,7 @@ class _Packing:
 
     Lots are sorted by size: how often a size fits on each machine is computed once (``room``, by resources only) and then counted down.
     ``begun`` is its initial value for the size or the machine. ``roomy[m]`` flags the machines with room whose kind is in the mask m,
-    ``welcome[s]`` those that the rules admit signature s to.
+    ``admitting[s]`` those that the rules admit signature s to.
     """
 
     def __init__(self, cluster: Cluster, templates: Templates, lots: Sequence[Lot], *, tie: float = TIE) -> None:
@@ -118,7 +118,7 @@ class _Packing:
         self.ceiling = np.zeros(machine_count, dtype=np.int64)
         self.room = np.zeros(machine_count, dtype=np.int64)
         self.begun = np.zeros(machine_count, dtype=np.int64)
-        self.welcome = np.ones((len(self.rules.conflicts), machine_count), dtype=np.bool_)
+        self.admitting = np.ones((len(self.rules.conflicts), machine_count), dtype=np.bool_)
         self.counted = np.zeros((len(self.rules.members), machine_count), dtype=np.int64)
         self.alone = np.zeros(len(self.kinds), dtype=np.int64)
         self.roomy: dict[int, Mask] = {}
@@ -212,7 +212,7 @@ class _Packing:
         """Fill open machines with one lot, then open as many as it still needs."""
         signature, size, count = self.rules.of_lot[index], self.open, self.wants[index]
         if size:
-            ready = self._roomy(self.mask_of[index]) & self.welcome[signature, :size]
+            ready = self._roomy(self.mask_of[index]) & self.admitting[signature, :size]
             first = int(ready.argmax())
             if ready[first]:
                 # Most small lots need only one machine; plain indices are several times as fast.
@@ -254,11 +254,11 @@ class _Packing:
                 roomy[row : row + 1] = False
         conflicts = self.rules.conflicts[signature]
         if len(conflicts):
-            self.welcome[conflicts, row] = False
+            self.admitting[conflicts, row] = False
         for number, cap in self.rules.sets[signature]:
             self.counted[number, row] += copies
             if self.counted[number, row] >= cap:
-                self.welcome[self.rules.members[number], row] = False
+                self.admitting[self.rules.members[number], row] = False
         self.pods[row][index] = self.pods[row].get(index, 0) + copies
         self.admits[row] |= 1 << self.mask_of[index]
 
@@ -316,7 +316,7 @@ class _Packing:
         dropped: list[int] = []
         for row in sorted(range(self.open), key=self._worth):
             kind = self.kinds[kinds[row]]
-            within = left.most(kind, 1) > 0
+            within = left.admitted_count(kind, 1) > 0
             (kept if within else dropped).append(row)
             left.spend(kind, int(within))
         return kept, dropped

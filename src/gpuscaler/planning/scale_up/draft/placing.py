@@ -24,7 +24,7 @@ class PlacementArea:
     """The rows that a class may go to. Rows of ``room`` are machines, or ``templates`` that stand for any number of machines.
 
     ``usable`` are the rows that are open to the class before the scheduler's filters (ready, of a wanted market, large enough when empty,
-    …). ``rank`` orders the rows: lower first. ``most`` is the number of pods that a template still takes, counted down here. ``liking``
+    …). ``rank`` orders the rows: lower first. ``limits`` is the number of pods that a template still takes, counted down here. ``scores``
     decides between otherwise equal rows: higher first. ``watched`` is a spread constraint by which another class counts this one by
     domain, if there is one, and that class.
     """
@@ -34,8 +34,8 @@ class PlacementArea:
     templates: Mask
     usable: Mask
     rank: Array
-    most: Array
-    liking: Array | None = None
+    limits: Array
+    scores: Array | None = None
     watched: tuple[SpreadConstraint, PodClass] | None = None
 
     @property
@@ -96,13 +96,13 @@ def _room_now(area: PlacementArea, pod_class: PodClass) -> Array:
     room = _room_on_machines(area, pod_class)
     if area.has_templates:
         allowed = area.room.verdict(without_hosts(pod_class.spec), pod_class.labels).mask & area.usable & area.templates
-        room[allowed] = area.most[allowed]
+        room[allowed] = area.limits[allowed]
     return room
 
 
 def _put(area: PlacementArea, pod_class: PodClass, row: int, count: int) -> Share:
     spec = without_hosts(pod_class.spec) if area.templates[row] else pod_class.spec
-    area.most[row] -= count
+    area.limits[row] -= count
     area.room.place(spec, pod_class.labels, row, count)
     return Share(row, count)
 
@@ -117,13 +117,13 @@ def _spill(area: PlacementArea, pod_class: PodClass, count: int, room: Array) ->
     for part, spec in ((~area.templates[order], pod_class.spec), (area.templates[order], without_hosts(pod_class.spec))):
         if part.any():
             area.room.place_all(spec, pod_class.labels, order[part], takes[part])
-    area.most[order] -= takes
+    area.limits[order] -= takes
     return [Share(row, number) for row, number in zip(order.tolist(), takes.tolist(), strict=True)]
 
 
 def _in_turn(area: PlacementArea, room: Array, count: int) -> Array:
     """Rows with room in filling order; no more of them than ``count`` pods can need."""
-    if area.liking is None and np.count_nonzero(room) > count > 0:
+    if area.scores is None and np.count_nonzero(room) > count > 0:
         # With thousands of rows with room for a few pods, finding the first few by one number per row is faster than sorting all by three.
         wide, deep = len(room).bit_length(), int(room.max()).bit_length()
         if int(area.rank.max()).bit_length() + deep + wide < 63:
@@ -132,7 +132,7 @@ def _in_turn(area: PlacementArea, room: Array, count: int) -> Array:
             first.sort()
             return first & (1 << wide) - 1
     rows = np.flatnonzero(room)
-    ties = (rows,) if area.liking is None else (rows, -area.liking[rows])
+    ties = (rows,) if area.scores is None else (rows, -area.scores[rows])
     return rows[np.lexsort((*ties, room[rows], area.rank[rows]))][:count]
 
 
@@ -244,7 +244,7 @@ def _room_but_spread(area: PlacementArea, pod_class: PodClass) -> Array:
     room = np.where(area.usable & ~area.templates & ~_shut(area.room, pod_class.spec, pod_class), fits, 0)
     if area.has_templates:
         allowed = area.usable & area.templates & ~_shut(area.room, without_hosts(pod_class.spec), pod_class)
-        room[allowed] = area.most[allowed]
+        room[allowed] = area.limits[allowed]
     return room
 
 

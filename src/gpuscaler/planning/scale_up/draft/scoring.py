@@ -33,18 +33,18 @@ def preference_scores(room: Room, pod_class: PodClass) -> Array | None:
     spec = pod_class.spec
     if not has_preferences(spec):
         return None
-    liking = np.zeros(len(room), dtype=np.int64)
+    scores = np.zeros(len(room), dtype=np.int64)
     for weight, term in spec.preferred_nodes:
-        liking += weight * room.selected(probe_spec(term))
+        scores += weight * room.selected(probe_spec(term))
     for sign, others in ((1, spec.preferred_affinity), (-1, spec.preferred_anti_affinity)):
         for other in others:
             matching = room.matching(other.namespaces, other.namespace_selector, other.selector)
-            liking += sign * other.weight * (sum_by_domain(room, other.topology_key, matching) > 0)
+            scores += sign * other.weight * (sum_by_domain(room, other.topology_key, matching) > 0)
     for constraint in spec.spread:
         if not constraint.hard and constraint.selector is not None:
             matching = room.matching((spec.namespace,), None, constraint.selector, exclude_terminating=True)
-            liking -= CROWDING * sum_by_domain(room, constraint.topology_key, matching)
-    return liking
+            scores -= CROWDING * sum_by_domain(room, constraint.topology_key, matching)
+    return scores
 
 
 def rows_with_wishes(room: Room, pod_class: PodClass) -> Mask:
@@ -87,15 +87,15 @@ class Favourites:
         self.remaining = draft.remaining
         self.lots = lots
         self.unsettled = {row for row, offering in enumerate(draft.templates.offerings) if offering.key in draft.unsettled}
-        self.liking = {
-            index: liking[draft.template_rows].copy()
+        self.scores = {
+            index: scores[draft.template_rows].copy()
             for index, lot in enumerate(lots)
-            if (liking := preference_scores(draft.room, lot.queue.pod_class)) is not None
+            if (scores := preference_scores(draft.room, lot.queue.pod_class)) is not None
         }
 
     def best(self, pattern: Pattern) -> int:
         """The kind to buy for ``pattern``: its own if no other is better. The choice influences later choices."""
-        if self.liking.keys().isdisjoint(pattern.pods) and all(self._calm(pattern.kind)):
+        if self.scores.keys().isdisjoint(pattern.pods) and all(self._calm(pattern.kind)):
             return pattern.kind
         possible = [kind for kind in self.templates.places[pattern.kind] if self._may_be(pattern, kind)] or [pattern.kind]
         kind = max(possible, key=lambda kind: (self._score(pattern, kind), self._calm(kind), kind == pattern.kind, -kind))
@@ -106,7 +106,7 @@ class Favourites:
         """Whether ``kind`` takes all pods of ``pattern``, and is not a probe that this plan already buys."""
         machine_kind = self.templates.kinds[kind]
         return all(self.lots[index].allowed[kind] for index in pattern.pods) and (
-            not machine_kind.probe or self.remaining.most(machine_kind, 1) > 0
+            not machine_kind.probe or self.remaining.admitted_count(machine_kind, 1) > 0
         )
 
     def _calm(self, kind: int) -> tuple[bool, bool]:
@@ -115,16 +115,16 @@ class Favourites:
 
     def _score(self, pattern: Pattern, kind: int) -> int:
         row = self.templates.kinds[kind].rows[0]
-        return sum(copies * int(self.liking[index][row]) for index, copies in pattern.pods.items() if index in self.liking)
+        return sum(copies * int(self.scores[index][row]) for index, copies in pattern.pods.items() if index in self.scores)
 
     def _remember(self, pattern: Pattern, row: int) -> None:
         """Lower the score of a domain with each pod placed there, for pods with a preferred spread."""
         for index, copies in pattern.pods.items():
-            for constraint in self.lots[index].queue.pod_class.spec.spread if index in self.liking else ():
+            for constraint in self.lots[index].queue.pod_class.spec.spread if index in self.scores else ():
                 if (
                     not constraint.hard
                     and constraint.selector is not None
                     and constraint.selector.matches(self.lots[index].queue.pod_class.labels)
                 ):
                     codes = self.templates.table.column(constraint.topology_key).codes
-                    self.liking[index][(codes == codes[row]) & (codes >= 0)] -= CROWDING * copies
+                    self.scores[index][(codes == codes[row]) & (codes >= 0)] -= CROWDING * copies

@@ -85,9 +85,9 @@ class _Settling:
         if whole and placed < sum(map(self.left, family.queues)):
             return False
         self.room = room
-        for queue, mine in filled:
-            self.shares.setdefault(id(queue), (queue, []))[1].extend(mine)
-            for share in mine:
+        for queue, queue_shares in filled:
+            self.shares.setdefault(id(queue), (queue, []))[1].extend(queue_shares)
+            for share in queue_shares:
                 self.whole.place(queue.pod_class.spec, queue.pod_class.labels, share.row, share.count)
         return placed > 0
 

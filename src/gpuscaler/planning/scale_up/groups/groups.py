@@ -155,7 +155,7 @@ def shared_volumes(cluster: Cluster, spec: PodSpec, unclaimed_classes: Container
     """The volumes of ``spec`` whose use by one pod restricts the next pod.
 
     These are claims that one pod may use at a time, claims whose volume the first pod chooses, and disks that no two pods may mount.
-    Claims of a ``unclaimed_classes`` storage class, which has free volumes, compete for these.
+    Claims of a storage class in ``unclaimed_classes``, which has free volumes, compete for these.
     """
     volumes = set()
     for use in spec.volumes:
@@ -194,12 +194,12 @@ def padded(mask: Mask, length: int) -> Mask:
 
 def place_class(draft: PlanDraft, family: Family, pod_class: PodClass, queue: Queue | None, *, machines: Mask, usable: Mask) -> list[Share]:
     """Fill rows with one class, or with the whole family as its model; return the shares of templates, recorded as phantoms."""
-    ground_rows = machines.copy()
-    ground_rows[draft.template_rows] = usable & draft.templates.holds_one(pod_class.spec)
-    limits = most_to_buy(draft, family, ground_rows)
-    liking = preference_scores(draft.room, pod_class)
+    area_rows = machines.copy()
+    area_rows[draft.template_rows] = usable & draft.templates.holds_one(pod_class.spec)
+    limits = most_to_buy(draft, family, area_rows)
+    scores = preference_scores(draft.room, pod_class)
     area = PlacementArea(
-        draft.cluster, draft.room, draft.template_mask, ground_rows, row_ranks(draft, pod_class.spec), limits, liking, family.watched
+        draft.cluster, draft.room, draft.template_mask, area_rows, row_ranks(draft, pod_class.spec), limits, scores, family.watched
     )
     shares = fill_rows(area, pod_class, family.shape, family.at_once(family.left if queue is None else queue.left))
     templates = range(*draft.template_rows.indices(len(draft.room)))
@@ -270,18 +270,18 @@ def deal_to_queues(family: Family, shares: Sequence[Share]) -> dict[int, list[Sh
     This way few queues are in more than one domain, and every domain has pods of all sizes.
     """
     rest = {share.row: share.count for share in shares}
-    hands: dict[int, list[Share]] = {}
+    shares_by_queue: dict[int, list[Share]] = {}
     for number, queue in enumerate(family.queues):
         need = queue.left
         while need and rest:
             row = max(rest, key=rest.__getitem__)
             count = min(need, rest[row])
-            hands.setdefault(number, []).append(Share(row, count))
+            shares_by_queue.setdefault(number, []).append(Share(row, count))
             need -= count
             rest[row] -= count
             if not rest[row]:
                 del rest[row]
-    return hands
+    return shares_by_queue
 
 
 def lots_of(draft: PlanDraft, family: Family, to_buy: dict[int, list[Share]], admitted: Mask) -> list[Lot]:
@@ -293,8 +293,8 @@ def lots_of(draft: PlanDraft, family: Family, to_buy: dict[int, list[Share]], ad
     columns = [draft.room.table.column(key).codes for key in keys]
     domains = {share.row: tuple(int(codes[share.row]) for codes in columns) for shares in to_buy.values() for share in shares}
     everywhere, inside = (
-        _Reach(draft, admitted),
-        {domain: _Reach(draft, admitted & in_domain(draft, columns, domain)) for domain in set(domains.values())},
+        _KindCache(draft, admitted),
+        {domain: _KindCache(draft, admitted & in_domain(draft, columns, domain)) for domain in set(domains.values())},
     )
     lots = []
     for number, queue in enumerate(family.queues):
@@ -320,19 +320,19 @@ def in_domain(draft: PlanDraft, columns: Sequence[Codes], domain: tuple[int, ...
     return mask
 
 
-class _Reach:
+class _KindCache:
     """The kinds ``among`` some templates that serve a size of pods, cached for all families that may go to the same templates."""
 
     def __init__(self, draft: PlanDraft, among: Mask) -> None:
         self._templates = draft.templates
         self._among = among
-        self._known = draft.reach.setdefault(among.tobytes(), {})
+        self._cache = draft.reach.setdefault(among.tobytes(), {})
 
     def kinds(self, fits: Mask) -> Mask:
         """``fits`` are templates as :meth:`Templates.holds_one` gives them, one object for each size."""
-        kinds = self._known.get(id(fits))
+        kinds = self._cache.get(id(fits))
         if kinds is None:
-            kinds = self._known[id(fits)] = self._templates.kinds_within(fits & self._among)
+            kinds = self._cache[id(fits)] = self._templates.kinds_within(fits & self._among)
             kinds.setflags(write=False)
         return kinds
 

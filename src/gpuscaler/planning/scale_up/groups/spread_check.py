@@ -38,16 +38,16 @@ def rows_of(order: Iterable[Family], taken: Iterable[ClassPlacement]) -> Mapping
 
 
 def overtaken_families(
-    room: Room, order: Sequence[Family], where: Mapping[int, Sequence[int]], templates: Mask, *, bought: bool = False
+    room: Room, order: Sequence[Family], rows_by_family: Mapping[int, Sequence[int]], templates: Mask, *, bought: bool = False
 ) -> list[Family]:
-    """Families whose skew is violated by families decided after them. ``where`` comes from :func:`rows_of`.
+    """Families whose skew is violated by families decided after them. ``rows_by_family`` comes from :func:`rows_of`.
 
     ``templates`` flags rows that stand for any number of machines; with ``bought``, bought machines have replaced them.
     """
     return [
         family
         for family in order
-        if (rows := where.get(id(family))) and not keeps_skew(room, family.model, rows, templates=templates, bought=bought)
+        if (rows := rows_by_family.get(id(family))) and not keeps_skew(room, family.model, rows, templates=templates, bought=bought)
     ]
 
 
@@ -56,16 +56,16 @@ def pods_breaking_skew(draft: PlanDraft) -> frozenset[str]:
 
     Pods placed on existing nodes bind before new machines arrive, so they are not checked, unless they belong to a gang that waits for one.
     """
-    today = np.zeros(len(draft.room) + len(draft.bought), dtype=np.bool_)
-    today[: len(draft.stages[0].open_rows)] = draft.stages[0].open_rows
+    existing = np.zeros(len(draft.room) + len(draft.bought), dtype=np.bool_)
+    existing[: len(draft.stages[0].open_rows)] = draft.stages[0].open_rows
     places = [(entry.pod_class, entry.row, entry.keys) for entry in draft.taken if hard_spread(entry.pod_class)]
     places += [
         (part.pod_class, machine.row, part.keys) for machine in draft.bought for part in machine.contents if hard_spread(part.pod_class)
     ]
-    waiting = {gang_of(pod_class) for pod_class, row, _ in places if not today[row]}
+    waiting = {gang_of(pod_class) for pod_class, row, _ in places if not existing[row]}
     by_class: dict[int, tuple[PodClass, dict[int, list[str]]]] = {}
     for pod_class, row, keys in places:
-        if not today[row] or (pod_class.options.gang and gang_of(pod_class) in waiting):
+        if not existing[row] or (pod_class.options.gang and gang_of(pod_class) in waiting):
             by_class.setdefault(id(pod_class), (pod_class, {}))[1].setdefault(row, []).extend(keys)
     if by_class:
         draft.build()
