@@ -56,7 +56,7 @@ def instructions(text: str) -> Iterator[Step]:
             yield Step(word, rest.strip())
 
 
-def sent(path: str) -> bool:
+def is_sent(path: str) -> bool:
     """Whether .dockerignore, which excludes everything by default, admits a file or folder."""
     patterns = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     return any(Path(path).match(pattern) or pattern.startswith(f"{path}/") for pattern in patterns)

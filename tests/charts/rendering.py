@@ -30,10 +30,10 @@ class Strict(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def merged(base: Mapping[str, Any], other: Mapping[str, Any]) -> Object:
+def merge_values(base: Mapping[str, Any], other: Mapping[str, Any]) -> Object:
     """Merge ``other`` into ``base``, as helm merges several files of values."""
     both = {
-        key: merged(base[key], value) if isinstance(value, dict) and isinstance(base.get(key), dict) else value
+        key: merge_values(base[key], value) if isinstance(value, dict) and isinstance(base.get(key), dict) else value
         for key, value in other.items()
     }
     return {**base, **both}
@@ -66,7 +66,7 @@ def text(values: Mapping[str, Any], *, release: str = "gpuscaler", namespace: st
 
 def render(more: Mapping[str, Any] | None = None, *, release: str = "gpuscaler", namespace: str = "gpuscaler") -> dict[str, Object]:
     """Render the chart with :data:`SMALL` and ``more``; return the objects by ``Kind/name``."""
-    return objects(text(merged(SMALL, more or {}), release=release, namespace=namespace))
+    return objects(text(merge_values(SMALL, more or {}), release=release, namespace=namespace))
 
 
 def objects(rendered: str) -> dict[str, Object]:
@@ -87,13 +87,13 @@ def notes(more: Mapping[str, Any] | None = None, *, release: str = "gpuscaler", 
             f'{{{{ define "said" }}}}{said}{{{{ end }}}}said: {{{{ include "said" . | toJson }}}}\n'
         )
         words = ("template", release, str(chart), "--namespace", namespace, "--show-only", "templates/said.yaml")
-        done = call(*words, values=merged(SMALL, more or {}))
+        done = call(*words, values=merge_values(SMALL, more or {}))
     assert done.returncode == 0, done.stderr
     return str(yaml.safe_load(done.stdout)["said"])
 
 
 def refusal(more: Mapping[str, Any]) -> str:
     """Return helm's message about rejected values."""
-    done = call("template", "gpuscaler", str(CHART), "--namespace", "gpuscaler", values=merged(SMALL, more))
+    done = call("template", "gpuscaler", str(CHART), "--namespace", "gpuscaler", values=merge_values(SMALL, more))
     assert done.returncode != 0, f"taken: {more}"
     return done.stderr

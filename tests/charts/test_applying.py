@@ -14,7 +14,7 @@ import pytest
 import yaml
 from tests import objects
 from tests.charts.manifest import FILE
-from tests.charts.rendering import CHART, ROOT, SMALL, call, merged
+from tests.charts.rendering import CHART, ROOT, SMALL, call, merge_values
 from tests.embedded.kubectl_building import kubectl
 from tests.embedded.test_kubectl import Kubectl
 
@@ -117,13 +117,13 @@ async def uids(ask: Kubectl) -> set[str]:
 async def test_a_release_is_installed_upgraded_without_a_needless_restart_and_uninstalled(ask: Kubectl) -> None:
     other_pools = {"config": {"pools": [{"name": "other", "types": ["g5.xlarge"]}]}}
     other_limit = {"config": {"rate_limit": {"qps": 10}}}
-    quick = merged(SMALL, {"controller": {"terminationGracePeriodSeconds": 5}})
+    quick = merge_values(SMALL, {"controller": {"terminationGracePeriodSeconds": 5}})
     await helm(ask, "install", "gpuscaler", str(CHART), "--create-namespace", values=quick)
     first = await uids(ask)
-    await helm(ask, "upgrade", "gpuscaler", str(CHART), values=merged(quick, other_pools))
+    await helm(ask, "upgrade", "gpuscaler", str(CHART), values=merge_values(quick, other_pools))
     second = await uids(ask)
     settings = json.loads(await ask("get", "configmap", "gpuscaler-controller", "--namespace", "gpuscaler", "-o", "json"))
-    await helm(ask, "upgrade", "gpuscaler", str(CHART), values=merged(quick, other_limit))
+    await helm(ask, "upgrade", "gpuscaler", str(CHART), values=merge_values(quick, other_limit))
     third = await uids(ask)
     await ask("taint", "node", "other", f"{KEPT_TAINT}=:NoSchedule", f"{LEAVING_TAINT}=:NoSchedule")
     running = asyncio.create_task(run_job(ask))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.charts.dockerfile import FILE, carry_out, sent, stages
+from tests.charts.dockerfile import FILE, carry_out, is_sent, stages
 from tests.charts.rendering import ROOT
 from tests.conformance.building import built as compiled
 
@@ -61,8 +61,8 @@ def test_the_image_runs_as_the_user_in_the_chart_and_nothing_runs_after() -> Non
 def test_all_copied_files_are_sent_and_no_secrets() -> None:
     copied = [source.rstrip("/") for stage in stages() for line in stage.of("COPY") if "--from" not in line for source in line.split()[:-1]]
 
-    assert [source for source in copied if not (ROOT / source).exists() or not sent(source)] == []
-    assert not any(sent(path) for path in (".git", ".venv", "tests", "build", "kubeconfig", "docs"))
+    assert [source for source in copied if not (ROOT / source).exists() or not is_sent(source)] == []
+    assert not any(is_sent(path) for path in (".git", ".venv", "tests", "build", "kubeconfig", "docs"))
 
 
 def checked(dockerfile: str) -> tuple[int, str]:

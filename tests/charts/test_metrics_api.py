@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.charts.rendering import Object, merged, refusal, render
+from tests.charts.rendering import Object, merge_values, refusal, render
 
 from gpuscaler.cli import metrics as cli
 from gpuscaler.metrics.command.settings import parse
@@ -21,7 +21,7 @@ API: dict[str, Any] = {
 
 
 def rendered(**metrics: Any) -> dict[str, Object]:
-    return render(merged(API, {"metrics": metrics}))
+    return render(merge_values(API, {"metrics": metrics}))
 
 
 def pod(**metrics: Any) -> Object:
@@ -78,7 +78,7 @@ def test_without_rules_and_prometheus_it_scrapes_exporters() -> None:
 
 
 @pytest.mark.parametrize(
-    ("exporter", "told", "namespace"),
+    ("exporter", "given", "namespace"),
     [
         (True, {}, "gpuscaler"),
         (True, {"exporters": {"namespace": "other"}}, "other"),
@@ -86,12 +86,12 @@ def test_without_rules_and_prometheus_it_scrapes_exporters() -> None:
         (False, {"exporters": {"namespace": "gpus"}}, "gpus"),
     ],
 )
-def test_exporters_of_the_release_are_searched_in_its_own_namespace_only(exporter: bool, told: dict[str, Any], namespace: str) -> None:
-    objects = render({**API, "exporter": {"enabled": exporter}, "metrics": {"enabled": True, "source": "exporters", "settings": told}})
+def test_exporters_of_the_release_are_searched_in_its_own_namespace_only(exporter: bool, given: dict[str, Any], namespace: str) -> None:
+    objects = render({**API, "exporter": {"enabled": exporter}, "metrics": {"enabled": True, "source": "exporters", "settings": given}})
     settings = parse(objects["ConfigMap/gpuscaler-metrics"]["data"]["settings.yaml"])
 
     assert settings.exporters.namespace == namespace
-    assert settings.exporters.port == told.get("exporters", {}).get("port", 9400)
+    assert settings.exporters.port == given.get("exporters", {}).get("port", 9400)
 
 
 def test_both_apis_refer_to_the_service_without_an_authority_that_the_server_sets_itself() -> None:
@@ -127,8 +127,8 @@ def test_a_given_certificate_is_used_and_removes_the_permission_to_write() -> No
     assert (str(options["tls_cert_file"]), options["cert_dir"]) == ("/etc/gpuscaler-tls/tls.crt", None)
     assert all(api["spec"]["caBundle"] for api in apis(rendered(**given)))
     verbs = [
-        {verb for rule in found["ClusterRole/gpuscaler:gpuscaler-metrics"]["rules"] for verb in rule["verbs"]}
-        for found in (rendered(), rendered(**given))
+        {verb for rule in objects["ClusterRole/gpuscaler:gpuscaler-metrics"]["rules"] for verb in rule["verbs"]}
+        for objects in (rendered(), rendered(**given))
     ]
     assert verbs == [{"list", "watch", "create", "get", "patch"}, {"list", "watch", "create", "get"}]
 
@@ -195,4 +195,4 @@ def test_the_pod_meets_the_restricted_standard_and_writes_only_its_certificate()
     ],
 )
 def test_values_that_cannot_work_are_rejected_with_their_place(metrics: dict[str, Any], words: str) -> None:
-    assert words in refusal(merged(API, {"metrics": metrics}))
+    assert words in refusal(merge_values(API, {"metrics": metrics}))

@@ -26,7 +26,7 @@ COMBINATIONS: tuple[dict[str, Any], ...] = (
 )
 
 
-def said(more: dict[str, Any]) -> str:
+def notes_text(more: dict[str, Any]) -> str:
     return notes(more, **PLACE)
 
 
@@ -37,7 +37,7 @@ def commands(text: str) -> list[str]:
 
 @pytest.mark.parametrize("more", COMBINATIONS)
 def test_every_named_object_is_one_that_the_chart_creates(more: dict[str, Any]) -> None:
-    text, made = said(more), render(more, **PLACE)
+    text, made = notes_text(more), render(more, **PLACE)
     words = " ".join(commands(text))
     named = {
         *(f"{kind.capitalize()}/{name}" for kind, name in re.findall(r"\b(deployment)[/ ]([\w-]+)", words)),
@@ -57,7 +57,7 @@ def test_every_named_object_is_one_that_the_chart_creates(more: dict[str, Any]) 
 
 @pytest.mark.parametrize("more", COMBINATIONS)
 def test_each_part_has_next_steps_and_no_template_remains(more: dict[str, Any]) -> None:
-    text = said(more)
+    text = notes_text(more)
     parts = re.split(r"\n(?=CONTROLLER|EXPORTER|METRICS API)", text)
 
     assert all(commands(part) for part in parts[1:])
@@ -67,7 +67,7 @@ def test_each_part_has_next_steps_and_no_template_remains(more: dict[str, Any]) 
 
 
 def test_the_forwarded_port_is_the_exporters() -> None:
-    text, made = said(EXPORTER), render(EXPORTER, **PLACE)
+    text, made = notes_text(EXPORTER), render(EXPORTER, **PLACE)
     (container,) = made["DaemonSet/prod-gpuscaler-exporter"]["spec"]["template"]["spec"]["containers"]
 
     assert [port["containerPort"] for port in container["ports"]] == [9411]
@@ -80,16 +80,16 @@ def test_pages_are_named_if_served_and_why_only_if_it_can_answer() -> None:
         return {port["port"] for port in render({"config": config}, **PLACE)["Service/prod-gpuscaler-controller"]["spec"]["ports"]}
 
     assert 8443 in ports(PAGES)
-    assert "https://prod-gpuscaler-controller.ops.svc:8443/status" in said({"config": PAGES})
-    assert "https://" not in said({})
-    assert "gpuscaler why pod" in said({})
+    assert "https://prod-gpuscaler-controller.ops.svc:8443/status" in notes_text({"config": PAGES})
+    assert "https://" not in notes_text({})
+    assert "gpuscaler why pod" in notes_text({})
     for config in ({"http": {"enabled": False}}, {"pages": {"enabled": False}}):
-        assert "gpuscaler why pod" not in said({"config": config})
-    assert "gpuscaler why pod" in said({"config": {"http": {"enabled": False}, "pages": {"enabled": True}}})
+        assert "gpuscaler why pod" not in notes_text({"config": config})
+    assert "gpuscaler why pod" in notes_text({"config": {"http": {"enabled": False}, "pages": {"enabled": True}}})
 
 
 def test_notes_warn_only_about_settings_that_new_users_omit() -> None:
-    bare = said({})
+    bare = notes_text({})
     assert "names no registry" in bare
     assert "WARNING: config.limits is not set" in bare
     assert "No user has it yet: set controller.readers." in bare
@@ -97,14 +97,14 @@ def test_notes_warn_only_about_settings_that_new_users_omit() -> None:
 
     jane = {"kind": "User", "name": "jane", "apiGroup": "rbac.authorization.k8s.io"}
     config = {"cloud": "aws", "region": None, "pools": None, "aws": {"cluster": "prod", "regions": ["us-east-1"]}, "limits": {"gpus": 8}}
-    complete = said({"config": config, "image": {"repository": "registry.example/gpuscaler"}, "controller": {"readers": [jane]}})
+    complete = notes_text({"config": config, "image": {"repository": "registry.example/gpuscaler"}, "controller": {"readers": [jane]}})
     for words in ("no registry", "WARNING", "No user has it", "simulated"):
         assert words not in complete
 
 
 def test_an_api_that_is_not_requested_is_not_named() -> None:
     only_external = {**ALONE, "metrics": {**METRICS["metrics"], "apis": {"custom": False}}}
-    text = said(only_external)
+    text = notes_text(only_external)
 
     assert "kubectl get apiservices v1beta1.external.metrics.k8s.io\n" in text
     assert "custom.metrics.k8s.io/v1beta2" not in text

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.charts.rendering import CHART, SMALL, Object, call, merged, refusal, render, text
+from tests.charts.rendering import CHART, SMALL, Object, call, merge_values, refusal, render, text
 
 from gpuscaler.cli import exporter as cli
 from gpuscaler.kube.resources import WATCHED
@@ -39,7 +39,9 @@ def rules(more: dict[str, Any] | None = None) -> list[Object]:
 
 def on_aws(more: dict[str, Any]) -> dict[str, Object]:
     """Render the chart with pools from the account."""
-    documents = yaml.safe_load_all(text({"config": merged({"region": "us-east-1", "cloud": "aws", "aws": {"cluster": "prod"}}, more)}))
+    documents = yaml.safe_load_all(
+        text({"config": merge_values({"region": "us-east-1", "cloud": "aws", "aws": {"cluster": "prod"}}, more)})
+    )
     return {f"{obj['kind']}/{obj['metadata']['name']}": obj for obj in documents if obj}
 
 
@@ -209,7 +211,7 @@ def test_cloud_endpoints_are_resolved_without_cluster_dns_and_services_by_the_ap
 
 def test_its_account_is_restricted_to_what_it_writes_if_the_cluster_supports_it() -> None:
     def policies(more: dict[str, Any] | None = None, *words: str) -> set[str]:
-        done = call("template", "gpuscaler", str(CHART), "--namespace", "one", *words, values=merged(SMALL, more or {}))
+        done = call("template", "gpuscaler", str(CHART), "--namespace", "one", *words, values=merge_values(SMALL, more or {}))
         assert done.returncode == 0, done.stderr
         made = [obj for obj in yaml.safe_load_all(done.stdout) if obj]
         bound = {obj["spec"]["policyName"] for obj in made if obj["kind"] == "ValidatingAdmissionPolicyBinding"}
@@ -230,8 +232,8 @@ PEM = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
 
 def test_the_token_of_prometheus_is_sent_only_to_a_verified_server() -> None:
     asked = {"metrics": {"enabled": True, "prometheusUrl": "http://p"}, "serviceMonitor": {"enabled": True}}
-    verified = merged(asked, {"metrics": {"tls": {"secretName": "tls", "caBundle": PEM}}})
-    named = merged(asked, {"networkPolicy": {"apiServers": [MONITORING]}})
+    verified = merge_values(asked, {"metrics": {"tls": {"secretName": "tls", "caBundle": PEM}}})
+    named = merge_values(asked, {"networkPolicy": {"apiServers": [MONITORING]}})
 
     def paths(values: dict[str, Any]) -> list[str]:
         (container,) = render(values)["Deployment/gpuscaler-metrics"]["spec"]["template"]["spec"]["containers"]
@@ -250,7 +252,7 @@ def test_the_token_of_prometheus_is_sent_only_to_a_verified_server() -> None:
     assert "bearerTokenFile" not in open_
     assert paths(named) == ["--authorization-always-allow-paths=/healthz,/readyz,/livez,/metrics"]
     assert "ServiceMonitor/gpuscaler-metrics" not in render(asked)
-    assert paths(verified) == paths(asked) == paths(merged(named, {"serviceMonitor": {"enabled": False}})) == []
+    assert paths(verified) == paths(asked) == paths(merge_values(named, {"serviceMonitor": {"enabled": False}})) == []
 
 
 def test_two_replicas_are_spread_and_at_most_one_is_disrupted() -> None:
@@ -334,8 +336,8 @@ def test_a_dry_run_has_no_permission_to_write() -> None:
 def pools(*steering: Any) -> list[dict[str, Any]]:
     """Return a pool for each value; None means a pool without the key."""
     return [
-        {"name": f"pool-{number}", "types": ["g5.xlarge"], **({} if said is None else {"steering": said})}
-        for number, said in enumerate(steering)
+        {"name": f"pool-{number}", "types": ["g5.xlarge"], **({} if choice is None else {"steering": choice})}
+        for number, choice in enumerate(steering)
     ]
 
 
@@ -396,8 +398,7 @@ def test_its_own_objects_are_written_by_name_and_in_its_own_namespace() -> None:
 
 def test_releases_of_two_namespaces_share_no_object_without_a_namespace() -> None:
     first, second = (
-        {name for name, found in render(namespace=namespace).items() if "namespace" not in found["metadata"]}
-        for namespace in ("one", "other")
+        {name for name, obj in render(namespace=namespace).items() if "namespace" not in obj["metadata"]} for namespace in ("one", "other")
     )
 
     assert first
@@ -500,7 +501,7 @@ def test_authenticated_pages_are_reachable_by_all_or_by_the_given_clients() -> N
 
 
 def exporter(more: dict[str, Any] | None = None) -> Object:
-    spec = render(merged(EXPORTER, more or {}))["DaemonSet/gpuscaler-exporter"]["spec"]["template"]["spec"]
+    spec = render(merge_values(EXPORTER, more or {}))["DaemonSet/gpuscaler-exporter"]["spec"]["template"]["spec"]
     assert isinstance(spec, dict)
     return spec
 
@@ -540,7 +541,7 @@ def test_the_exporter_gets_the_requested_mounts_and_may_write_nowhere() -> None:
 
 
 def test_the_exporter_has_a_token_and_permissions_only_to_query_the_api_server() -> None:
-    silent, asking = render(EXPORTER), render(merged(EXPORTER, {"exporter": {"askApiServer": True}}))
+    silent, asking = render(EXPORTER), render(merge_values(EXPORTER, {"exporter": {"askApiServer": True}}))
     (role,) = [obj for obj in asking.values() if obj["kind"] == "ClusterRole"]
 
     assert [obj for obj in silent.values() if "rules" in obj] == []
@@ -554,7 +555,7 @@ def test_the_exporter_has_a_token_and_permissions_only_to_query_the_api_server()
 
 
 def test_the_exporter_s_labels_take_precedence_over_those_of_the_scrape() -> None:
-    monitor = render(merged(EXPORTER, {"serviceMonitor": {"enabled": True}}))["ServiceMonitor/gpuscaler-exporter"]
+    monitor = render(merge_values(EXPORTER, {"serviceMonitor": {"enabled": True}}))["ServiceMonitor/gpuscaler-exporter"]
 
     assert monitor["spec"]["endpoints"][0]["honorLabels"] is True
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 import pytest
-from tests.charts.rendering import SMALL, Object, merged, objects, render, text
+from tests.charts.rendering import SMALL, Object, merge_values, objects, render, text
 
 from gpuscaler.cli import main
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.charts
 
 def hooks(more: dict[str, Any] | None = None) -> dict[str, Object]:
     """Return the objects of hooks, which are not part of the installation."""
-    every, installed = objects(text(merged(SMALL, more or {}), hooks=True)), render(more)
+    every, installed = objects(text(merge_values(SMALL, more or {}), hooks=True)), render(more)
     assert not [name for name in installed if "helm.sh/hook" in every[name]["metadata"].get("annotations", {})]
     return {name: obj for name, obj in every.items() if name not in installed}
 

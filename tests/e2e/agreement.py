@@ -160,11 +160,11 @@ class _Play:
         """The node, once it has exactly the taints that it was created with."""
         name, due = made["metadata"]["name"], {taint["key"] for taint in made["spec"]["taints"]}
 
-        async def seen() -> bytes | None:
+        async def observed() -> bytes | None:
             there = await self._made.admin.get(NODES, name)
             return there if {taint["key"] for taint in msgspec.json.decode(there)["spec"].get("taints", [])} == due else None
 
-        taken: bytes = await until(f"{name} has the taints {due}", seen)
+        taken: bytes = await until(f"{name} has the taints {due}", observed)
         return taken
 
     async def _compare(self, kind: str, body: Json, nodes: list[Node]) -> None:

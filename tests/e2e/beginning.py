@@ -77,11 +77,11 @@ def _leading(controller: Controller) -> bool:
 async def _remembers(here: Installed, controller: Controller, right: Right) -> None:
     """An order that cannot be saved is never sent, however often saving is tried."""
     await here.named(controller, right)
-    assert not controller.told("ordered")
+    assert not controller.logged("ordered")
     await here.give(right)
 
     async def ordered() -> bool:
-        return bool(controller.told("ordered", pool=SMALL))
+        return bool(controller.logged("ordered", pool=SMALL))
 
     await until("a machine is ordered", ordered)
 
@@ -121,10 +121,10 @@ async def _shows(here: Installed, controller: Controller, right: Right) -> None:
 
 
 async def _placed(here: Installed, space: str) -> None:
-    async def seen() -> bool:
+    async def observed() -> bool:
         return any(pod["spec"].get("nodeName") for pod in await here.stage.pods(space))
 
-    await until(f"the pod of {space} has a node", seen)
+    await until(f"the pod of {space} has a node", observed)
 
 
 async def _clears(here: Installed, controller: Controller, right: Right) -> None:
@@ -138,4 +138,4 @@ async def _clears(here: Installed, controller: Controller, right: Right) -> None
     assert len(await made.nodes(SMALL)) == 1
     await here.give(right)
     await made.empty(SMALL)
-    assert [len(controller.told("ordered", pool=pool)) for pool in (SMALL, OTHER)] == [1, 1]
+    assert [len(controller.logged("ordered", pool=pool)) for pool in (SMALL, OTHER)] == [1, 1]

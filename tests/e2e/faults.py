@@ -45,7 +45,7 @@ class Broken:
 
     def ordered(self, name: str) -> list[Json]:
         """The purchases for a pool, by any controller."""
-        return [line for controller in self.stage.controllers for line in controller.told("ordered", pool=name)]
+        return [line for controller in self.stage.controllers for line in controller.logged("ordered", pool=name)]
 
     def kill(self) -> None:
         """Kill all controllers."""
@@ -74,25 +74,25 @@ class Broken:
     async def _says(self) -> Controller:
         leader = await self.leader()
 
-        async def told() -> bool:
+        async def reported() -> bool:
             leader.check()
             status = await self.stage.state(STATUS) or {"data": {}}
             return all(all(words in text for words in UNREADABLE) for text in (leader.log.read_text(), status["data"].get(KEY, "")))
 
-        await until("the unreadable state is reported", told)
+        await until("the unreadable state is reported", reported)
         return leader
 
     async def leader(self) -> Controller:
         """The running controller that leads."""
 
-        async def seen() -> Controller | None:
+        async def observed() -> Controller | None:
             for controller in self.stage.controllers:
                 messages = [line["message"] for line in controller.lines() if "lead" in line["message"]]
                 if controller.process.poll() is None and messages and messages[-1] == "this process leads":
                     return controller
             return None
 
-        leading: Controller = await until("a controller leads", seen)
+        leading: Controller = await until("a controller leads", observed)
         return leading
 
     async def submit(self, name: str) -> None:
@@ -101,10 +101,10 @@ class Broken:
     async def asked(self, name: str) -> None:
         """Wait until machines are ordered."""
 
-        async def seen() -> bool:
+        async def observed() -> bool:
             return bool(self.ordered(name))
 
-        await until(f"machines for {name} are ordered", seen)
+        await until(f"machines for {name} are ordered", observed)
 
     async def nodes(self, name: str) -> set[str]:
         return {node["metadata"]["name"] for node in await self.stage.nodes(name)}
@@ -208,10 +208,10 @@ async def memory_put_back(broken: Broken, name: str) -> None:
     before = await broken.spoil()
     await broken.waits()
 
-    async def came() -> bool:
+    async def arrived() -> bool:
         return len(await stage.nodes(name)) == PODS
 
-    await until("the machines are nodes", came)
+    await until("the machines are nodes", arrived)
     assert not any(pod["spec"].get("nodeName") for pod in await stage.pods(name))
     assert len(broken.ordered(name)) == 1
     await broken.spoil(before)
@@ -274,7 +274,7 @@ async def two_controllers(broken: Broken, name: str) -> None:
     leader = await broken.leader()
     await broken.submit(name)
     await broken.settles(name)
-    acted = [controller for controller in broken.stage.controllers if controller.told("ordered", "opened", "ending", pool=name)]
+    acted = [controller for controller in broken.stage.controllers if controller.logged("ordered", "opened", "ending", pool=name)]
     assert acted == [leader]
 
 

@@ -17,7 +17,9 @@ TRUSTS: frozenset[Right] = frozenset((verb, "", "configmaps", "extension-apiserv
 def granted(objects: Iterable[Json], account: str) -> set[Right]:
     """All rights that the roles in ``objects`` grant to an account."""
     existing = [obj for obj in objects if obj]
-    bindings = [obj for obj in existing if obj["kind"].endswith("RoleBinding") and account in {who["name"] for who in obj["subjects"]}]
+    bindings = [
+        obj for obj in existing if obj["kind"].endswith("RoleBinding") and account in {subject["name"] for subject in obj["subjects"]}
+    ]
     bound = {(binding["roleRef"]["kind"], binding["roleRef"]["name"]) for binding in bindings}
     return {
         (verb, group, resource, name)

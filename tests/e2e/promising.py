@@ -119,9 +119,9 @@ async def promised(
         await made.namespace("b")
         names = {f"b/p{number}": 3 if number % 2 else 5 for number in range(2 * machines)}
         for key, many in names.items():
-            one = pod(key.partition("/")[2], "b", gpus=many)
-            one["spec"]["priorityClassName"] = "first"
-            await made.create(one, "b")
+            made_pod = pod(key.partition("/")[2], "b", gpus=many)
+            made_pod["spec"]["priorityClassName"] = "first"
+            await made.create(made_pod, "b")
         for number in range(rivals):
             await made.create(pod(f"rival{number}", "b", gpus=gpus), "b")
 

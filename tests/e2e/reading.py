@@ -61,7 +61,7 @@ async def _waits(here: Installed, controller: Controller, right: Right, pool: st
         there = await made.nodes(SPARED)
         await _submit(here, pool)
         await _renewed(here)
-        assert len(controller.told("ordered", pool=pool)) <= (right != PODS)
+        assert len(controller.logged("ordered", pool=pool)) <= (right != PODS)
         assert not any(pod["spec"].get("nodeName") for pod in await made.pods(pool))
         assert [node["metadata"]["uid"] for node in await made.nodes(SPARED)] == [node["metadata"]["uid"] for node in there]
         assert not any(node["spec"].get("taints") for node in await made.nodes(SPARED))
@@ -87,7 +87,7 @@ async def _submit(here: Installed, pool: str) -> None:
     await made.create(deployment("serve", 1, pod_spec(pool)), pool)
 
     async def tried() -> bool:
-        conditions = [told for pod in await made.pods(pool) for told in pod["status"].get("conditions", [])]
+        conditions = [condition for pod in await made.pods(pool) for condition in pod["status"].get("conditions", [])]
         return any(condition["type"] == "PodScheduled" for condition in conditions)
 
     await until(f"the pod of {pool} is tried", tried)
@@ -107,4 +107,4 @@ async def _renewed(here: Installed) -> None:
 
 
 async def _has_one(here: Installed, controller: Controller, pool: str) -> None:
-    assert len(await here.stage.nodes(pool)) == len(controller.told("ordered", pool=pool)) == 1
+    assert len(await here.stage.nodes(pool)) == len(controller.logged("ordered", pool=pool)) == 1

@@ -154,7 +154,7 @@ class Diary:
 
 def _is_healthy(pod: Json) -> bool:
     """Whether a pod is healthy, by the rule of the disruption controller."""
-    ready = any(said["type"] == "Ready" and said["status"] == "True" for said in pod["status"].get("conditions", ()))
+    ready = any(condition["type"] == "Ready" and condition["status"] == "True" for condition in pod["status"].get("conditions", ()))
     return ready and "deletionTimestamp" not in pod["metadata"]
 
 
@@ -229,12 +229,12 @@ class Pair:
         changed = msgspec.json.decode(await admin.merge_patch(POD_DISRUPTION_BUDGETS, "web", body, namespace=self.name))
         generation = changed["metadata"]["generation"]
 
-        async def seen() -> bool:
+        async def observed() -> bool:
             budget = await self.stage.find(POD_DISRUPTION_BUDGETS, "web", self.name)
             status = (budget or {}).get("status", {})
             return bool(status.get("observedGeneration") == generation and status.get("disruptionsAllowed") == count)
 
-        await until(f"the budget of {self.name} allows {count}", seen)
+        await until(f"the budget of {self.name} allows {count}", observed)
 
 
 async def removals(made: Stage) -> tuple[RemovalStatus, ...]:

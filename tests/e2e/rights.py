@@ -43,7 +43,7 @@ class Right(NamedTuple):
         return f"{self.verb} {self.resource}{group}{place}"
 
     @property
-    def said(self) -> str:
+    def denial(self) -> str:
         """The API server's message for a missing right."""
         return f'cannot {self.verb} resource "{self.resource}" in API group "{self.group}"'
 
@@ -66,7 +66,7 @@ def granted() -> list[Right]:
     return sorted({right for role in own for right, _ in parts(role)})
 
 
-def less(role: Json, taken: Collection[Right]) -> Json:
+def without_rights(role: Json, taken: Collection[Right]) -> Json:
     """The role without the rights in ``taken``."""
     return {**role, "rules": [rule for right, rule in parts(role) if right not in taken]}
 
@@ -115,7 +115,7 @@ class Installed:
     async def _apply(self) -> None:
         async with self._lock:
             for role in self.roles:
-                await self.stage.apply(KINDS[role["kind"]], less(role, self.taken))
+                await self.stage.apply(KINDS[role["kind"]], without_rights(role, self.taken))
 
     async def _refused(self, right: Right) -> bool:
         """Whether the API server refuses a right for every object for which the chart grants it."""
@@ -127,22 +127,22 @@ class Installed:
     async def named(self, controller: Controller, right: Right) -> None:
         """Wait until the log or the status reports the missing right."""
         # Quotes are escaped in both.
-        words = right.said.replace('"', "")
+        words = right.denial.replace('"', "")
 
-        async def told() -> bool:
+        async def reported() -> bool:
             status = await self.stage.state("gpuscaler-status") or {}
             return words in f"{controller.log.read_text()}{status}".replace("\\", "").replace('"', "")
 
-        await until(f"{right.said} is reported", told)
+        await until(f"{right.denial} is reported", reported)
 
     async def well(self, *rights: Right) -> None:
         """Wait until the status no longer reports ``rights`` as missing."""
 
-        async def seen() -> bool:
+        async def observed() -> bool:
             status = (await self.stage.state("gpuscaler-status") or {}).get("data", {}).get(KEY, "")
-            return not any(right.said.replace('"', '\\"') in status for right in rights)
+            return not any(right.denial.replace('"', '\\"') in status for right in rights)
 
-        await until("no right is reported missing any more", seen)
+        await until("no right is reported missing any more", observed)
 
 
 async def installed(made: Stage, home: str) -> Installed:
@@ -153,7 +153,7 @@ async def installed(made: Stage, home: str) -> Installed:
 
 
 @dataclass
-class Somebody:
+class LimitedUser:
     """A user with the controller's cluster-wide rights except some, and the user's ``client``."""
 
     stage: Stage
@@ -162,7 +162,7 @@ class Somebody:
 
     async def may(self, taken: Collection[Right] = ()) -> None:
         """Grant all cluster-wide rights except ``taken``."""
-        await self.stage.apply(CLUSTER_ROLES, less({**_whole(), "metadata": {"name": self.name}}, taken))
+        await self.stage.apply(CLUSTER_ROLES, without_rights({**_whole(), "metadata": {"name": self.name}}, taken))
 
 
 def _whole() -> Json:
@@ -172,10 +172,10 @@ def _whole() -> Json:
 
 
 @asynccontextmanager
-async def somebody(made: Stage, name: str, taken: Collection[Right]) -> AsyncIterator[Somebody]:
+async def limited_user(made: Stage, name: str, taken: Collection[Right]) -> AsyncIterator[LimitedUser]:
     access = from_kubeconfig([made.plane.write_kubeconfig(name, pair=made.plane.certificate(name))], environ={})
     async with HttpTransport(access) as transport:
-        somebody = Somebody(made, name, client(transport))
+        somebody = LimitedUser(made, name, client(transport))
         await somebody.may(taken)
         binding = {
             "apiVersion": f"{RBAC}/v1",

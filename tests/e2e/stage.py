@@ -146,7 +146,7 @@ class Controller:
             if line.startswith("{"):
                 yield json.loads(line)
 
-    def told(self, *kinds: str, pool: str = "") -> list[Json]:
+    def logged(self, *kinds: str, pool: str = "") -> list[Json]:
         """The log lines of some kinds, optionally only those of a pool."""
         return [line for line in self.lines() if line.get("kind") in kinds and (not pool or line.get("pool") == pool)]
 
@@ -218,7 +218,7 @@ class Stage:
         """The controller's metrics, by name and labels. Waits for a controller that has just been started."""
         url = f"http://127.0.0.1:{controller.port}/metrics"
 
-        async def told() -> str:
+        async def reported() -> str:
             controller.check()
             try:
                 async with aiohttp.ClientSession() as session, session.get(url) as answer:
@@ -226,7 +226,7 @@ class Stage:
             except aiohttp.ClientConnectorError:
                 return ""
 
-        text: str = await until(f"{url} answers", told)
+        text: str = await until(f"{url} answers", reported)
         rows = (line.rpartition(" ") for line in text.splitlines() if line and not line.startswith("#"))
         return {name: float(value) for name, _, value in rows}
 
@@ -265,12 +265,12 @@ class Stage:
     async def bound(self, namespace: str, count: int) -> dict[str, str]:
         """The node of each pod, by pod name, once ``count`` pods of the namespace run or have finished."""
 
-        async def seen() -> bool:
+        async def observed() -> bool:
             pods = await self.pods(namespace)
             return sum(pod["status"].get("phase") in {"Running", "Succeeded"} for pod in pods) >= count
 
         try:
-            await until(f"{count} pods of {namespace} run", seen)
+            await until(f"{count} pods of {namespace} run", observed)
         except AssertionError as error:
             pods = [(pod["metadata"]["name"], pod["spec"].get("nodeName"), pod["status"]) for pod in await self.pods(namespace)]
             raise AssertionError(f"{error}: {pods}") from None
@@ -279,11 +279,11 @@ class Stage:
     async def done(self, job: str, namespace: str, count: int) -> None:
         """Wait until ``count`` pods of a Job have succeeded. The Job's status counts them, because pods are gone with their machines."""
 
-        async def seen() -> bool:
+        async def observed() -> bool:
             current = await self.find(JOBS, job, namespace)
             return current is not None and current["status"].get("succeeded", 0) == count
 
-        await until(f"Job {namespace}/{job} is done", seen)
+        await until(f"Job {namespace}/{job} is done", observed)
 
     async def create(self, workload: Json, namespace: str) -> None:
         resource = {"Pod": PODS, **WORKLOADS}[workload["kind"]]
@@ -295,11 +295,11 @@ class Stage:
     async def empty(self, pool: str) -> None:
         """Wait until no node of the pool is left."""
 
-        async def seen() -> bool:
+        async def observed() -> bool:
             return not await self.nodes(pool)
 
         try:
-            await until(f"pool {pool} is empty", seen)
+            await until(f"pool {pool} is empty", observed)
         except AssertionError as error:
             nodes = [(node["metadata"]["name"], node["spec"].get("taints")) for node in await self.nodes(pool)]
             raise AssertionError(f"{error}: {nodes}") from None

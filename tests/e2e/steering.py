@@ -276,10 +276,10 @@ def _bindings(made: Stage, tally: Tally) -> set[str]:
 async def _play(made: Stage, tally: Tally, pool: str, dice: Random, *, within: float) -> None:
     await made.namespace(pool)
     pods, claims = workload(dice, pool)
-    for one in claims:
-        await made.admin.create(PERSISTENT_VOLUME_CLAIMS, one, namespace=pool)
-    for one in pods:
-        await made.create(one, pool)
+    for manifest in claims:
+        await made.admin.create(PERSISTENT_VOLUME_CLAIMS, manifest, namespace=pool)
+    for manifest in pods:
+        await made.create(manifest, pool)
     for number in range(dice.randint(0, UNRELATED)):
         await asyncio.sleep(dice.uniform(0, 4))
         # An unrelated pod may run anywhere, but must not take the room of the pods that machines are bought for.
@@ -296,8 +296,8 @@ async def _play(made: Stage, tally: Tally, pool: str, dice: Random, *, within: f
     there = [pod for pod in await made.pods(pool) if pod["metadata"]["name"] in names]
     tally.planned += len(names)
     tally.bound += sum(bool(pod["spec"].get("nodeName")) for pod in there)
-    opened = [line["at"] for controller in made.controllers for line in controller.told("opened", pool=pool)]
-    ordered = [line for controller in made.controllers for line in controller.told("ordered", pool=pool)]
+    opened = [line["at"] for controller in made.controllers for line in controller.logged("opened", pool=pool)]
+    ordered = [line for controller in made.controllers for line in controller.logged("ordered", pool=pool)]
     late = [line for line in ordered if line["at"] > min(opened, default=float("inf"))]
     left = {f"{pool}/{pod['metadata']['name']}" for pod in pods if pod["spec"].get("volumes")}
     again = sum(set(line["pods"]) <= left for line in late)

@@ -91,15 +91,15 @@ async def _play() -> Seen:
             await _in_force(account)
             log = await _scales(made)
             acts = await _acts(made, account)
-            nodes = {name: await _said(account.merge_patch(NODES, "theirs", patch)) for name, patch in ON_NODES.items()}
+            nodes = {name: await _error_text(account.merge_patch(NODES, "theirs", patch)) for name, patch in ON_NODES.items()}
             pods = {
-                name: await _said(account.merge_patch(PODS, "waits", patch, namespace=WORK, subresource="status"))
+                name: await _error_text(account.merge_patch(PODS, "waits", patch, namespace=WORK, subresource="status"))
                 for name, patch in ON_PODS.items()
             }
-            others = {name: await _said(act()) for name, act in _elsewhere(account).items()}
-            admitted = {name: await _said(act()) for name, act in _own(account).items()}
-            by_admin = await _said(made.admin.merge_patch(NODES, "theirs", ON_NODES["unschedulable"]))
-            nodes |= {name: await _said(account.merge_patch(NODES, "theirs", patch)) for name, patch in ON_CORDONED.items()}
+            others = {name: await _error_text(act()) for name, act in _elsewhere(account).items()}
+            admitted = {name: await _error_text(act()) for name, act in _own_writes(account).items()}
+            by_admin = await _error_text(made.admin.merge_patch(NODES, "theirs", ON_NODES["unschedulable"]))
+            nodes |= {name: await _error_text(account.merge_patch(NODES, "theirs", patch)) for name, patch in ON_CORDONED.items()}
         return Seen(acts, nodes, pods, others, admitted, by_admin, log)
 
 
@@ -140,7 +140,7 @@ async def _account(made: Stage) -> AsyncIterator[Client]:
         yield client(transport)
 
 
-async def _said(call: Awaitable[Any]) -> str:
+async def _error_text(call: Awaitable[Any]) -> str:
     try:
         await call
     except ApiError as error:
@@ -220,7 +220,7 @@ def _elsewhere(account: Client) -> dict[str, Callable[[], Awaitable[Any]]]:
     }
 
 
-def _own(account: Client) -> dict[str, Callable[[], Awaitable[Any]]]:
+def _own_writes(account: Client) -> dict[str, Callable[[], Awaitable[Any]]]:
     return {
         "a node of its own": lambda: account.create(NODES, _node(f"{PLAYED}x")),
         "the Lease of a kubelet of its own": lambda: account.create(
@@ -255,7 +255,7 @@ def test_no_other_change_of_a_pod_is_admitted(seen: Seen, what: str) -> None:
 
 
 def test_other_objects_are_refused_though_rbac_allows_any_name(seen: Seen) -> None:
-    assert {name: DENIED in said for name, said in seen.others.items()} == dict.fromkeys(seen.others, True), seen.others
+    assert {name: DENIED in message for name, message in seen.others.items()} == dict.fromkeys(seen.others, True), seen.others
 
 
 def test_the_policies_do_not_apply_to_other_users(seen: Seen) -> None:

@@ -79,12 +79,12 @@ async def _refused() -> None:
 
         async def ordered() -> bool:
             controller.check()
-            return bool(controller.told("ordered"))
+            return bool(controller.logged("ordered"))
 
         await until("machines are ordered", ordered)
         refused = await _rejected(made)
         await made.bound("w", PODS_OF_ALL)
-        assert sum(order["pod_count"] for order in controller.told("ordered")) == PODS_OF_ALL
+        assert sum(order["pod_count"] for order in controller.logged("ordered")) == PODS_OF_ALL
         assert len(await made.nodes("w")) == PODS_OF_ALL
         await made.scale("Deployment", "serve", "w", 0)
         await made.empty("w")

@@ -96,7 +96,7 @@ async def _attached(made: Stage, attacher: Attacher, node: str) -> str:
     The attach-detach controller ignores pods of nodes that it does not manage yet, and checks again when such a pod changes.
     """
 
-    async def seen() -> str:
+    async def observed() -> str:
         attachments = await attacher.attachments(node)
         if not attachments:
             for pending in [pod for pod in await made.pods(NAME) if pod["spec"].get("volumes")]:
@@ -104,7 +104,7 @@ async def _attached(made: Stage, attacher: Attacher, node: str) -> str:
                 await made.admin.merge_patch(PODS, pending["metadata"]["name"], body, namespace=NAME)
         return next((volume_of(attachment) for attachment in attachments if attachment.get("status", {}).get("attached")), "")
 
-    volume: str = await until(f"a disk is attached to {node}", seen)
+    volume: str = await until(f"a disk is attached to {node}", observed)
     return volume
 
 
@@ -124,10 +124,10 @@ async def _drained(made: Stage, ends: Ends, leaves: str, stays: str) -> None:
 async def _held(made: Stage, ends: Ends, node: str, volume: str) -> None:
     """Kubernetes wants the disk detached. The machine stays, and the status reports what it waits for."""
 
-    async def told() -> bool:
+    async def reported() -> bool:
         return [(removal.step, removal.held) for removal in await removals(made) if removal.node == node] == [(DETACHING, still(volume))]
 
-    await until(f"the removal of {node} waits for its disk", told)
+    await until(f"the removal of {node} waits for its disk", reported)
 
     async def wanted() -> bool:
         return ["deletionTimestamp" in attachment["metadata"] for attachment in await ends.attacher.attachments(node)] == [True]
@@ -147,10 +147,10 @@ async def _announced(made: Stage, node: str, volume: str) -> None:
 
 
 async def _gone(made: Stage, node: str) -> None:
-    async def gone() -> bool:
+    async def is_gone() -> bool:
         return await made.find(NODES, node) is None
 
-    await until(f"{node} is gone", gone)
+    await until(f"{node} is gone", is_gone)
 
 
 async def _bounded(made: Stage, ends: Ends, clocks: Sleeping, node: str) -> None:

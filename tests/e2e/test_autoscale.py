@@ -94,7 +94,7 @@ async def start(made: Stage) -> "subprocess.Popen[bytes]":
     assert rendered is not None
     settings.write_text(rendered["data"]["settings.yaml"])
     words = [sys.executable, "-m", "gpuscaler", "metrics", f"--settings={settings}", "--source=exporters", "--secure-port=0"]
-    words += [f"--{who}-kubeconfig={kubeconfig}" for who in ("lister", "authentication", "authorization")]
+    words += [f"--{flag}-kubeconfig={kubeconfig}" for flag in ("lister", "authentication", "authorization")]
 
     def begun() -> "subprocess.Popen[bytes]":
         with (made.folder / "metrics.log").open("ab") as out:
@@ -118,7 +118,7 @@ async def _by_annotation(made: Stage, seen: Seen) -> None:
     async def scaler(name: str) -> Json | None:
         return await made.find(AUTOSCALERS, name, WORK)
 
-    async def gone(name: str) -> bool:
+    async def is_gone(name: str) -> bool:
         return await scaler(name) is None
 
     theirs = {
@@ -140,25 +140,25 @@ async def _by_annotation(made: Stage, seen: Seen) -> None:
 
     seen.changed = await until("it follows the annotation", changed)
     await annotate(made, "serve", None)
-    await until("it is deleted with the annotation", lambda: gone("serve-gpuscaler"))
+    await until("it is deleted with the annotation", lambda: is_gone("serve-gpuscaler"))
     seen.ended = True
     await annotate(made, "serve", TWICE)
     await workload(made, "short", "profile=batch,max=4")
     await until("another autoscaler is created", lambda: scaler("short-gpuscaler"))
     await made.admin.delete(DEPLOYMENTS, "short", namespace=WORK, propagation="Background")
-    await until("it is deleted with its workload", lambda: gone("short-gpuscaler"))
+    await until("it is deleted with its workload", lambda: is_gone("short-gpuscaler"))
     seen.collected = True
     seen.kept = await scaler("mine") or {}
     seen.lease = await made.find(LEASES, "gpuscaler-autoscale", NAMESPACE) or {}
 
-    async def told() -> list[tuple[str, str]] | None:
+    async def reported() -> list[tuple[str, str]] | None:
         autoscale_events = [event for event in await made.listed(EVENTS, WORK) if "Autoscale" in event["reason"]]
         seen.failures = [event["note"] for event in autoscale_events if event["reason"] == "AutoscaleFailed"]
         events = [(event["reason"], event["regarding"]["name"]) for event in autoscale_events]
         wanted = {("AutoscaleEnded", "serve"), ("AutoscaleTaken", "taken"), ("AutoscaleFailed", "asleep")}
         return events if wanted <= set(events) else None
 
-    seen.events = await until("Events report what happened", told)
+    seen.events = await until("Events report what happened", reported)
 
     async def counted() -> bool:
         listed = [

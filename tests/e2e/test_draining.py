@@ -56,20 +56,20 @@ async def _play() -> Outcomes:
     return outcomes
 
 
-def _told(outcomes: Outcomes, test: str) -> None:
+def _raise_failure(outcomes: Outcomes, test: str) -> None:
     failure = outcomes[test]
     if failure is not None:
         raise failure
 
 
 def test_a_real_api_server_accepts_and_refuses_the_writes_of_a_drain_as_expected(outcomes: Outcomes) -> None:
-    _told(outcomes, "acts")
+    _raise_failure(outcomes, "acts")
 
 
 def test_pods_of_a_budget_move_one_by_one_and_a_drain_that_cannot_finish_is_undone_and_reported(
     outcomes: Outcomes,
 ) -> None:
-    _told(outcomes, "moves")
+    _raise_failure(outcomes, "moves")
 
 
 async def _acts(made: Stage) -> None:
@@ -122,14 +122,14 @@ async def _scaled_away(diary: Diary) -> frozenset[str]:
 async def _moved(made: Stage, pair: Pair, noting: Noting) -> None:
     """All pods moved to the other machine, one after the other, and nothing is left of the first machine."""
 
-    async def gone() -> bool:
+    async def is_gone() -> bool:
         return await made.find(NODES, pair.leaves) is None
 
-    await until("the machine is gone", gone)
+    await until("the machine is gone", is_gone)
     pods = {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in await made.pods(pair.name)}
     assert set(pods.values()) == {pair.stays}
     assert len(pods) == REPLICAS + 1
-    assert _ours(*await made.nodes(pair.name)) == []
+    assert _removal_marks(*await made.nodes(pair.name)) == []
     tried: dict[str, list[tuple[float, int]]] = {}
     for pod, at, status in noting.evictions:
         if pod.startswith(f"{pair.name}/"):
@@ -147,31 +147,31 @@ async def _moved(made: Stage, pair: Pair, noting: Noting) -> None:
 async def _held(made: Stage, pair: Pair) -> None:
     """While the drain is tried, the status names the pod that holds it up, and the reason."""
 
-    async def told() -> bool:
+    async def reported() -> bool:
         removal_nows = [removal for removal in await removals(made) if removal.node == pair.leaves]
         return any("disruption budget" in removal.held for removal in removal_nows)
 
-    await until("the status reports what holds up the drain", told)
+    await until("the status reports what holds up the drain", reported)
     (removal,) = [removal for removal in await removals(made) if removal.node == pair.leaves]
     assert removal.step == "draining"
     assert f"pod {pair.name}/web-" in removal.held
     assert f"it costs ${removal.dollars_per_hour:.2f} an hour" in removal.held
     (node,) = [node for node in await made.nodes(pair.name) if node["metadata"]["name"] == pair.leaves]
-    assert _ours(node) == [LEAVING_TAINT, EXCLUDE_LABEL]
+    assert _removal_marks(node) == [LEAVING_TAINT, EXCLUDE_LABEL]
 
 
 async def _kept(made: Stage, pair: Pair) -> None:
     """The drain is undone. The status and an Event name the pod that kept the node, and the status names the node's price."""
 
     async def opened() -> bool:
-        return _ours(*await made.nodes(pair.name)) == []
+        return _removal_marks(*await made.nodes(pair.name)) == []
 
     await until("the node is open again", opened)
 
-    async def told() -> bool:
+    async def reported() -> bool:
         return any(removal.step == GIVEN_UP for removal in await removals(made))
 
-    await until("the status reports that the drain was given up", told)
+    await until("the status reports that the drain was given up", reported)
     (removal,) = [removal for removal in await removals(made) if removal.node == pair.leaves]
     assert (removal.pool, removal.dollars_per_hour) == (pair.name, PRICE)
     why = f"could not be drained within {DRAIN_SECONDS:g} s: pod {pair.name}/web-"
@@ -190,7 +190,7 @@ async def _kept(made: Stage, pair: Pair) -> None:
     assert sorted(where.values()) == sorted([pair.leaves] * REPLICAS + [pair.stays])
 
 
-def _ours(*nodes: Json) -> list[str]:
+def _removal_marks(*nodes: Json) -> list[str]:
     """The marks of a removal on nodes: our taint, and the label for load balancers."""
     taints = [taint["key"] for node in nodes for taint in node["spec"].get("taints", ()) if taint["key"] == LEAVING_TAINT]
     return [*taints, *(EXCLUDE_LABEL for node in nodes if EXCLUDE_LABEL in node["metadata"]["labels"])]
@@ -213,25 +213,27 @@ async def _nodes(made: Stage, actor: ClusterWriter) -> None:
 async def _pods(made: Stage, actor: ClusterWriter, uids: dict[str, str]) -> None:
     assert await _done(actor, Checkpoint(f"{SPACE}/saves", uids["saves"], NODE, AT, 60.0)) == ""
     assert await _done(actor, Checkpoint(f"{SPACE}/saves", "another", NODE, AT, 60.0)) != ""
-    asked = decode_object(await _found(made, "saves"), Interner())
+    asked = decode_object(await _find_pod(made, "saves"), Interner())
     assert isinstance(asked, Pod)
     assert (asked.checkpoint_requested, asked.node_name) == (AT, NODE)
 
     assert await _done(actor, Evict(f"{SPACE}/free", "another", NODE)) == ""
-    assert "deletionTimestamp" not in (await _found(made, "free"))["metadata"], "a pod with another UID is not evicted"
+    assert "deletionTimestamp" not in (await _find_pod(made, "free"))["metadata"], "a pod with another UID is not evicted"
     assert await _done(actor, Evict(f"{SPACE}/free", uids["free"], NODE)) == ""
-    assert (await _found(made, "free"))["metadata"]["deletionGracePeriodSeconds"] == 30
+    assert (await _find_pod(made, "free"))["metadata"]["deletionGracePeriodSeconds"] == 30
     assert await _done(actor, Evict(f"{SPACE}/free", uids["free"], NODE, 7)) == ""
-    assert (await _found(made, "free"))["metadata"]["deletionGracePeriodSeconds"] == 7, "a terminating pod can get a shorter grace period"
+    assert (await _find_pod(made, "free"))["metadata"]["deletionGracePeriodSeconds"] == 7, (
+        "a terminating pod can get a shorter grace period"
+    )
 
     for name in ("kept", "twice"):
         outcome = await _outcome(actor, Evict(f"{SPACE}/{name}", uids[name], NODE))
         assert outcome.budget, outcome
         assert "budget" in outcome.detail.lower()
     assert await _done(actor, Delete(f"{SPACE}/kept", "another", NODE, 9)) == ""
-    assert "deletionTimestamp" not in (await _found(made, "kept"))["metadata"]
+    assert "deletionTimestamp" not in (await _find_pod(made, "kept"))["metadata"]
     assert await _done(actor, Delete(f"{SPACE}/kept", uids["kept"], NODE, 9)) == ""
-    assert (await _found(made, "kept"))["metadata"]["deletionGracePeriodSeconds"] == 9
+    assert (await _find_pod(made, "kept"))["metadata"]["deletionGracePeriodSeconds"] == 9
 
 
 async def _end(made: Stage, actor: ClusterWriter) -> None:
@@ -267,10 +269,10 @@ async def _budget(made: Stage, name: str, app: str) -> None:
     """Create a budget that allows no disruption, and wait until the disruption controller has processed it."""
     await made.admin.create(POD_DISRUPTION_BUDGETS, objects.budget(name, app, minAvailable=1), namespace=SPACE)
 
-    async def seen() -> Any:
+    async def observed() -> Any:
         return ((await made.find(POD_DISRUPTION_BUDGETS, name, SPACE)) or {}).get("status", {}).get("currentHealthy")
 
-    await until(f"budget {name} is processed", seen)
+    await until(f"budget {name} is processed", observed)
 
 
 async def _node(made: Stage) -> dict[str, Any]:
@@ -279,7 +281,7 @@ async def _node(made: Stage) -> dict[str, Any]:
     return node
 
 
-async def _found(made: Stage, name: str) -> dict[str, Any]:
+async def _find_pod(made: Stage, name: str) -> dict[str, Any]:
     pod = await made.find(PODS, name, SPACE)
     assert pod is not None
     return pod

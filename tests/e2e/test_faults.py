@@ -23,7 +23,7 @@ def outcomes() -> Outcomes:
 
 
 async def _play() -> Outcomes:
-    names = {told: f"f{number}" for number, told in enumerate(FAULTS)}
+    names = {fault: f"f{number}" for number, fault in enumerate(FAULTS)}
 
     def ours(node: Node) -> bool:
         return node.labels.get(POOL_LABEL) != names[AHEAD]
@@ -37,20 +37,20 @@ async def _play() -> Outcomes:
         for _ in range(SEVERAL):
             broken.start()
         await broken.leader()
-        for told, play in FAULTS.items():
-            await made.namespace(names[told])
+        for fault, play in FAULTS.items():
+            await made.namespace(names[fault])
             began = time.monotonic()
             try:
-                await play(broken, names[told])
-                outcomes[told] = None
+                await play(broken, names[fault])
+                outcomes[fault] = None
             except Exception as error:  # noqa: BLE001 - the test with this parameter raises it
-                outcomes[told] = error
-            print(f"{time.monotonic() - began:5.1f} s: {told}")
+                outcomes[fault] = error
+            print(f"{time.monotonic() - began:5.1f} s: {fault}")
     return outcomes
 
 
-@pytest.mark.parametrize("told", FAULTS)
-def test_pods_run_and_machines_go_when(outcomes: Outcomes, told: str) -> None:
-    failure = outcomes[told]
+@pytest.mark.parametrize("fault", FAULTS)
+def test_pods_run_and_machines_go_when(outcomes: Outcomes, fault: str) -> None:
+    failure = outcomes[fault]
     if failure is not None:
         raise failure

@@ -43,7 +43,7 @@ LOOKING_ON = "looking-on"
 class Seen:
     """The result of an installation: kubectl's output, the nodes of its pods, and each account's requests with their answers."""
 
-    said: str
+    applied: str
     again: str
     warned: str
     nodes: frozenset[str]
@@ -67,19 +67,19 @@ async def _play() -> Seen:
         for name, labels in NODE_LABELS.items():
             await made.admin.create(NODES, _node(name, labels))
         await until("all nodes are open", lambda: _open(made))
-        said, warned = await _apply(made)
+        message, warned = await _apply(made)
         again, _ = await _apply(made)
         await until("both copies are ready", lambda: _ready(made))
         nodes = frozenset(pod["spec"]["nodeName"] for pod in await made.pods(NAMESPACE))
         with kubelet() as fake:
-            objects = await _look_on(made, values(fake))
+            objects = await _install_observer(made, values(fake))
             (measures,) = (obj for obj in objects if obj["kind"] == "DaemonSet")
             with _run(made, *await _dry(made)) as dry:
                 page = await export(made, measures, fake, "gpu")
                 await _work(made)
         await _in_pages(made)
         looked, exported = (asked(made, account, LOOKING_ON) for account in (ACCOUNT, EXPORTER))
-        return Seen(said, again, warned, nodes, asked(made, ACCOUNT, NAMESPACE), looked, dry.read_text(), exported, page, objects)
+        return Seen(message, again, warned, nodes, asked(made, ACCOUNT, NAMESPACE), looked, dry.read_text(), exported, page, objects)
 
 
 async def _apply(made: Stage, manifest: str = MANIFEST.read_text()) -> tuple[str, str]:
@@ -90,7 +90,7 @@ async def _apply(made: Stage, manifest: str = MANIFEST.read_text()) -> tuple[str
     return done.stdout, done.stderr
 
 
-async def _look_on(made: Stage, more: Json) -> list[Json]:
+async def _install_observer(made: Stage, more: Json) -> list[Json]:
     """Install the chart for a dry run, with the values ``more``; returns the objects."""
     await made.namespace(LOOKING_ON)
     manifest = text({**SMALL, "controller": {"dryRun": True}, **more}, namespace=LOOKING_ON)
@@ -176,7 +176,7 @@ async def _work(made: Stage) -> None:
             pod["spec"].get("nodeName") not in {None, spot} and pod["status"]["phase"] == "Running" for pod in await made.pods("work")
         )
 
-    telling = asyncio.create_task(_tell_again(made))
+    telling = asyncio.create_task(_repeat_event(made))
     await until("the pod runs on another machine", moved)
     await made.scale("Deployment", name, "work", 0)
     await made.empty("spot")
@@ -184,12 +184,12 @@ async def _work(made: Stage) -> None:
     assert await controller.end() == 0
 
 
-async def _tell_again(made: Stage) -> None:
+async def _repeat_event(made: Stage) -> None:
     """Make the controller repeat an Event about a pod, with others in between, until the Event's count is raised a minute later."""
     gang = {"gpuscaler.io/gang": "two", "gpuscaler.io/gang-size": "2"}
     await made.create(pod("half", "other", annotations=gang), "work")
 
-    async def told() -> bool:
+    async def reported() -> bool:
         return any("1 of 2 members exist" in event.get("note", "") for event in await made.listed(EVENTS, "work"))
 
     async def counted() -> bool:
@@ -202,7 +202,7 @@ async def _tell_again(made: Stage) -> None:
                 # This is longer than planning takes. Several repetitions become one Event.
                 await asyncio.sleep(5)
 
-    await until("an Event reports that a member is missing", told)
+    await until("an Event reports that a member is missing", reported)
     changing = asyncio.create_task(change())
     try:
         await until("the count of an Event is raised", counted)
@@ -236,8 +236,8 @@ def _run_file(made: Stage, series: Path) -> Path:
 
 
 def test_the_api_server_accepts_every_object_strictly_without_a_warning(seen: Seen) -> None:
-    assert len(seen.said.splitlines()) == len(OBJECTS)
-    assert seen.again.splitlines() == seen.said.splitlines()
+    assert len(seen.applied.splitlines()) == len(OBJECTS)
+    assert seen.again.splitlines() == seen.applied.splitlines()
     assert "Warning" not in seen.warned
 
 

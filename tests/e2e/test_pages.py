@@ -111,8 +111,8 @@ async def _cluster(made: Stage, kubelet: int) -> None:
         "spec": {"nodeName": NODE, "containers": [{"name": "controller", "image": "gpuscaler:1"}]},
     }
     await made.admin.create(PODS, leader, namespace=NAMESPACE)
-    told = Status(time.time(), Process("one", "0", LEADER, NAMESPACE, PORT, "127.0.0.1"))
-    await made.admin.create(CONFIG_MAPS, status_config_map(told, NAMESPACE), namespace=NAMESPACE)
+    status_now = Status(time.time(), Process("one", "0", LEADER, NAMESPACE, PORT, "127.0.0.1"))
+    await made.admin.create(CONFIG_MAPS, status_config_map(status_now, NAMESPACE), namespace=NAMESPACE)
 
 
 async def _user(made: Stage, name: str, role: str, rules: list[Json] | None = None) -> Path:

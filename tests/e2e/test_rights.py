@@ -16,7 +16,7 @@ import structlog
 from tests.e2e.beginning import BEGINS, begins
 from tests.e2e.objects import deployment, pod, pod_spec
 from tests.e2e.reading import reads
-from tests.e2e.rights import ELSEWHERE, NODE_LEASES, QUICK, Installed, Outcomes, Right, granted, installed, keep, somebody
+from tests.e2e.rights import ELSEWHERE, NODE_LEASES, QUICK, Installed, Outcomes, Right, granted, installed, keep, limited_user
 from tests.e2e.stage import CLOUD, Controller, Stage, stage, until
 
 from gpuscaler.control.loop.cluster_writes import ClusterWriter
@@ -60,7 +60,7 @@ def outcomes() -> Outcomes:
 
 
 async def _play() -> Outcomes:
-    found: Outcomes = {}
+    outcomes_by_right: Outcomes = {}
 
     def ours(node: Node) -> bool:
         return not naming_in(BEGINS).is_ours(node.provider_id)
@@ -68,32 +68,32 @@ async def _play() -> Outcomes:
     with structlog.testing.capture_logs() as logs:
         async with stage("rights") as made, made.kubelets(ours):
             await asyncio.gather(
-                _reading(made, found),
-                _buys(made, found, OPENS, *OPENING),
-                _buys(made, found, WRITES_DOWN, *WRITING),
-                _removes(made, found),
-                _plays(made, found),
-                begins(made, found),
-                _alone(made, found, logs),
+                _reading(made, outcomes_by_right),
+                _buys(made, outcomes_by_right, OPENS, *OPENING),
+                _buys(made, outcomes_by_right, WRITES_DOWN, *WRITING),
+                _removes(made, outcomes_by_right),
+                _plays(made, outcomes_by_right),
+                begins(made, outcomes_by_right),
+                _alone(made, outcomes_by_right, logs),
             )
-    return found
+    return outcomes_by_right
 
 
 # Reading
 
 
-async def _reading(made: Stage, found: Outcomes) -> None:
+async def _reading(made: Stage, outcomes: Outcomes) -> None:
     # One after the other: everything that a controller receives passes through this process, which is busy enough.
-    await _all_reads(made, found)
-    await reads(made, found)
+    await _all_reads(made, outcomes)
+    await reads(made, outcomes)
 
 
-async def _all_reads(made: Stage, found: Outcomes) -> None:
+async def _all_reads(made: Stage, outcomes: Outcomes) -> None:
     slots = asyncio.Semaphore(ABREAST)
 
     async def read(number: int, right: Right, resource: Resource) -> None:
         async with slots:
-            await keep(found, [right], _reads(made, f"reader-{number}", right, resource))
+            await keep(outcomes, [right], _reads(made, f"reader-{number}", right, resource))
 
     reads = [(Right(verb, resource.plural, resource.group), resource) for resource in WATCHED for verb in ("list", "watch")]
     await asyncio.gather(*(read(number, *right) for number, right in enumerate(reads)))
@@ -101,18 +101,18 @@ async def _all_reads(made: Stage, found: Outcomes) -> None:
 
 async def _reads(made: Stage, name: str, right: Right, resource: Resource) -> None:
     """Take a picture of this resource and of another one, as a user with every right except the one to read this resource."""
-    async with somebody(made, name, [right]) as reader:
+    async with limited_user(made, name, [right]) as reader:
         other = next(item for item in (NAMESPACES, *WATCHED) if item.label != resource.label)
         picture = Picture(reader.client, clock=asyncio.get_running_loop().time, random=Random(1), resources=(resource, other))
         async with _living(picture.run()):
             mine, others = picture.reflectors
 
-            async def told() -> bool:
+            async def reported() -> bool:
                 # If the server streams lists, the right to list is never needed.
-                named = any(right.said in trouble for trouble in picture.troubles)
+                named = any(right.denial in trouble for trouble in picture.troubles)
                 return others.synced and (named or (right.verb == "list" and mine.synced))
 
-            await until("the missing right is named, or not needed", told)
+            await until("the missing right is named, or not needed", reported)
             assert not others.trouble
             await reader.may()
 
@@ -136,14 +136,14 @@ async def _living(life: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 # Two that buy
 
 
-async def _buys(made: Stage, found: Outcomes, home: str, *cases: tuple[Right, bool]) -> None:
+async def _buys(made: Stage, outcomes: Outcomes, home: str, *cases: tuple[Right, bool]) -> None:
     here = await installed(made, home)
     pools = {right: f"{home}-{number}" for number, (right, _) in enumerate(cases)}
     steering = {right: {"steering": "nominate"} if right == NAMING else {} for right in pools}
-    told = [{"name": pool, "types": ["g4dn.xlarge"], **steering[right]} for right, pool in pools.items()]
-    controller = here.stage.start(here.stage.run_file(home, told, **QUICK), await here.stage.kubeconfig(), name=home)
+    pool_settings = [{"name": pool, "types": ["g4dn.xlarge"], **steering[right]} for right, pool in pools.items()]
+    controller = here.stage.start(here.stage.run_file(home, pool_settings, **QUICK), await here.stage.kubeconfig(), name=home)
     for right, buys in cases:
-        await keep(found, [right], _writes(here, controller, pool=pools[right], right=right, buys=buys))
+        await keep(outcomes, [right], _writes(here, controller, pool=pools[right], right=right, buys=buys))
     controller.check()
 
 
@@ -152,7 +152,7 @@ async def _writes(here: Installed, controller: Controller, *, pool: str, right: 
     await made.namespace(pool)
 
     async def ordered() -> bool:
-        return bool(controller.told("ordered", pool=pool))
+        return bool(controller.logged("ordered", pool=pool))
 
     async with here.without(right):
         await made.create(deployment("serve", 1, pod_spec(pool)), pool)
@@ -162,7 +162,7 @@ async def _writes(here: Installed, controller: Controller, *, pool: str, right: 
         else:
             assert not await ordered()
     await made.bound(pool, 1)
-    assert len(controller.told("ordered", pool=pool)) == 1
+    assert len(controller.logged("ordered", pool=pool)) == 1
     await made.scale("Deployment", "serve", pool, 0)
     await made.empty(pool)
 
@@ -170,13 +170,13 @@ async def _writes(here: Installed, controller: Controller, *, pool: str, right: 
 # One that simulates its nodes
 
 
-async def _plays(made: Stage, found: Outcomes) -> None:
+async def _plays(made: Stage, outcomes: Outcomes) -> None:
     here = await installed(made, PLAYS)
     await here.take(PLUGINS, BEGINNING, RENEWING)
     cloud = {**CLOUD, "kubelet": True}
     run_file = here.stage.run_file(PLAYS, [{"name": PLAYS, "types": ["g4dn.xlarge"]}], cloud=cloud, **QUICK)
     controller = here.stage.start(run_file, await here.stage.kubeconfig(), name=PLAYS)
-    await keep(found, [PLUGINS, BEGINNING, RENEWING], _is_played(here, controller))
+    await keep(outcomes, [PLUGINS, BEGINNING, RENEWING], _is_played(here, controller))
     controller.check()
 
 
@@ -189,22 +189,22 @@ async def _is_played(here: Installed, controller: Controller) -> None:
     await here.named(controller, RENEWING)
     await here.give(RENEWING)
     await here.stage.bound(PLAYS, 1)
-    assert len(controller.told("ordered", pool=PLAYS)) == 1
+    assert len(controller.logged("ordered", pool=PLAYS)) == 1
 
 
 # One that removes
 
 
-async def _removes(made: Stage, found: Outcomes) -> None:
+async def _removes(made: Stage, outcomes: Outcomes) -> None:
     here = await installed(made, REMOVES)
     await here.take(*LOOKS)
     pools = [{"name": DRAINED, "types": ["g4dn.12xlarge"]}, *({"name": name, "types": ["g4dn.xlarge"]} for name in (BESIDE, MARKED))]
     controller = here.stage.start(here.stage.run_file(REMOVES, pools, **QUICK), await here.stage.kubeconfig(), name=REMOVES)
     await asyncio.gather(
-        keep(found, LOOKS, _looks(here, controller)),
-        keep(found, [EVICTING], _evicts(here, controller)),
+        keep(outcomes, LOOKS, _looks(here, controller)),
+        keep(outcomes, [EVICTING], _evicts(here, controller)),
     )
-    await keep(found, [MARKING], _marks(here, controller))
+    await keep(outcomes, [MARKING], _marks(here, controller))
     controller.check()
 
 
@@ -242,7 +242,7 @@ async def _evicts(here: Installed, controller: Controller) -> None:
 
     await until("one of the machines is gone", emptied)
     assert set((await made.bound(DRAINED, 2)).values()) == {node["metadata"]["name"] for node in await made.nodes(DRAINED)}
-    assert len(controller.told("ordered", pool=DRAINED)) == 2
+    assert len(controller.logged("ordered", pool=DRAINED)) == 2
 
 
 async def _marks(here: Installed, controller: Controller) -> None:
@@ -263,7 +263,7 @@ async def _marks(here: Installed, controller: Controller) -> None:
         await made.scale("Deployment", "serve", BESIDE, 2)
 
         async def ordered() -> bool:
-            return len(controller.told("ordered", pool=BESIDE)) == 2
+            return len(controller.logged("ordered", pool=BESIDE)) == 2
 
         await until("another machine is ordered", ordered)
         (node,) = await made.nodes(MARKED)
@@ -275,21 +275,21 @@ async def _marks(here: Installed, controller: Controller) -> None:
 # Parts that are rarely reached, tested alone
 
 
-async def _alone(made: Stage, found: Outcomes, logs: list[Any]) -> None:
-    await keep(found, [COUNTING], _counts(made, logs))
-    await keep(found, [DELETING], _deletes(made))
+async def _alone(made: Stage, outcomes: Outcomes, logs: list[Any]) -> None:
+    await keep(outcomes, [COUNTING], _counts(made, logs))
+    await keep(outcomes, [DELETING], _deletes(made))
 
 
 async def _counts(made: Stage, logs: list[Any]) -> None:
     """Without the right, a repeated Event is written only once, and other Events are written. With the right, its count is raised."""
     about, other = Reference("Node", "one", uid="one"), Reference("Node", "another", uid="another")
-    async with somebody(made, "counter", [COUNTING]) as teller:
+    async with limited_user(made, "counter", [COUNTING]) as teller:
         recorder = EventRecorder(teller.client, now=time.time)
         for reference in (about, about, other):
             recorder.record(reference, "Tested", "it happened", action="Test")
             await recorder.flush()
         assert (recorder.written, recorder.dropped) == (2, 1)
-        assert any(COUNTING.said in str(log.get("problem")) for log in logs)
+        assert any(COUNTING.denial in str(log.get("problem")) for log in logs)
         await teller.may()
 
         async def counted() -> bool:
@@ -309,22 +309,22 @@ async def _deletes(made: Stage) -> None:
     await made.create(pod("waits", "nowhere"), space)
     uids = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in await made.pods(space)}
     acts: list[Act] = [Delete(f"{space}/held", uids["held"], "n", 1), Nominate(f"{space}/waits", uids["waits"], "n")]
-    async with somebody(made, "deleter", [DELETING]) as actor:
+    async with limited_user(made, "deleter", [DELETING]) as actor:
 
         async def refused() -> bool:
             held, waits = await ClusterWriter(actor.client).carry_out(acts)
-            return DELETING.said in held.detail and not waits.detail
+            return DELETING.denial in held.detail and not waits.detail
 
         await until("one action is refused, and the other one is done", refused)
         assert await made.find(PODS, "held", space) is not None
         await actor.may()
 
-        async def gone() -> bool:
+        async def is_gone() -> bool:
             # A new actor each time, because an actor does not retry a forbidden action at once.
             await ClusterWriter(actor.client).carry_out(acts)
             return await made.find(PODS, "held", space) is None
 
-        await until("the pod is gone", gone)
+        await until("the pod is gone", is_gone)
 
 
 @pytest.mark.parametrize("right", granted(), ids=str)

@@ -58,5 +58,5 @@ async def test_the_manifests_of_the_how_to_scale_a_deployment_on_a_real_control_
 
 async def scales(made: Stage) -> bool:
     """Whether one replica at 90 percent has become two at 45 percent."""
-    found = json.loads(await kubectl(made, "get", "deployment", "serve", "--namespace", WORK, "--output", "json"))
-    return bool(found["spec"]["replicas"] == 2)
+    deployment = json.loads(await kubectl(made, "get", "deployment", "serve", "--namespace", WORK, "--output", "json"))
+    return bool(deployment["spec"]["replicas"] == 2)

@@ -62,7 +62,7 @@ async def measured() -> None:
         for pool in (FREE, SET, UNSET):
             await made.create(pod(pool, pool), "w")
         clock = asyncio.get_running_loop().time
-        came: dict[str, float] = {}
+        arrived: dict[str, float] = {}
         shown: dict[str, float] = {}
         bound: dict[str, float] = {}
         open_for: dict[str, int] = {SET: 0, UNSET: 0}
@@ -70,21 +70,21 @@ async def measured() -> None:
         async def all_run() -> bool:
             for pool in (FREE, SET, UNSET):
                 for node in await made.nodes(pool):
-                    came.setdefault(pool, clock())
+                    arrived.setdefault(pool, clock())
                     has = node["status"].get("allocatable", {}).get("nvidia.com/gpu", "0") != "0"
                     if has:
                         shown.setdefault(pool, clock())
                     elif pool in open_for and not is_closed(node):
                         open_for[pool] += 1
-            for one in await made.pods("w"):
-                if one["spec"].get("nodeName"):
-                    bound.setdefault(one["metadata"]["name"], clock())
-            return len(bound) == len(shown) == len(came) == 3
+            for bound_pod in await made.pods("w"):
+                if bound_pod["spec"].get("nodeName"):
+                    bound.setdefault(bound_pod["metadata"]["name"], clock())
+            return len(bound) == len(shown) == len(arrived) == 3
 
         await until("all pods are bound", all_run, 120.0)
         for task in stripping:
             task.cancel()
-        took = {pool: (round(shown[pool] - came[pool], 1), round(bound[pool] - came[pool], 1)) for pool in came}
+        took = {pool: (round(shown[pool] - arrived[pool], 1), round(bound[pool] - arrived[pool], 1)) for pool in arrived}
         print(f"\nKubernetes {version()}: seconds from node to GPUs, and to the pod bound: {took}; seen open without GPUs: {open_for}")
 
         daemons = [pod for pod in await made.pods(NAMESPACE) if pod["metadata"]["name"].startswith(PLUGINS[0].name)]
@@ -110,8 +110,8 @@ async def updated() -> None:
         await made.bound("w", 1)
 
         async def node() -> Json:
-            (found,) = await made.nodes("kept")
-            return found
+            (current,) = await made.nodes("kept")
+            return current
 
         async def kept() -> bool:
             return [taint["key"] for taint in (await node())["spec"].get("taints") or ()] == [KEPT_TAINT]
@@ -127,9 +127,9 @@ async def updated() -> None:
         began = asyncio.get_running_loop().time()
 
         async def anew() -> bool:
-            found = await plugin()
-            same = found is None or found["metadata"]["uid"] == before["metadata"]["uid"]
-            return not same and found is not None and found["status"].get("phase") == "Running"
+            current = await plugin()
+            same = current is None or current["metadata"]["uid"] == before["metadata"]["uid"]
+            return not same and current is not None and current["status"].get("phase") == "Running"
 
         async def whole() -> bool:
             return await kept() and (await node())["status"]["allocatable"].get("nvidia.com/gpu") == "4"

@@ -22,29 +22,31 @@ def outcomes() -> Outcomes:
 async def _play() -> Outcomes:
     async with stage("workloads") as made, made.kubelets(), provisioner(made.admin):
         await made.install()
-        names = {told: f"w{number}" for number, told in enumerate(SCENARIOS)}
-        pools = [{"name": names[told], **pool} for told, (_, pool) in SCENARIOS.items()]
+        names = {scenario: f"w{number}" for number, scenario in enumerate(SCENARIOS)}
+        pools = [{"name": names[scenario], **pool} for scenario, (_, pool) in SCENARIOS.items()]
         cloud = {**CLOUD, "dry": [{"pool": names[DRY], "market": "spot"}]}
         port = free_port()
         controller = made.start(made.run_file("run", pools, cloud=cloud, port=port, pace=AT_ONCE), await made.kubeconfig(), port=port)
-        found = await asyncio.gather(*(_one(made, names[told], play) for told, (play, _) in SCENARIOS.items()), return_exceptions=True)
+        results = await asyncio.gather(
+            *(_play_one(made, names[scenario], play) for scenario, (play, _) in SCENARIOS.items()), return_exceptions=True
+        )
         controller.check()
-        said = await made.metrics(controller)
-        kept, stray = said['gpuscaler_promises_total{outcome="kept"}'], said["gpuscaler_stray_pods_total"]
-        broken = said['gpuscaler_promises_total{outcome="broken"}']
+        metrics = await made.metrics(controller)
+        kept, stray = metrics['gpuscaler_promises_total{outcome="kept"}'], metrics["gpuscaler_stray_pods_total"]
+        broken = metrics['gpuscaler_promises_total{outcome="broken"}']
         print(f"\nKubernetes {version()}: {kept:g} pods where they were promised, {stray:g} elsewhere, {broken:g} that did not fit there")
         assert await controller.end() == 0
         assert broken == 0
-    return dict(zip(SCENARIOS, found, strict=True))
+    return dict(zip(SCENARIOS, results, strict=True))
 
 
-async def _one(made: Stage, name: str, play: Scenario) -> None:
+async def _play_one(made: Stage, name: str, play: Scenario) -> None:
     await made.namespace(name)
     await play(made, name)
 
 
-@pytest.mark.parametrize("told", SCENARIOS)
-def test_on_a_real_control_plane(outcomes: Outcomes, told: str) -> None:
-    failure = outcomes[told]
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_on_a_real_control_plane(outcomes: Outcomes, scenario: str) -> None:
+    failure = outcomes[scenario]
     if failure is not None:
         raise failure

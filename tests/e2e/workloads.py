@@ -95,7 +95,7 @@ async def failover(stage: Stage, name: str) -> None:
     await stage.bound(name, 2)
     assert set(await labels(stage, name, "karpenter.sh/capacity-type")) == {"on-demand"}
     (controller,) = stage.controllers
-    answered = controller.told("answered", pool=name)
+    answered = controller.logged("answered", pool=name)
     refused = [line for line in answered if " refused: " in line["message"]]
     granted = [line for line in answered if not line["message"].startswith("0 of ")]
     assert refused
@@ -124,9 +124,9 @@ async def steering(stage: Stage, name: str) -> None:
     bound = await stage.bound(name, 20)
     assert Counter(bound.values()) == Counter(dict.fromkeys(bound.values(), 2))
     (controller,) = stage.controllers
-    assert len(controller.told("ordered", pool=name)) == 1
-    for one in bound:
-        await stage.admin.delete(PODS, one, namespace=name)
+    assert len(controller.logged("ordered", pool=name)) == 1
+    for pod_name in bound:
+        await stage.admin.delete(PODS, pod_name, namespace=name)
     await stage.empty(name)
 
 

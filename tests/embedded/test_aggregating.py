@@ -217,7 +217,7 @@ async def test_an_endpoint_at_another_port_than_the_services_is_ignored() -> Non
         port = await made.ask.ok(
             "PATCH", f"{API_SERVICES}/{NAME}", {"spec": {"service": {"port": 80}}}, media="application/merge-patch+json"
         )
-        not_listening = await made.until(lambda one: one["reason"] == "ServicePortError")
+        not_listening = await made.until(lambda condition: condition["reason"] == "ServicePortError")
 
     assert condition["message"] == 'endpointslices for service/metrics in "gpu" have no addresses with port name "https"'
     assert not_listening["message"] == 'service/metrics in "gpu" is not listening on port 80'

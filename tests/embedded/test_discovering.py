@@ -28,8 +28,8 @@ async def test_both_forms_of_discovery_list_every_kind() -> None:
     legacy = {("v1", item["name"]) for item in (await ask.ok("GET", "/api/v1"))["resources"]}
     for group in (await ask.ok("GET", "/apis"))["groups"]:
         for version in group["versions"]:
-            found = await ask.ok("GET", f"/apis/{version['groupVersion']}")
-            legacy |= {(version["groupVersion"], item["name"]) for item in found["resources"]}
+            listed = await ask.ok("GET", f"/apis/{version['groupVersion']}")
+            legacy |= {(version["groupVersion"], item["name"]) for item in listed["resources"]}
     aggregated = set()
     for path in ("/api", "/apis"):
         for group in (await ask.ok("GET", path, headers=AGGREGATED))["items"]:
@@ -37,7 +37,7 @@ async def test_both_forms_of_discovery_list_every_kind() -> None:
                 name = "/".join(filter(None, (group["metadata"].get("name"), version["version"])))
                 for item in version["resources"]:
                     parts = [f"{item['resource']}/{part['subresource']}" for part in item["subresources"]]
-                    aggregated |= {(name, found) for found in (item["resource"], *parts)}
+                    aggregated |= {(name, kind) for kind in (item["resource"], *parts)}
     assert legacy == aggregated
     assert legacy >= {(kind.api_version, kind.plural) for kind in KINDS} | {("v1", "pods/eviction"), ("apps/v1", "deployments/scale")}
 

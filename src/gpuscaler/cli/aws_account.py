@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from gpuscaler.embedded.aws.serving.beside import Beside
+    from gpuscaler.embedded.aws.serving.beside import AwsAccountServer
 
 AWS_SIMULATED = "aws-simulated"
 
@@ -47,7 +47,7 @@ def simulated_account(
     aws_boot: str | None,
     aws_condition: tuple[str, ...],
     spot: Path | None,
-) -> "Beside | None":
+) -> "AwsAccountServer | None":
     """Return the account that the options ask for, or None."""
     boot = _boot(aws_boot)
     if cloud is None:
@@ -62,13 +62,13 @@ def simulated_account(
             if value:
                 raise click.BadParameter(f"saw it without --cloud, expected --cloud {AWS_SIMULATED} as well; add it", param_hint=option)
         return None
-    from gpuscaler.embedded.aws.serving.beside import Beside
+    from gpuscaler.embedded.aws.serving.beside import AwsAccountServer
 
     def ready(url: str, queues: Iterable[str]) -> None:
         click.echo(f"AWS is at {url}; it accepts any key and secret. Interruption notices arrive in: {', '.join(queues)}")
 
     conditions = _conditions(aws_condition)
-    return Beside(regions=aws_region or ("us-east-1",), port=aws_port, spot=spot, boot=boot, conditions=conditions, ready=ready)
+    return AwsAccountServer(regions=aws_region or ("us-east-1",), port=aws_port, spot=spot, boot=boot, conditions=conditions, ready=ready)
 
 
 def _conditions(pairs: tuple[str, ...]) -> dict[str, str]:

@@ -15,8 +15,8 @@ from gpuscaler.cli.control_plane import REAL, check_release_option, compile_prog
 from gpuscaler.cli.ending import until_terminated
 
 if TYPE_CHECKING:
-    from gpuscaler.embedded.aws.serving.beside import Beside
-    from gpuscaler.embedded.controlplane.alone import RealAlone
+    from gpuscaler.embedded.aws.serving.beside import AwsAccountServer
+    from gpuscaler.embedded.controlplane.alone import StandaloneControlPlane
 
 #: ``2`` plain nodes, or ``g5.xlarge=2`` for nodes of an instance type in the catalogue.
 _NODES = re.compile(r"(?:(?P<type>[A-Za-z0-9._-]+)=)?(?P<count>[0-9]{1,5})")
@@ -47,7 +47,7 @@ def cluster(  # noqa: PLR0917 - click passes them by their names
     **aws: Any,
 ) -> None:
     """Run a small Kubernetes cluster until Ctrl-C: API server, scheduler, kubelets that simulate pods, controllers."""
-    from gpuscaler.embedded.serving.alone import Alone, TakenError
+    from gpuscaler.embedded.serving.alone import ForeignFileError, StandaloneCluster
 
     def ready(url: str) -> None:
         click.echo(f"The API server is at {url}\nTry: kubectl --kubeconfig {kubeconfig} get nodes")
@@ -63,10 +63,10 @@ def cluster(  # noqa: PLR0917 - click passes them by their names
             with report_exited_programs(), report_unusable_account():
                 asyncio.run(until_terminated(real.run()))
         else:
-            alone = Alone(kubeconfig, nodes=node_objects, speed=speed, tls=tls, port=port, ready=ready, beside=aws_account)
+            alone = StandaloneCluster(kubeconfig, nodes=node_objects, speed=speed, tls=tls, port=port, ready=ready, beside=aws_account)
             with report_unusable_account():
                 asyncio.run(until_terminated(alone.run()))
-    except TakenError as error:
+    except ForeignFileError as error:
         click.echo(str(error), err=True)
         sys.exit(2)
     except OSError as error:
@@ -85,15 +85,17 @@ def _real_cluster(
     port: int,
     kubernetes: str | None,
     ready: Callable[[str], None],
-    aws_account: "Beside | None",
-) -> "RealAlone":
+    aws_account: "AwsAccountServer | None",
+) -> "StandaloneControlPlane":
     """Start a real control plane. Its programs are compiled first if necessary."""
-    from gpuscaler.embedded.controlplane.alone import RealAlone
+    from gpuscaler.embedded.controlplane.alone import StandaloneControlPlane
     from gpuscaler.embedded.serving.alone import check_overwritable
 
     # Checked before compiling, which takes minutes.
     check_overwritable(kubeconfig)
-    return RealAlone(kubeconfig, compile_programs(kubernetes), environ=os.environ, nodes=nodes, port=port, ready=ready, beside=aws_account)
+    return StandaloneControlPlane(
+        kubeconfig, compile_programs(kubernetes), environ=os.environ, nodes=nodes, port=port, ready=ready, beside=aws_account
+    )
 
 
 def parse_nodes(texts: tuple[str, ...]) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from rich.text import Text
 from gpuscaler.cli.printing import escape_controls, format_count
 from gpuscaler.control.records.events import happening as kinds
 from gpuscaler.control.records.words import format_dollars, format_duration
-from gpuscaler.embedded.demo.decisions import Line, lines
+from gpuscaler.embedded.demo.decisions import DecisionLine, lines
 from gpuscaler.embedded.demo.frames import Frame, Machine, Pending, PoolView
 
 #: States of GPUs: the character of each, an ASCII character instead, and its colour.
@@ -154,11 +154,11 @@ def _pending_rows(pending: Sequence[Pending]) -> list[Text]:
     return [*rows, *(Text("") for _ in range(PODS - len(rows)))]
 
 
-def _decision_rows(lines: Sequence[Line], *, began: float, max_rows: int) -> list[Text]:
+def _decision_rows(lines: Sequence[DecisionLine], *, began: float, max_rows: int) -> list[Text]:
     return [decision_line(line, began=began) for line in reversed(lines[-max_rows:])]
 
 
-def decision_line(line: Line, *, began: float) -> Text:
+def decision_line(line: DecisionLine, *, began: float) -> Text:
     """Format a decision as one line."""
     text = Text.assemble(
         (f"{format_clock(line.at - began)} ", "dim"), (f"{line.word:<10} ", COLOURS.get(line.kind, "")), escape_controls(line.text)

@@ -55,11 +55,11 @@ def members(scaling: Any, name: str = "gpus") -> list[tuple[str, str, str]]:
     ]
 
 
-def ids(scaling: Any, name: str = "gpus") -> list[str]:
+def instance_ids(scaling: Any, name: str = "gpus") -> list[str]:
     return [instance["InstanceId"] for instance in group_of(scaling, name)["Instances"]]
 
 
-def said(scaling: Any, name: str = "gpus") -> list[tuple[str, str]]:
+def activity_messages(scaling: Any, name: str = "gpus") -> list[tuple[str, str]]:
     """Status and message of each activity, the newest first."""
     activities = scaling.describe_scaling_activities(AutoScalingGroupName=name)["Activities"]
     return [(activity["StatusCode"], activity.get("StatusMessage", "")) for activity in activities]

@@ -59,7 +59,7 @@ def template(client: Client) -> Any:
     ec2 = client("ec2")
     tags = [{"ResourceType": "instance", "Tags": [{"Key": "team", "Value": "red"}]}]
     names = {"/dev/xvdf": (100, False), "/dev/xvdg": (200, True)}
-    disks = [{"DeviceName": name, "Ebs": {"VolumeSize": size, "DeleteOnTermination": gone}} for name, (size, gone) in names.items()]
+    disks = [{"DeviceName": name, "Ebs": {"VolumeSize": size, "DeleteOnTermination": deleted}} for name, (size, deleted) in names.items()]
     data = {"ImageId": "ami-12c6146b", "InstanceType": "g5.xlarge", "TagSpecifications": tags, "BlockDeviceMappings": disks}
     made = ec2.create_launch_template(LaunchTemplateName="template", LaunchTemplateData=data)["LaunchTemplate"]
     ec2.create_launch_template_version(LaunchTemplateName="template", LaunchTemplateData={**data, "InstanceType": "g5.2xlarge"})
@@ -111,7 +111,7 @@ def groups(client: Client) -> Any:
     mixed = next(group for group in described if group["AutoScalingGroupName"] == "mixed")["MixedInstancesPolicy"]
     filtered = scaling.describe_auto_scaling_groups(Filters=[{"Name": "tag:k8s.io/cluster-autoscaler/research", "Values": ["owned"]}])
     return [
-        sorted(shown, key=lambda one: str(one["AutoScalingGroupName"])),
+        sorted(shown, key=lambda group: str(group["AutoScalingGroupName"])),
         mixed["LaunchTemplate"]["Overrides"],
         {key: mixed["InstancesDistribution"][key] for key in policy["InstancesDistribution"]},
         [

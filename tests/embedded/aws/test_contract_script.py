@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.embedded.aws.conftest import Aws, boto3
 from tests.embedded.aws.contract import __main__ as program
-from tests.embedded.aws.contract.comparing import Alike, differences
+from tests.embedded.aws.contract.comparing import Normalizer, differences
 from tests.embedded.aws.contract.playing import Report, account_side, compare, cost, our_side
 from tests.embedded.aws.contract.steps import FREE, PAID
 from tests.embedded.aws.memory import Session
@@ -93,10 +93,10 @@ def test_resources_that_cannot_be_deleted_are_named(aws: Aws) -> None:
 
 
 def test_ids_times_accounts_and_zones_are_ignored_in_comparisons() -> None:
-    left = Alike("111122223333", "eu-west-1").value(
+    left = Normalizer("111122223333", "eu-west-1").value(
         {"At": "2026-11-22T00:00:00Z", "Id": "i-0aaa", "Arn": "arn:aws:sqs:eu-west-1:111122223333:q"}
     )
-    right = Alike("123456789012", REGION).value(
+    right = Normalizer("123456789012", REGION).value(
         {"At": "2026-01-01T00:00:00Z", "Id": "i-0bbb", "Arn": "arn:aws:sqs:us-east-1:123456789012:q"}
     )
     assert list(differences(left, right)) == []

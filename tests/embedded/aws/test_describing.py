@@ -119,7 +119,7 @@ def test_requirements_select_the_types_that_meet_them(aws: Aws) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("params", "words"),
     [
         ({"MinSize": 3, "MaxSize": 2}, "must be greater than or equal to min bound"),
         ({"DesiredCapacity": 9}, "must be between the specified min size:0 and max size:5"),
@@ -127,9 +127,9 @@ def test_requirements_select_the_types_that_meet_them(aws: Aws) -> None:
         ({"VPCZoneIdentifier": "subnet-0"}, "subnet-0"),
     ],
 )
-def test_an_inconsistent_group_is_refused(aws: Aws, told: dict[str, Any], words: str) -> None:
+def test_an_inconsistent_group_is_refused(aws: Aws, params: dict[str, Any], words: str) -> None:
     with pytest.raises(ClientError, match=words) as refused:
-        make_group(aws, **told)
+        make_group(aws, **params)
     assert code(refused) == "ValidationError"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 from tests.embedded.aws.conftest import Aws
-from tests.embedded.aws.making import code, group_of, ids, make_group, members, mixed
+from tests.embedded.aws.making import code, group_of, instance_ids, make_group, members, mixed
 
 from gpuscaler.embedded.aws.autoscaling import scaling as behaviour
 from gpuscaler.embedded.aws.conditions import Conditions
@@ -49,7 +49,7 @@ def test_a_dry_market_warns_two_minutes_ahead_and_the_group_launches_again(make_
     queue, scaling = make_queue(aws), make_group(aws, MixedInstancesPolicy=mixed("g5.xlarge", "g6.xlarge"))
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
     aws.later(20)
-    (before,) = ids(scaling)
+    (before,) = instance_ids(scaling)
     ((kind, _, _),) = members(scaling)
     received(queue)
     set_capacity(aws.account.region("us-east-1"), Limit(0, market="spot", instance_type=kind))
@@ -60,10 +60,10 @@ def test_a_dry_market_warns_two_minutes_ahead_and_the_group_launches_again(make_
     assert (warning["source"], warning["region"], warning["time"]) == ("aws.ec2", "us-east-1", "2026-09-21T14:13:40Z")
     assert warning["resources"] == [f"arn:aws:ec2:us-east-1a:instance/{before}"]
     aws.later(119)
-    assert ids(scaling) == [before]
+    assert instance_ids(scaling) == [before]
     aws.later(2)
     assert kinds(queue)[0] == "EC2 Instance State-change Notification: terminated"
-    (after,) = ids(scaling)
+    (after,) = instance_ids(scaling)
     assert after != before
     assert [member[0] for member in members(scaling)] == [{"g5.xlarge": "g6.xlarge", "g6.xlarge": "g5.xlarge"}[kind]]
 
@@ -72,13 +72,13 @@ def test_capacity_rebalancing_launches_before_it_ends(aws: Aws) -> None:
     scaling = make_group(aws, MixedInstancesPolicy=mixed("g5.xlarge"), CapacityRebalance=True)
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
     aws.later(20)
-    (before,) = ids(scaling)
+    (before,) = instance_ids(scaling)
     region = aws.account.region("us-east-1")
     behaviour.recommend_rebalance(region, region.instances[before])
     aws.later(2)
     assert [state for *_, state in members(scaling)] == ["InService", "Pending"]
     aws.later(60)
-    assert before not in ids(scaling)
+    assert before not in instance_ids(scaling)
     assert [state for *_, state in members(scaling)] == ["InService"]
     assert group_of(scaling)["DesiredCapacity"] == 1
 
@@ -89,7 +89,7 @@ def test_an_instance_can_end_without_notice(aws: Aws) -> None:
     aws.later(20)
     received(queue)
     region = aws.account.region("us-east-1")
-    behaviour.reclaim(region, region.instances[ids(scaling)[0]], notice=0.0)
+    behaviour.reclaim(region, region.instances[instance_ids(scaling)[0]], notice=0.0)
     aws.later(0)
     assert kinds(queue) == ["EC2 Instance State-change Notification: terminated"]
     assert members(scaling) == []
@@ -109,7 +109,7 @@ def test_an_instance_waits_for_its_hook_until_the_action_is_completed(aws: Aws) 
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
     aws.later(20)
     received(queue)
-    (ident,) = ids(scaling)
+    (ident,) = instance_ids(scaling)
     scaling.terminate_instance_in_auto_scaling_group(InstanceId=ident, ShouldDecrementDesiredCapacity=True)
     assert [state for *_, state in members(scaling)] == ["Terminating:Wait"]
     (event,) = received(queue)
@@ -148,7 +148,7 @@ def test_instances_that_wait_for_a_deleted_hook_continue(aws: Aws, transition: s
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
     aws.later(20)
     if transition == TERMINATING:
-        scaling.terminate_instance_in_auto_scaling_group(InstanceId=ids(scaling)[0], ShouldDecrementDesiredCapacity=True)
+        scaling.terminate_instance_in_auto_scaling_group(InstanceId=instance_ids(scaling)[0], ShouldDecrementDesiredCapacity=True)
 
     scaling.delete_lifecycle_hook(AutoScalingGroupName="gpus", LifecycleHookName="drain")
 
@@ -157,7 +157,7 @@ def test_instances_that_wait_for_a_deleted_hook_continue(aws: Aws, transition: s
 
 
 @pytest.mark.parametrize(
-    ("told", "reason"),
+    ("params", "reason"),
     [
         ({"LifecycleTransition": TERMINATING, "DefaultResult": "GO"}, "DefaultResult must be CONTINUE or ABANDON"),
         ({"LifecycleTransition": TERMINATING, "HeartbeatTimeout": 29}, "HeartbeatTimeout must be between 30 and 7200 seconds"),
@@ -165,13 +165,13 @@ def test_instances_that_wait_for_a_deleted_hook_continue(aws: Aws, transition: s
         ({"LifecycleTransition": TERMINATING}, "the limit of 50 lifecycle hooks"),
     ],
 )
-def test_a_hook_that_aws_rejects_is_refused(aws: Aws, told: dict[str, Any], reason: str) -> None:
+def test_a_hook_that_aws_rejects_is_refused(aws: Aws, params: dict[str, Any], reason: str) -> None:
     scaling = make_group(aws)
     for number in range(50 if "limit" in reason else 0):
         scaling.put_lifecycle_hook(AutoScalingGroupName="gpus", LifecycleHookName=f"hook-{number}", LifecycleTransition=LAUNCHING)
 
     with pytest.raises(ClientError, match=reason):
-        scaling.put_lifecycle_hook(AutoScalingGroupName="gpus", LifecycleHookName="drain", **told)
+        scaling.put_lifecycle_hook(AutoScalingGroupName="gpus", LifecycleHookName="drain", **params)
 
 
 def test_a_message_is_seen_again_unless_it_is_deleted(aws: Aws) -> None:

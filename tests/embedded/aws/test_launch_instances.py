@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 from tests.embedded.aws.conftest import Aws
-from tests.embedded.aws.making import code, group_of, ids, make_group, members, mixed
+from tests.embedded.aws.making import code, group_of, instance_ids, make_group, members, mixed
 
 from gpuscaler.embedded.aws.hardware.hardware import Trouble
 
@@ -25,10 +25,10 @@ def test_the_answer_has_launched_instances_and_refusals(aws: Aws) -> None:
     answer = ask(scaling, 4)
     where = {"MarketType": "spot", "SubnetId": "subnet-useast1a", "AvailabilityZone": "us-east-1a", "AvailabilityZoneId": "use1-az1"}
     assert sorted(instance["InstanceType"] for instance in answer["Instances"]) == ["g5.xlarge", "g6.xlarge"]
-    assert [ident for instance in answer["Instances"] for ident in instance["InstanceIds"]] == ids(scaling)
+    assert [ident for instance in answer["Instances"] for ident in instance["InstanceIds"]] == instance_ids(scaling)
     text = "There is no Spot capacity available that matches your request."
     refused = {"ErrorCode": "InsufficientInstanceCapacity", "ErrorMessage": text, **where}
-    assert sorted(answer["Errors"], key=lambda one: str(one["InstanceType"])) == [
+    assert sorted(answer["Errors"], key=lambda error: str(error["InstanceType"])) == [
         {"InstanceType": "g5.xlarge", **refused},
         {"InstanceType": "g6.xlarge", **refused},
     ]
@@ -36,37 +36,37 @@ def test_the_answer_has_launched_instances_and_refusals(aws: Aws) -> None:
     assert group_of(scaling)["DesiredCapacity"] == 2
     aws.account.region("us-east-1").hardware.markets.limits.clear()
     aws.later(600)
-    assert len(ids(scaling)) == 2
+    assert len(instance_ids(scaling)) == 2
 
 
 def test_a_retry_strategy_leaves_the_rest_to_the_group(aws: Aws) -> None:
     scaling = make_group(aws, MixedInstancesPolicy=mixed("g5.xlarge"))
     limit(aws, "spot", "", "", 1)
     ask(scaling, 3, RetryStrategy="retry-with-group-configuration")
-    assert (group_of(scaling)["DesiredCapacity"], len(ids(scaling))) == (3, 1)
+    assert (group_of(scaling)["DesiredCapacity"], len(instance_ids(scaling))) == (3, 1)
     aws.account.region("us-east-1").hardware.markets.limits.clear()
     aws.later(120)
-    assert len(ids(scaling)) == 3
+    assert len(instance_ids(scaling)) == 3
 
 
 def test_a_token_launches_once(aws: Aws) -> None:
     scaling = make_group(aws)
     first = ask(scaling, 2)
     assert ask(scaling, 2)["Instances"] == first["Instances"]
-    assert len(ids(scaling)) == 2
+    assert len(instance_ids(scaling)) == 2
     with pytest.raises(ClientError) as refused:
         ask(scaling, 3)
     assert code(refused) == "IdempotentParameterMismatch"
 
 
 @pytest.mark.parametrize(
-    "told", [{"AvailabilityZones": ["us-east-1b"]}, {"AvailabilityZoneIds": ["use1-az2"]}, {"SubnetIds": ["subnet-useast1b"]}]
+    "params", [{"AvailabilityZones": ["us-east-1b"]}, {"AvailabilityZoneIds": ["use1-az2"]}, {"SubnetIds": ["subnet-useast1b"]}]
 )
-def test_a_group_with_several_zones_needs_a_zone_in_the_call(aws: Aws, told: dict[str, Any]) -> None:
+def test_a_group_with_several_zones_needs_a_zone_in_the_call(aws: Aws, params: dict[str, Any]) -> None:
     scaling = make_group(aws, AvailabilityZones=["us-east-1a", "us-east-1b"])
     with pytest.raises(ClientError, match="must be given for a group with several"):
         ask(scaling, 1)
-    ask(scaling, 1, **told)
+    ask(scaling, 1, **params)
     assert members(scaling) == [("g5.xlarge", "us-east-1b", "Pending")]
     with pytest.raises(ClientError, match="us-east-1c is not an Availability Zone"):
         ask(scaling, 1, token="two", AvailabilityZones=["us-east-1c"])
@@ -80,7 +80,7 @@ def test_an_invalid_launch_is_refused_and_changes_nothing(aws: Aws) -> None:
         ask(scaling, 6)
     with pytest.raises(ClientError, match="between 1 and 100"):
         ask(scaling, 101)
-    assert (group_of(scaling)["DesiredCapacity"], ids(scaling)) == (0, [])
+    assert (group_of(scaling)["DesiredCapacity"], instance_ids(scaling)) == (0, [])
 
 
 def test_every_ec2_code_can_be_the_reason(aws: Aws) -> None:

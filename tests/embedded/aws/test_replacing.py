@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 from tests.embedded.aws.conftest import Aws
-from tests.embedded.aws.making import code, ids, make_group, members
+from tests.embedded.aws.making import code, instance_ids, make_group, members
 
 
 def two(aws: Aws, **params: Any) -> Any:
@@ -39,7 +39,7 @@ def watch(aws: Aws, scaling: Any, seconds: int) -> set[int]:
 
 def test_a_refresh_replaces_one_instance_after_the_other(aws: Aws) -> None:
     scaling = two(aws)
-    before = set(ids(scaling))
+    before = set(instance_ids(scaling))
 
     scaling.start_instance_refresh(AutoScalingGroupName="gpus", Preferences={"InstanceWarmup": 30})
     assert refresh(scaling) == {"Status": "InProgress", "PercentageComplete": 0, "InstancesToUpdate": 2}
@@ -49,7 +49,7 @@ def test_a_refresh_replaces_one_instance_after_the_other(aws: Aws) -> None:
 
     assert watch(aws, scaling, 300) == {1, 2}
     assert refresh(scaling) == {"Status": "Successful", "PercentageComplete": 100, "InstancesToUpdate": 0}
-    assert not before & set(ids(scaling))
+    assert not before & set(instance_ids(scaling))
     assert sum("taken out of service in response to an instance refresh" in cause for cause in causes(scaling)) == 2
 
 
@@ -67,14 +67,14 @@ def test_a_refresh_with_room_for_surplus_launches_before_it_ends(aws: Aws) -> No
 @pytest.mark.parametrize(("how", "status", "kept"), [("Wait", "Failed", 1), ("Ignore", "Successful", 1), ("Refresh", "Successful", 0)])
 def test_a_refresh_waits_for_protected_instances_or_skips_or_ends_them(how: str, status: str, kept: int, aws: Aws) -> None:
     scaling = two(aws)
-    held = ids(scaling)[:1]
+    held = instance_ids(scaling)[:1]
     scaling.set_instance_protection(AutoScalingGroupName="gpus", InstanceIds=held, ProtectedFromScaleIn=True)
 
     scaling.start_instance_refresh(AutoScalingGroupName="gpus", Preferences={"ScaleInProtectedInstances": how, "InstanceWarmup": 0})
     aws.later(3900)
 
     assert refresh(scaling)["Status"] == status
-    assert len(set(held) & set(ids(scaling))) == kept
+    assert len(set(held) & set(instance_ids(scaling))) == kept
 
 
 def test_a_cancelled_refresh_replaces_no_further_instance(aws: Aws) -> None:
@@ -83,33 +83,33 @@ def test_a_cancelled_refresh_replaces_no_further_instance(aws: Aws) -> None:
     aws.later(120)
 
     scaling.cancel_instance_refresh(AutoScalingGroupName="gpus")
-    before = ids(scaling)
+    before = instance_ids(scaling)
     aws.later(1800)
 
-    assert (refresh(scaling)["Status"], ids(scaling)) == ("Cancelled", before)
+    assert (refresh(scaling)["Status"], instance_ids(scaling)) == ("Cancelled", before)
 
 
 def test_an_instance_over_its_maximum_lifetime_is_replaced(aws: Aws) -> None:
     scaling = two(aws, MaxInstanceLifetime=86_400)
-    before = set(ids(scaling))
+    before = set(instance_ids(scaling))
 
     aws.later(86_300)
-    assert set(ids(scaling)) == before
+    assert set(instance_ids(scaling)) == before
     aws.later(300)
 
-    assert not before & set(ids(scaling))
-    assert len(ids(scaling)) == 2
+    assert not before & set(instance_ids(scaling))
+    assert len(instance_ids(scaling)) == 2
 
 
 def test_an_instance_set_to_unhealthy_is_replaced_even_if_it_is_protected(aws: Aws) -> None:
     scaling = two(aws)
-    sick, well = ids(scaling)
+    sick, well = instance_ids(scaling)
     scaling.set_instance_protection(AutoScalingGroupName="gpus", InstanceIds=[sick, well], ProtectedFromScaleIn=True)
 
     scaling.set_instance_health(InstanceId=sick, HealthStatus="Unhealthy")
     aws.later(120)
 
-    assert sick not in ids(scaling)
-    assert well in ids(scaling)
-    assert len(ids(scaling)) == 2
+    assert sick not in instance_ids(scaling)
+    assert well in instance_ids(scaling)
+    assert len(instance_ids(scaling)) == 2
     assert any("in response to a user health-check" in cause for cause in causes(scaling))

@@ -6,7 +6,7 @@ from gpuscaler.embedded.demo.decisions import lines
 from gpuscaler.model.offerings import OfferingKey
 
 
-def told(*happenings: HistoryEvent) -> list[tuple[float, str, str]]:
+def lines_of(*happenings: HistoryEvent) -> list[tuple[float, str, str]]:
     return [(line.at, line.word, line.text) for line in lines(happenings)]
 
 
@@ -16,11 +16,11 @@ def refusal(at: float, kind: str, market: str = "spot") -> HistoryEvent:
 
 
 def test_refusals_of_one_market_at_once_share_one_line() -> None:
-    assert told(refusal(5, "a"), refusal(5, "b"), refusal(5, "c")) == [(5, "refused", "3 spot offerings: no capacity")]
+    assert lines_of(refusal(5, "a"), refusal(5, "b"), refusal(5, "c")) == [(5, "refused", "3 spot offerings: no capacity")]
 
 
 def test_refusals_of_other_markets_and_at_other_times_have_their_own_lines() -> None:
-    assert told(refusal(5, "a"), refusal(5, "b", "on-demand"), refusal(60, "b", "on-demand")) == [
+    assert lines_of(refusal(5, "a"), refusal(5, "b", "on-demand"), refusal(60, "b", "on-demand")) == [
         (5, "refused", "a spot in z: no capacity (0 left)"),
         (5, "refused", "b on-demand in z: no capacity (0 left)"),
         (60, "refused", "b on-demand in z: no capacity (0 left)"),
@@ -30,15 +30,15 @@ def test_refusals_of_other_markets_and_at_other_times_have_their_own_lines() -> 
 def test_nodes_removed_for_the_same_reason_share_one_line() -> None:
     removals = [HistoryEvent(9, kinds.DECIDED, f"node n{number} will be removed: idle for 5m", node=f"n{number}") for number in range(5)]
 
-    assert told(*removals) == [(9, "removes", "n0, n1, n2 and 2 more: idle for 5m")]
+    assert lines_of(*removals) == [(9, "removes", "n0, n1, n2 and 2 more: idle for 5m")]
 
 
 def test_a_purchase_names_its_pods() -> None:
     ordered = HistoryEvent(1, kinds.ORDERED, "g5 spot in z ordered: ready in about 4m, $1.01/h", pods=("d/a", "d/b"))
 
-    assert told(ordered) == [(1, "buys", "g5 spot in z for d/a and 1 more: ready in about 4m, $1.01/h")]
-    assert told(HistoryEvent(1, kinds.ORDERED, "g5 ordered: ready soon")) == [(1, "buys", "g5: ready soon")]
+    assert lines_of(ordered) == [(1, "buys", "g5 spot in z for d/a and 1 more: ready in about 4m, $1.01/h")]
+    assert lines_of(HistoryEvent(1, kinds.ORDERED, "g5 ordered: ready soon")) == [(1, "buys", "g5: ready soon")]
 
 
 def test_steps_that_only_follow_are_left_out() -> None:
-    assert told(*(HistoryEvent(1, kind, "x") for kind in (kinds.GRANTED, kinds.MARKED, kinds.ENDING, kinds.REMOVED))) == []
+    assert lines_of(*(HistoryEvent(1, kind, "x") for kind in (kinds.GRANTED, kinds.MARKED, kinds.ENDING, kinds.REMOVED))) == []

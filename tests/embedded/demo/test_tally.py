@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from tests.planning.building import node, pod, spec
 
-from gpuscaler.embedded.demo.tally import Life, Tally, first_waits
+from gpuscaler.embedded.demo.tally import PodLife, Tally, first_waits
 from gpuscaler.kube.reflector import Batch
 from gpuscaler.kube.resources import NODES, PODS
 from gpuscaler.model.nodes import Node
@@ -29,16 +29,16 @@ class Watch:
         self.tally.hear(Batch(PODS, Pod, {**changes, **({removed: None} if removed else {})}))
 
 
-def one(uid: str = "u1", *, on: str = "", phase: str = "Pending", created: float = BEGAN) -> Pod:
+def pod_a(uid: str = "u1", *, on: str = "", phase: str = "Pending", created: float = BEGAN) -> Pod:
     return pod("a", spec(gpus=2), uid=uid, on=on, phase=phase, created=created)
 
 
 def test_a_pod_is_pending_until_it_runs_and_done_when_it_has_succeeded() -> None:
     watch = Watch()
-    watch.brings(1, one())
-    watch.brings(30, one(on="n1"))
-    watch.brings(45, one(on="n1", phase="Running"))
-    watch.brings(345, one(on="n1", phase="Succeeded"))
+    watch.brings(1, pod_a())
+    watch.brings(30, pod_a(on="n1"))
+    watch.brings(45, pod_a(on="n1", phase="Running"))
+    watch.brings(345, pod_a(on="n1", phase="Succeeded"))
     watch.brings(400, removed="default/a")
 
     (life,) = watch.tally.lives
@@ -50,7 +50,7 @@ def test_a_pod_is_pending_until_it_runs_and_done_when_it_has_succeeded() -> None
 
 def test_a_pod_that_vanishes_while_it_runs_was_cut_short() -> None:
     watch = Watch()
-    watch.brings(45, one(on="n1", phase="Running"))
+    watch.brings(45, pod_a(on="n1", phase="Running"))
     watch.brings(60, removed="default/a")
 
     (life,) = watch.tally.lives
@@ -60,8 +60,8 @@ def test_a_pod_that_vanishes_while_it_runs_was_cut_short() -> None:
 
 def test_a_pod_recreated_with_the_same_name_is_another_pod() -> None:
     watch = Watch()
-    watch.brings(45, one("u1", on="n1", phase="Running"))
-    watch.brings(60, one("u2", created=BEGAN + 60))
+    watch.brings(45, pod_a("u1", on="n1", phase="Running"))
+    watch.brings(60, pod_a("u2", created=BEGAN + 60))
 
     first, second = watch.tally.lives
 
@@ -72,7 +72,7 @@ def test_a_pod_recreated_with_the_same_name_is_another_pod() -> None:
 
 def test_samples_distinguish_requested_gpus_from_busy_ones() -> None:
     watch = Watch()
-    watch.brings(5, one("u1", on="n1", phase="Running"), pod("b", spec(gpus=4), uid="u2", created=BEGAN))
+    watch.brings(5, pod_a("u1", on="n1", phase="Running"), pod("b", spec(gpus=4), uid="u2", created=BEGAN))
     watch.tally.sample(paid=8, dollars_per_hour=3.0)
     watch.brings(9, removed="default/b")
     watch.tally.sample(paid=2, dollars_per_hour=1.0)
@@ -90,8 +90,8 @@ def test_nodes_are_ignored() -> None:
     assert watch.tally.lives == ()
 
 
-def life(name: str, created: float, *, started: float | None = None, ended: float | None = None, finished: bool = False) -> Life:
-    return Life(f"default/{name}", spec(gpus=1), "", created, job="train", started=started, ended=ended, finished=finished)
+def life(name: str, created: float, *, started: float | None = None, ended: float | None = None, finished: bool = False) -> PodLife:
+    return PodLife(f"default/{name}", spec(gpus=1), "", created, job="train", started=started, ended=ended, finished=finished)
 
 
 def test_the_wait_of_a_pod_recreated_after_an_eviction_does_not_count() -> None:

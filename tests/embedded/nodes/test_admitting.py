@@ -17,12 +17,12 @@ async def bind(here: Lab, name: str, **requests: str) -> None:
     await here.wait(1.0)
 
 
-async def has(here: Lab, **room: str) -> None:
+async def set_allocatable(here: Lab, **room: str) -> None:
     await here.user.merge_patch(NODES, "a", {"status": {"allocatable": room, "capacity": room}}, subresource="status")
     await here.wait(1.0)
 
 
-async def said(here: Lab, name: str) -> tuple[str, str]:
+async def status_of(here: Lab, name: str) -> tuple[str, str]:
     status: dict[str, Any] = await here.status(PODS, name)
     return status["phase"], status.get("reason", "")
 
@@ -33,37 +33,37 @@ async def said(here: Lab, name: str) -> tuple[str, str]:
 )
 async def test_a_pod_that_requests_more_than_is_left_fails_permanently(resource: str, reason: str) -> None:
     async with lab("a") as here:
-        await has(here, **ROOM)
+        await set_allocatable(here, **ROOM)
         most = ROOM[resource]
         await bind(here, "first", **{resource: most})
         await bind(here, "second", **{resource: "1"})
-        assert [await said(here, name) for name in ("first", "second")] == [("Running", ""), ("Failed", reason)]
+        assert [await status_of(here, name) for name in ("first", "second")] == [("Running", ""), ("Failed", reason)]
         assert "Pod was rejected" in (await here.status(PODS, "second"))["message"]
 
         await here.user.delete(PODS, "first", namespace="default")
         await here.wait(3.0)
         await bind(here, "third", **{resource: most})
-        assert [await said(here, name) for name in ("second", "third")] == [("Failed", reason), ("Running", "")]
+        assert [await status_of(here, name) for name in ("second", "third")] == [("Failed", reason), ("Running", "")]
 
 
 async def test_no_more_pods_are_admitted_than_a_node_allows() -> None:
     async with lab("a") as here:
-        await has(here, **ROOM)
+        await set_allocatable(here, **ROOM)
         for number in range(4):
             await bind(here, f"p{number}")
 
-        assert [(await said(here, f"p{number}"))[0] for number in range(4)] == ["Running"] * 3 + ["Failed"]
-        assert (await said(here, "p3"))[1] == "OutOfpods"
+        assert [(await status_of(here, f"p{number}"))[0] for number in range(4)] == ["Running"] * 3 + ["Failed"]
+        assert (await status_of(here, "p3"))[1] == "OutOfpods"
 
 
 async def test_while_a_device_plugin_restarts_a_new_pod_fails_and_a_running_pod_continues() -> None:
     async with lab("a") as here:
-        await has(here, **ROOM)
+        await set_allocatable(here, **ROOM)
         await bind(here, "runs", **{"nvidia.com/gpu": "1"})
-        await has(here, **{**ROOM, "nvidia.com/gpu": "0"})
+        await set_allocatable(here, **{**ROOM, "nvidia.com/gpu": "0"})
         await bind(here, "comes", **{"nvidia.com/gpu": "1"})
 
-        assert [await said(here, name) for name in ("runs", "comes")] == [("Running", ""), ("Failed", "UnexpectedAdmissionError")]
+        assert [await status_of(here, name) for name in ("runs", "comes")] == [("Running", ""), ("Failed", "UnexpectedAdmissionError")]
 
 
 async def test_a_node_without_reported_resources_admits_all_pods() -> None:
@@ -72,4 +72,4 @@ async def test_a_node_without_reported_resources_admits_all_pods() -> None:
         await here.wait(1.0)
         await bind(here, "any", cpu="100")
 
-        assert await said(here, "any") == ("Running", "")
+        assert await status_of(here, "any") == ("Running", "")

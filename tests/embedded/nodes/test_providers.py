@@ -13,11 +13,11 @@ import pytest
 import structlog
 from tests.control.managing import managed
 from tests.control.process.test_running import Ticking
-from tests.control.world import BEGAN, DeathPlan, MortalTransport, CountingRecorder, CallObserver, seeded_random
+from tests.control.world import BEGAN, CallObserver, CountingRecorder, DeathPlan, MortalTransport, seeded_random
 from tests.embedded.tolerant import tolerant_plugin
 from tests.objects import pod
 
-from gpuscaler.clouds.protocol import CAPACITY, QUOTA, Bought, CloudError, LostAnswerError, Order
+from gpuscaler.clouds.protocol import CAPACITY, QUOTA, BuyResult, CloudError, LostAnswerError, Order
 from gpuscaler.control.loop.attempts import Attempts
 from gpuscaler.control.loop.controller import Controller
 from gpuscaler.control.loop.holding import HoldWatcher
@@ -138,7 +138,7 @@ async def lives(folder: Path) -> AsyncIterator[Lives]:
             await made.close()
 
 
-async def buy(made: ProviderSetup, *offerings: OfferingKey, token: str = "a", count: int = 1) -> Bought:
+async def buy(made: ProviderSetup, *offerings: OfferingKey, token: str = "a", count: int = 1) -> BuyResult:
     return await made.provider.buy(Order(token, "gpu", offerings or (GPU,), count))
 
 
@@ -459,7 +459,7 @@ async def test_pools_of_changed_settings_can_be_bought_at_once(tmp_path: Path) -
 
 
 class Records(CountingRecorder):
-    """Notes of all processes."""
+    """Records of all processes."""
 
     def led_by(self, _controller: Controller | None, /) -> None:
         """Not used."""

@@ -126,7 +126,7 @@ class ApiServer:
             await close(answer)
 
     @property
-    def prompt(self) -> bool:
+    def answers_at_once(self) -> bool:
         """Whether every request is answered at once: no fault delays an answer, and no other server is involved."""
         return not self.faults.in_force and not self.proxies.serving and self.aggregator is None
 
@@ -137,7 +137,7 @@ class ApiServer:
             answer = await self.proxies.answer(request) or await self._aggregated(request) or self._dispatch(request)
             if fault is not None and fault.sever == "after":
                 raise Severed
-            return self.faults.spoiled(answer, fault)
+            return self.faults.cut_body(answer, fault)
         except Failure as failure:
             return reply(failure.body(), status=failure.code, headers=failure.headers())
 

@@ -75,7 +75,7 @@ class Faults:
                 return fault
         return None
 
-    def spoiled(self, answer: Answer, fault: Fault | None) -> Answer:
+    def cut_body(self, answer: Answer, fault: Fault | None) -> Answer:
         """``answer``, with its body cut off if ``fault`` says so."""
         return answer if fault is None or fault.cut is None else replace(answer, pieces=_cut(answer.pieces, fault.cut))
 

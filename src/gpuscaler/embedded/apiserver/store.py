@@ -190,7 +190,7 @@ class Store:
     def put(self, kind: Kind, obj: Object) -> Stored:
         """Store ``obj`` at a new revision; its metadata has its name."""
         collection = self[kind]
-        stored = self.sealed(kind, obj)
+        stored = self.stamp(kind, obj)
         self.revision = stored.revision
         previous = collection.objects.get(stored.key)
         self._own(collection.kind, previous, stored)
@@ -200,14 +200,14 @@ class Store:
     def remove(self, kind: Kind, obj: Object) -> Stored:
         """Remove the object, whose last state was ``obj``."""
         collection = self[kind]
-        stored = self.sealed(kind, obj)
+        stored = self.stamp(kind, obj)
         self.revision = stored.revision
         previous = collection.objects[stored.key]
         self._own(collection.kind, previous, None)
         collection.record(Change("DELETED", stored, previous))
         return stored
 
-    def sealed(self, kind: Kind, obj: Object, *, revision: int | None = None) -> Stored:
+    def stamp(self, kind: Kind, obj: Object, *, revision: int | None = None) -> Stored:
         """``obj`` as it would be stored at ``revision`` (None: the next), which is written into it."""
         kind = STORED_AS.get(kind, kind)
         metadata = obj["metadata"]

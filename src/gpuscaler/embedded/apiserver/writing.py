@@ -71,7 +71,7 @@ class Writer:
             metadata.pop(field, None)
         metadata |= {"uid": self.uid(), "creationTimestamp": self.now(), "generation": 1}
         admission.prepare(kind, obj, self._store, now=metadata["creationTimestamp"])
-        return self._store.sealed(kind, obj) if dry_run else self._put(kind, obj)
+        return self._store.stamp(kind, obj) if dry_run else self._put(kind, obj)
 
     def update(self, kind: Kind, namespace: str, name: str, obj: Object, *, part: str = "", dry_run: bool = False) -> Stored:
         """Replace the object, or only its ``part`` ``status``."""
@@ -96,7 +96,7 @@ class Writer:
         """Store ``obj``, or remove it if it is being deleted and has no finalizer any more."""
         metadata = obj["metadata"]
         if dry_run:
-            return self._store.sealed(kind, obj, revision=int(metadata["resourceVersion"]))
+            return self._store.stamp(kind, obj, revision=int(metadata["resourceVersion"]))
         waits = kind is PODS and metadata.get("deletionGracePeriodSeconds")
         if metadata.get("deletionTimestamp") and not metadata.get("finalizers") and not waits:
             return self._removed(kind, obj)
@@ -132,7 +132,7 @@ class Writer:
         ends = datetime.fromtimestamp(self._clock() + grace, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         metadata |= {"deletionTimestamp": ends, "deletionGracePeriodSeconds": grace}
         if options.dry_run:
-            return self._store.sealed(kind, obj, revision=stored.revision)
+            return self._store.stamp(kind, obj, revision=stored.revision)
         if options.propagation == "Orphan":
             self._release(metadata["uid"])
         return self.settle(kind, obj)

@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from gpuscaler.embedded.aws.serving.beside import Beside
+from gpuscaler.embedded.aws.serving.beside import AwsAccountServer
 from gpuscaler.embedded.controlplane.building import Programs
 from gpuscaler.embedded.controlplane.plane import ADMIN, MASTERS, ControlPlane
 from gpuscaler.embedded.nodes.kubelets import Kubelets
@@ -22,7 +22,7 @@ from gpuscaler.kube.rate import RateLimit
 from gpuscaler.kube.resources import NODES, PODS
 
 
-class RealAlone:
+class StandaloneControlPlane:
     """The control plane of ``programs`` at ``port`` (0: a free one) until :meth:`run` is cancelled.
 
     ``nodes`` exist from the start. ``ready`` gets the URL once all parts are healthy. The kubeconfig is written then, readable only for its
@@ -39,7 +39,7 @@ class RealAlone:
         nodes: Sequence[Mapping[str, Any]] = (),
         port: int = 0,
         ready: Callable[[str], None],
-        beside: Beside | None = None,
+        beside: AwsAccountServer | None = None,
     ) -> None:
         self._beside = beside
         self._kubeconfig, self._programs, self._environ = kubeconfig, programs, environ

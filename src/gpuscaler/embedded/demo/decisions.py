@@ -26,7 +26,7 @@ WORDS = {
 }
 
 
-class Line(Struct, frozen=True, gc=False):
+class DecisionLine(Struct, frozen=True, gc=False):
     """An event at ``at`` (seconds since the epoch), as a ``word`` and a sentence; ``kind`` is the kind of the event."""
 
     at: float
@@ -35,7 +35,7 @@ class Line(Struct, frozen=True, gc=False):
     text: str
 
 
-def lines(happenings: Iterable[HistoryEvent]) -> Iterator[Line]:
+def lines(happenings: Iterable[HistoryEvent]) -> Iterator[DecisionLine]:
     """Lines for the events, in order of time; consecutive similar events of one kind share a line."""
     group: list[HistoryEvent] = []
     for event in happenings:
@@ -62,7 +62,7 @@ def _reason(event: HistoryEvent) -> str:
     return event.text.removeprefix(f"node {event.node} ").removeprefix("will be removed: ")
 
 
-def _line(group: list[HistoryEvent]) -> Line:
+def _line(group: list[HistoryEvent]) -> DecisionLine:
     first = group[0]
     if first.kind == kinds.REFUSED:
         text = _refusals_text(group)
@@ -73,7 +73,7 @@ def _line(group: list[HistoryEvent]) -> Line:
         text = f"{format_names(tuple(event.node for event in group))}: {_reason(first)}"
     else:
         text = first.text
-    return Line(first.at, first.kind, WORDS[first.kind], text)
+    return DecisionLine(first.at, first.kind, WORDS[first.kind], text)
 
 
 def _refusals_text(group: list[HistoryEvent]) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from gpuscaler.control.records.events.happening import DECIDED, INSTEAD, LOST, ORDERED, REFUSED, HistoryEvent
 from gpuscaler.embedded.demo.stage import Demo
-from gpuscaler.embedded.demo.tally import Life, first_waits
+from gpuscaler.embedded.demo.tally import PodLife, first_waits
 from gpuscaler.embedded.demo.workload import submissions
 from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.simulation.cloud.delays import Delays, Faults
@@ -60,11 +60,11 @@ def result_of(demo: Demo) -> Result:
     )
 
 
-def _hours(life: Life, ended: float) -> float:
+def _hours(life: PodLife, ended: float) -> float:
     return 0.0 if life.started is None else ((life.ended or ended) - life.started) / 3600.0
 
 
-def _gpu_hours(lives: Iterable[Life], ended: float) -> float:
+def _gpu_hours(lives: Iterable[PodLife], ended: float) -> float:
     return sum(_hours(life, ended) * life.gpus for life in lives)
 
 

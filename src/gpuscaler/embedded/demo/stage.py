@@ -39,7 +39,7 @@ RECENT = 60
 
 
 @dataclass(slots=True)
-class Notes(Sink):
+class DemoSink(Sink):
     """A sink that keeps the events, and counts promises and plans."""
 
     happenings: list[HistoryEvent] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Notes(Sink):
 class DemoRecords(Records):
     """The controller's records, which also write Events."""
 
-    def __init__(self, place: ProcessContext, notes: Notes) -> None:
+    def __init__(self, place: ProcessContext, notes: DemoSink) -> None:
         # Events have a rate limit of their own, so that nothing waits behind them.
         client = Client(place.client.transport, limit=RateLimit())
         self.events = EventRecorder(client.fenced(place.client.fence), place.now)
@@ -102,7 +102,7 @@ class Demo:
         )
         self.cluster.listeners.append(self._heard)
         self.tally = Tally(self.wall)
-        self.notes = Notes()
+        self.notes = DemoSink()
         self.lost: list[CloudEvent] = []
         self.server = ""
         self._records: DemoRecords | None = None

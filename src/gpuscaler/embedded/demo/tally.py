@@ -14,7 +14,7 @@ from gpuscaler.simulation.world.meter import TimelineSample
 GPU = "nvidia.com/gpu"
 
 
-class Life(Struct, gc=False):
+class PodLife(Struct, gc=False):
     """One pod. Times are seconds since the epoch, None before they are reached."""
 
     key: str
@@ -38,12 +38,12 @@ class Life(Struct, gc=False):
         return PodWait(self.key, class_of(self.gpus, self.gang), max(0.0, until - self.created), self.started is not None, self.created)
 
 
-def first_waits(lives: Iterable[Life], sizes: Mapping[str, int], now: float) -> Iterator[PodWait]:
+def first_waits(lives: Iterable[PodLife], sizes: Mapping[str, int], now: float) -> Iterator[PodWait]:
     """How long the pods of Jobs were pending until they first ran, counted as in a simulation; ``sizes`` has each Job's number of pods.
 
     A Job replaces an evicted pod. That counts as an eviction and as no further wait, unless the evicted pod never ran.
     """
-    by_job: dict[str, list[Life]] = {}
+    by_job: dict[str, list[PodLife]] = {}
     for life in lives:
         by_job.setdefault(life.job or life.key, []).append(life)
     for job, group in by_job.items():
@@ -62,12 +62,12 @@ class Tally:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._lives: dict[str, Life] = {}
+        self._lives: dict[str, PodLife] = {}
         self._by_key: dict[str, str] = {}
         self.timeline: list[TimelineSample] = []
 
     @property
-    def lives(self) -> tuple[Life, ...]:
+    def lives(self) -> tuple[PodLife, ...]:
         return tuple(self._lives.values())
 
     def hear(self, batch: Batch) -> None:
@@ -85,7 +85,7 @@ class Tally:
     def _see(self, pod: Pod) -> None:
         life = self._lives.get(pod.uid)
         if life is None:
-            life = self._lives[pod.uid] = Life(pod.key, pod.spec, pod.options.gang, pod.created or self._now(), pod.owner.name)
+            life = self._lives[pod.uid] = PodLife(pod.key, pod.spec, pod.options.gang, pod.created or self._now(), pod.owner.name)
         if pod.node_name and life.bound is None:
             life.bound = self._now()
         if pod.phase != "Pending" and life.started is None and pod.node_name:
@@ -93,7 +93,7 @@ class Tally:
         if pod.finished:
             self._end(life, finished=pod.phase == "Succeeded")
 
-    def _end(self, life: Life, *, finished: bool) -> None:
+    def _end(self, life: PodLife, *, finished: bool) -> None:
         if life.ended is None:
             life.ended, life.finished = self._now(), finished
 

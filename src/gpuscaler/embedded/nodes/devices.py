@@ -88,7 +88,7 @@ class Devices:
                 self._wanted.put_nowait(plugin)
         self._mark_dirty(node)
 
-    def seen(self, node: str, status: Mapping[str, Any]) -> None:
+    def record_shown(self, node: str, status: Mapping[str, Any]) -> None:
         """Record what a Node showed when this process began."""
         self._shown[node] = _counts(status.get("allocatable"))
         self._capacity[node] = _counts(status.get("capacity"))
@@ -101,12 +101,12 @@ class Devices:
     def restart(self, node: str = "", *, seconds: float = 45.0, plugin: str = "") -> None:
         """Restart device plugins: their devices are away for ``seconds``. "" stands for all nodes and for all plugins."""
         for name, promise in self._promised.items():
-            for name_ in {plugin_of(resource).name for resource in promise.amounts}:
-                if node in ("", name) and plugin in ("", name_):
-                    self._away[name, name_] = self._now() + seconds
+            for plugin_name in {plugin_of(resource).name for resource in promise.amounts}:
+                if node in ("", name) and plugin in ("", plugin_name):
+                    self._away[name, plugin_name] = self._now() + seconds
                     self._mark_dirty(name)
 
-    def spoil(self, node: str, resource: str, count: int = 1) -> None:
+    def break_for_good(self, node: str, resource: str, count: int = 1) -> None:
         """Break devices of a node for good: the kubelet still counts them as capacity, but gives them to no pod."""
         self._broken[node, resource] = self._broken.get((node, resource), 0) + count
         self._mark_dirty(node)

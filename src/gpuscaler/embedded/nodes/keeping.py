@@ -21,7 +21,7 @@ class CloudStore(Store[ProviderState]):
         super().__init__(client, namespace=namespace, name=name, empty=ProviderState(), repair_advice=MEND)
 
 
-class Keeper:
+class StateSaver:
     """Saves ``provider`` in ``store``, at once and whenever it asks for it, while :meth:`run` runs.
 
     Several requests at once become one write.

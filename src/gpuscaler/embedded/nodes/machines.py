@@ -116,7 +116,7 @@ class Machines:
             error = ""
         del self._held[name]
 
-    async def agree(self, machines: Sequence[CloudMachine]) -> None:
+    async def reconcile(self, machines: Sequence[CloudMachine]) -> None:
         """Have a Node for each running machine of ``machines``, and for no other of this cloud, whatever events were missed."""
         for machine in machines:
             if machine.state in {REGISTERED, VISIBLE}:
@@ -128,7 +128,7 @@ class Machines:
         nodes = [msgspec.json.decode(raw) for raw in await self._client.list_all(NODES)]
         own = [node for node in nodes if self._naming.is_ours(_instance(node))]
         for node in own:
-            self.devices.seen(node["metadata"]["name"], node.get("status") or {})
+            self.devices.record_shown(node["metadata"]["name"], node.get("status") or {})
         ended = [node for node in own if _instance(node) not in names]
         # A Node that cannot be deleted now must not block leading.
         self._left = [node for node in ended if await try_write(partial(self._remove, node))]

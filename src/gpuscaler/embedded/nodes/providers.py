@@ -6,7 +6,7 @@ from pathlib import Path
 from random import Random
 
 from gpuscaler.control.process.running import Part, ProcessContext, ProviderSetup, UnusableError
-from gpuscaler.embedded.nodes.keeping import CloudStore, Keeper
+from gpuscaler.embedded.nodes.keeping import CloudStore, StateSaver
 from gpuscaler.embedded.nodes.kubelets import Kubelets
 from gpuscaler.embedded.nodes.machines import Machines, Naming
 from gpuscaler.kube.picture import Picture
@@ -52,8 +52,8 @@ async def make(settings: RunSettings, place: ProcessContext) -> ProviderSetup:
     if before.began:
         provider.resume(before)
     # Before time continues: events of machines while nothing led come after the saved state.
-    await machines.agree(core.list())
-    keeper = Keeper(store, provider, began=began)
+    await machines.reconcile(core.list())
+    keeper = StateSaver(store, provider, began=began)
     parts = [provider.run, machines.run]
     if not place.dry_run:
         provider.keep = keeper.keep

@@ -13,7 +13,7 @@ from typing import Any, Final
 import yaml
 
 from gpuscaler.embedded.apiserver.aggregation.front_proxy import FrontProxy
-from gpuscaler.embedded.aws.serving.beside import Beside
+from gpuscaler.embedded.aws.serving.beside import AwsAccountServer
 from gpuscaler.embedded.nodes.machines import quantities
 from gpuscaler.embedded.nodes.scheduling import timestamp
 from gpuscaler.embedded.serving.cluster import Conditions, EmbeddedCluster
@@ -32,11 +32,11 @@ PULL: Final = Delay(0.5, 1.0, 2.0)
 PLAIN: Final = {"cpu": 8000, "memory": 32 * 2**30, "ephemeral-storage": 100 * 2**30, "pods": 110}
 
 
-class TakenError(Exception):
+class ForeignFileError(Exception):
     """The kubeconfig would overwrite a file that is not ours; the text names it and says what to do."""
 
 
-class Alone:
+class StandaloneCluster:
     """An embedded cluster that is served at ``port`` (0: a free one) until :meth:`run` is cancelled.
 
     ``speed`` seconds of its time pass in one second. With ``tls`` the server has a certificate of its own and requires a token; without it,
@@ -53,7 +53,7 @@ class Alone:
         tls: bool = False,
         port: int = 0,
         ready: Callable[[str], None],
-        beside: Beside | None = None,
+        beside: AwsAccountServer | None = None,
     ) -> None:
         self._beside = beside
         self._kubeconfig, self._nodes, self._speed, self._port, self._ready = kubeconfig, nodes, speed, port, ready
@@ -139,7 +139,7 @@ def kubeconfig_of(url: str, pair: CertificatePair | None, token: str) -> dict[st
 
 
 def check_overwritable(path: Path) -> None:
-    """Raise :class:`TakenError` if ``path`` must not be overwritten."""
+    """Raise :class:`ForeignFileError` if ``path`` must not be overwritten."""
     try:
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
         names = [context["name"] for context in config["contexts"]]
@@ -148,7 +148,7 @@ def check_overwritable(path: Path) -> None:
     except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, KeyError):
         names = []
     if names != [NAME]:
-        raise TakenError(f"{path}: saw a file that is not the kubeconfig of an embedded cluster, expected none; name another file")
+        raise ForeignFileError(f"{path}: saw a file that is not the kubeconfig of an embedded cluster, expected none; name another file")
 
 
 def kubeconfig_text(config: Mapping[str, Any]) -> str:

@@ -38,7 +38,7 @@ class MemoryTransport:
         try:
             # Yield even without a delay, as a socket would, so that a caller in a loop lets other tasks run.
             await asyncio.sleep(0)
-            if self._delay or not self._whole.is_set() or not self._api.prompt:
+            if self._delay or not self._whole.is_set() or not self._api.answers_at_once:
                 return await self._late(sent)
             return await self._api.answer(sent)
         except (TimeoutError, Severed) as error:

@@ -131,7 +131,7 @@ def _pod(stateful_set: Mapping[str, Any], name: str, ordinal: int, revision: str
         pod["spec"]["subdomain"] = stateful_set["spec"]["serviceName"]
     claims = {name_of(template): claim for claim, template in _claims(stateful_set, name)}
     # It replaces a volume of that name in the pod template.
-    other = [one for one in pod["spec"].get("volumes") or () if one.get("name") not in claims]
+    other = [entry for entry in pod["spec"].get("volumes") or () if entry.get("name") not in claims]
     claimed = [{"name": volume, "persistentVolumeClaim": {"claimName": claim}} for volume, claim in claims.items()]
     if claims:
         pod["spec"]["volumes"] = [*claimed, *other]

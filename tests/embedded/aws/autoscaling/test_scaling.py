@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 from tests.embedded.aws.conftest import BEGAN, Aws
-from tests.embedded.aws.making import code, group_of, ids, make_group, members, mixed, said
+from tests.embedded.aws.making import activity_messages, code, group_of, instance_ids, make_group, members, mixed
 
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.aws.hardware.hardware import Trouble
@@ -32,7 +32,7 @@ def test_a_raised_capacity_becomes_instances_a_moment_later(aws: Aws) -> None:
     assert members(scaling) == [("g5.xlarge", "us-east-1a", "InService")] * 2
     activities = scaling.describe_scaling_activities(AutoScalingGroupName="gpus")["Activities"]
     assert [activity["StatusCode"] for activity in activities] == ["Successful", "Successful"]
-    assert activities[0]["Description"] == f"Launching a new EC2 instance: {ids(scaling)[1]}"
+    assert activities[0]["Description"] == f"Launching a new EC2 instance: {instance_ids(scaling)[1]}"
     assert "a user request explicitly set group desired capacity changing the desired capacity from 0 to 2." in activities[0]["Cause"]
 
 
@@ -42,9 +42,9 @@ def test_a_dry_offering_fails_in_an_activity_and_is_tried_again(make_aws: Callab
     hardware(aws).markets.limits["spot", "", "us-east-1a"] = 0
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=3)
     aws.later(20)
-    assert said(scaling) == []
+    assert activity_messages(scaling) == []
     aws.later(1)
-    assert said(scaling) == [("Failed", SPOT_DRY)]
+    assert activity_messages(scaling) == [("Failed", SPOT_DRY)]
     # It keeps trying, and launches what becomes available: a surplus if the caller has bought elsewhere since.
     hardware(aws).markets.limits.clear()
     aws.later(40)
@@ -67,7 +67,7 @@ def test_available_capacity_is_granted_and_the_rest_fails(aws: Aws) -> None:
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=5)
     aws.later(2)
     assert len(members(scaling)) == 2
-    status, message = said(scaling)[0]
+    status, message = activity_messages(scaling)[0]
     assert status == "Failed"
     assert message.startswith("We currently do not have sufficient g5.xlarge capacity in the Availability Zone you requested (us-east-1a).")
 
@@ -81,11 +81,11 @@ def test_another_type_of_the_group_and_another_zone_are_tried(aws: Aws) -> None:
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=4)
     aws.later(2)
     assert [(kind, zone) for kind, zone, _ in members(scaling)] == [("g6.xlarge", "us-east-1a")] * 4
-    assert sum(status == "Failed" for status, _ in said(scaling)) == 1
+    assert sum(status == "Failed" for status, _ in activity_messages(scaling)) == 1
 
 
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("reason_code", "words"),
     [
         (
             "MaxSpotInstanceCountExceeded",
@@ -96,12 +96,12 @@ def test_another_type_of_the_group_and_another_zone_are_tried(aws: Aws) -> None:
         ("InsufficientFreeAddressesInSubnet", "There are not enough free addresses in subnet 'subnet-useast1a'"),
     ],
 )
-def test_every_reason_has_its_text(aws: Aws, told: str, words: str) -> None:
+def test_every_reason_has_its_text(aws: Aws, reason_code: str, words: str) -> None:
     scaling = make_group(aws, MixedInstancesPolicy=mixed("g5.xlarge"))
-    hardware(aws).troubles.append(Trouble(told, times=1))
+    hardware(aws).troubles.append(Trouble(reason_code, times=1))
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
     aws.later(2)
-    assert words in said(scaling)[0][1]
+    assert words in activity_messages(scaling)[0][1]
     aws.later(60)
     assert len(members(scaling)) == 1
 
@@ -114,14 +114,17 @@ def test_the_vcpu_limit_of_a_family_applies_to_all_its_types(aws: Aws) -> None:
     assert len(members(scaling)) == 2
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=3)
     aws.later(2)
-    assert "VcpuLimitExceeded - You have requested more vCPU capacity than your current vCPU limit of 8 allows" in said(scaling)[0][1]
+    assert (
+        "VcpuLimitExceeded - You have requested more vCPU capacity than your current vCPU limit of 8 allows"
+        in activity_messages(scaling)[0][1]
+    )
 
 
 def test_a_maximum_price_below_the_market_is_refused(aws: Aws) -> None:
     scaling = make_group(aws, MixedInstancesPolicy=mixed("g5.xlarge", SpotMaxPrice="0.01"))
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
     aws.later(2)
-    assert "SpotMaxPriceTooLow - Your Spot request price of 0.01 is lower than the minimum required" in said(scaling)[0][1]
+    assert "SpotMaxPriceTooLow - Your Spot request price of 0.01 is lower than the minimum required" in activity_messages(scaling)[0][1]
 
 
 def test_a_launch_can_fail_after_it_was_accepted(aws: Aws) -> None:
@@ -132,7 +135,7 @@ def test_a_launch_can_fail_after_it_was_accepted(aws: Aws) -> None:
     assert [state for *_, state in members(scaling)] == ["Pending"]
     aws.later(10)
     assert members(scaling) == []
-    assert said(scaling) == [("Failed", "Client.InternalError: Client error on launch.")]
+    assert activity_messages(scaling) == [("Failed", "Client.InternalError: Client error on launch.")]
 
 
 def test_on_demand_and_spot_are_distributed_over_the_whole_group(aws: Aws) -> None:
@@ -140,7 +143,7 @@ def test_on_demand_and_spot_are_distributed_over_the_whole_group(aws: Aws) -> No
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=6)
     aws.later(2)
     region = aws.account.region("us-east-1")
-    markets = [region.instances[instance].machine.offering.market for instance in ids(scaling)]
+    markets = [region.instances[instance].machine.offering.market for instance in instance_ids(scaling)]
     assert (markets.count("on-demand"), markets.count("spot")) == (4, 2)
 
 
@@ -180,18 +183,18 @@ def test_balancing_launches_before_it_ends_and_ignores_protected_instances(aws: 
     hardware(aws).markets.limits["", "", "us-east-1b"] = 0
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=2)
     aws.later(20)
-    both = ids(scaling)
+    both = instance_ids(scaling)
     scaling.set_instance_protection(AutoScalingGroupName="gpus", InstanceIds=both, ProtectedFromScaleIn=True)
     hardware(aws).markets.limits.clear()
     aws.later(600)
-    assert ids(scaling) == both
+    assert instance_ids(scaling) == both
 
     scaling.set_instance_protection(AutoScalingGroupName="gpus", InstanceIds=both[:1], ProtectedFromScaleIn=False)
     aws.later(2)
     assert [(zone[-1], state) for _, zone, state in members(scaling)] == [("a", "InService"), ("a", "InService"), ("b", "Pending")]
     aws.later(300)
     assert sorted(zone[-1] for _, zone, _ in members(scaling)) == ["a", "b"]
-    assert both[1] in ids(scaling)
+    assert both[1] in instance_ids(scaling)
     causes = [
         describe_scaling_activity["Cause"]
         for describe_scaling_activity in scaling.describe_scaling_activities(AutoScalingGroupName="gpus")["Activities"]
@@ -203,34 +206,36 @@ def test_a_lowered_capacity_ends_the_policys_choice_but_no_protected_instance(aw
     scaling = make_group(aws)
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=3)
     aws.later(20)
-    kept = ids(scaling)[:1]
+    kept = instance_ids(scaling)[:1]
     scaling.set_instance_protection(AutoScalingGroupName="gpus", InstanceIds=kept, ProtectedFromScaleIn=True)
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=0)
     aws.later(60)
-    assert ids(scaling) == kept
+    assert instance_ids(scaling) == kept
     assert group_of(scaling)["DesiredCapacity"] == 0
-    assert said(scaling)[0][1] == ("Could not scale to desired capacity because all remaining instances are protected from scale-in.")
+    assert activity_messages(scaling)[0][1] == (
+        "Could not scale to desired capacity because all remaining instances are protected from scale-in."
+    )
 
 
 def test_ending_a_named_instance_lowers_the_capacity(aws: Aws) -> None:
     scaling = make_group(aws, MinSize=1)
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=2)
     aws.later(20)
-    ended, stays = ids(scaling)
+    ended, stays = instance_ids(scaling)
     scaling.set_instance_protection(AutoScalingGroupName="gpus", InstanceIds=[ended, stays], ProtectedFromScaleIn=True)
     answer = scaling.terminate_instance_in_auto_scaling_group(InstanceId=ended, ShouldDecrementDesiredCapacity=True)
     assert answer["Activity"]["Description"] == f"Terminating EC2 instance: {ended}"
     assert group_of(scaling)["DesiredCapacity"] == 1
     assert [state for *_, state in members(scaling)] == ["Terminating", "InService"]
     aws.later(60)
-    assert ids(scaling) == [stays]
+    assert instance_ids(scaling) == [stays]
     with pytest.raises(ClientError, match=r"desiredSize equals minSize \(1\)") as refused:
         scaling.terminate_instance_in_auto_scaling_group(InstanceId=stays, ShouldDecrementDesiredCapacity=True)
     assert code(refused) == "ValidationError"
     scaling.terminate_instance_in_auto_scaling_group(InstanceId=stays, ShouldDecrementDesiredCapacity=False)
     aws.later(60)
-    assert len(ids(scaling)) == 1
-    assert ids(scaling) != [stays]
+    assert len(instance_ids(scaling)) == 1
+    assert instance_ids(scaling) != [stays]
     with pytest.raises(ClientError, match="No managed instance found"):
         scaling.terminate_instance_in_auto_scaling_group(InstanceId=ended, ShouldDecrementDesiredCapacity=True)
 
@@ -251,7 +256,7 @@ def test_a_suspended_launch_launches_nothing_until_it_is_resumed(aws: Aws) -> No
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
     aws.later(300)
     assert members(scaling) == []
-    assert said(scaling) == []
+    assert activity_messages(scaling) == []
     scaling.resume_processes(AutoScalingGroupName="gpus", ScalingProcesses=["Launch"])
     aws.later(2)
     assert len(members(scaling)) == 1

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.control.aws_stage import Stage, aws_stage
 from tests.embedded.aws.conftest import Aws
-from tests.embedded.aws.making import group_of, ids, make_group
+from tests.embedded.aws.making import group_of, instance_ids, make_group
 
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.simulation.cloud.delays import Delay, Delays
@@ -25,7 +25,7 @@ def test_machines_are_prepared_stopped_and_used_before_others_are_launched(aws: 
     assert pool(scaling) == ["Warmed:Pending"] * 2
     aws.later(600)
     assert pool(scaling) == ["Warmed:Stopped"] * 2
-    assert (ids(scaling), group_of(scaling)["WarmPoolSize"]) == ([], 2)
+    assert (instance_ids(scaling), group_of(scaling)["WarmPoolSize"]) == ([], 2)
     prepared = {instance["InstanceId"] for instance in scaling.describe_warm_pool(AutoScalingGroupName="gpus")["Instances"]}
     (prepared_instance, _) = (
         describe_instance["Instances"][0] for describe_instance in aws.client("ec2").describe_instances()["Reservations"]
@@ -35,7 +35,7 @@ def test_machines_are_prepared_stopped_and_used_before_others_are_launched(aws: 
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
     aws.later(20)
 
-    assert set(ids(scaling)) < prepared
+    assert set(instance_ids(scaling)) < prepared
     assert [instance["LifecycleState"] for instance in group_of(scaling)["Instances"]] == ["InService"]
     assert pool(scaling) == ["Warmed:Stopped"]
 

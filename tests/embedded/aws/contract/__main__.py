@@ -19,7 +19,7 @@ IMAGE = "resolve:ssm:/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-defa
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = parsed(arguments)
+    options = parse_arguments(arguments)
     if not options.account:
         return wrong("saw no account, expected its number: make aws-contract ACCOUNT=123456789012")
     session = boto3.session.Session()
@@ -55,7 +55,7 @@ def wrong(why: str) -> int:
     return 2
 
 
-def parsed(arguments: list[str] | None) -> argparse.Namespace:
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.embedded.aws.contract", description=__doc__)
     parser.add_argument("--account", required=True, help="the account's number, so that no other account is touched")
     parser.add_argument("--dollars", type=float, default=0.0, help="limit for the cost of machines; 0, the default, launches none")

@@ -12,7 +12,7 @@ _ZONE = re.compile(r"REGION[a-z]\b|\b[a-z]{3,4}\d-az\d\b")
 _HOST = re.compile(r"https?://[^/\s]+")
 
 
-class Alike:
+class Normalizer:
     """Makes texts of an ``account`` in a ``region`` comparable: ids are numbered in the order of their appearance."""
 
     def __init__(self, account: str, region: str) -> None:

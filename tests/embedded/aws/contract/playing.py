@@ -8,7 +8,7 @@ from typing import Any, Final
 from botocore.config import Config
 from botocore.exceptions import ClientError
 from botocore.parsers import ResponseParserError
-from tests.embedded.aws.contract.comparing import Alike, differences
+from tests.embedded.aws.contract.comparing import Normalizer, differences
 from tests.embedded.aws.contract.sides import Side
 from tests.embedded.aws.contract.steps import FREE, MOST_HOURS, MOST_MACHINES, PAID, Step
 from tests.embedded.aws.memory import Session
@@ -74,10 +74,10 @@ def our_side(region: str, *, run: str, kind: str, image: str) -> Side:
 def compare(theirs: Side, ours: Side, *, paid: bool, tell: Callable[[str], None]) -> Report:
     """Run the script on both sides, report each step, and delete everything at the end, whatever happens."""
     report = Report()
-    sides = [(side, Alike(side.account, side.region)) for side in (theirs, ours)]
+    sides = [(side, Normalizer(side.account, side.region)) for side in (theirs, ours)]
     try:
         for step in (*FREE, *(PAID if paid else ())):
-            answers = [alike.value(played(step, side)) for side, alike in sides]
+            answers = [alike.value(play_step(step, side)) for side, alike in sides]
             report.steps += 1
             differing = list(differences(*answers))
             tell(f"{'same     ' if not differing else 'DIFFERENT'} {step.name}")
@@ -93,7 +93,7 @@ def compare(theirs: Side, ours: Side, *, paid: bool, tell: Callable[[str], None]
     return report
 
 
-def played(step: Step, side: Side) -> Any:
+def play_step(step: Step, side: Side) -> Any:
     """The result of a step, or its refusal."""
     try:
         return step.play(side)

@@ -56,7 +56,7 @@ class Side:
         try:
             undo()
         except ClientError as error:
-            return [] if gone(error) else [f"{what}: {error}"]
+            return [] if is_gone(error) else [f"{what}: {error}"]
         except BotoCoreError as error:
             return [f"{what}: {error}"]
         return []
@@ -78,7 +78,7 @@ class Side:
         return [{"Name": f"tag:{TAG}", "Values": [self.run]}]
 
 
-def gone(error: ClientError) -> bool:
+def is_gone(error: ClientError) -> bool:
     """Whether a resource to be deleted is already gone."""
     details = error.response["Error"]
     return "NotFound" in details["Code"] or "NonExistent" in details["Code"] or "not found" in details["Message"]

@@ -146,7 +146,7 @@ def suspended(side: Side) -> Any:
     return [names, group(side)["SuspendedProcesses"]]
 
 
-def hooked(side: Side) -> Any:
+def lifecycle_hooks(side: Side) -> Any:
     scaling = side.client("autoscaling")
     named = {"AutoScalingGroupName": side.run, "LifecycleHookName": "drain"}
     scaling.put_lifecycle_hook(**named, LifecycleTransition="autoscaling:EC2_INSTANCE_TERMINATING", HeartbeatTimeout=120)
@@ -315,7 +315,7 @@ FREE = (
     Step("a group with a minimum above its maximum", bad_sizes),
     Step("more than the maximum", above_maximum),
     Step("a suspended process", suspended),
-    Step("a lifecycle hook", hooked),
+    Step("a lifecycle hook", lifecycle_hooks),
     Step("an unknown warm pool", no_warm_pool),
     Step("termination of an unknown machine", unknown_instance),
     Step("protection of an unknown machine", unknown_protection),

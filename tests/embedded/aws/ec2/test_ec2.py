@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 from tests.embedded.aws.conftest import BEGAN, Aws
-from tests.embedded.aws.making import code, ids, make_group, mixed
+from tests.embedded.aws.making import code, instance_ids, make_group, mixed
 
 from gpuscaler import catalogue
 
@@ -26,7 +26,7 @@ def test_an_instance_has_its_zone_market_and_tags(aws: Aws) -> None:
     scaling = make_group(aws, MixedInstancesPolicy=mixed("g5.xlarge"), Tags=[{"Key": "team", "Value": "red", "PropagateAtLaunch": True}])
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
     aws.later(20)
-    (ident,) = ids(scaling)
+    (ident,) = instance_ids(scaling)
     ec2 = aws.client("ec2")
     (instance,) = ec2.describe_instances(InstanceIds=[ident])["Reservations"][0]["Instances"]
     assert (instance["InstanceType"], instance["InstanceLifecycle"], instance["State"]["Name"]) == ("g5.xlarge", "spot", "running")
@@ -44,12 +44,12 @@ def test_an_instance_ended_by_hand_is_replaced_by_its_group(aws: Aws) -> None:
     scaling = make_group(aws)
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
     aws.later(20)
-    before = ids(scaling)
+    before = instance_ids(scaling)
     answer = aws.client("ec2").terminate_instances(InstanceIds=before)["TerminatingInstances"][0]
     assert (answer["PreviousState"]["Name"], answer["CurrentState"]["Name"]) == ("running", "shutting-down")
     aws.later(60)
-    assert len(ids(scaling)) == 1
-    assert ids(scaling) != before
+    assert len(instance_ids(scaling)) == 1
+    assert instance_ids(scaling) != before
 
 
 def test_an_instant_fleet_answers_with_instances_and_errors(aws: Aws) -> None:
@@ -134,7 +134,7 @@ def test_a_group_can_use_a_launch_configuration(aws: Aws) -> None:
     sizes = {"MinSize": 1, "MaxSize": 2, "AvailabilityZones": ["us-east-1c"]}
     scaling.create_auto_scaling_group(AutoScalingGroupName="gpus", LaunchConfigurationName="old", **sizes)
     aws.later(2)
-    assert len(ids(scaling)) == 1
+    assert len(instance_ids(scaling)) == 1
     with pytest.raises(ClientError, match="launch configurations"):
         scaling.launch_instances(AutoScalingGroupName="gpus", RequestedCapacity=1, ClientToken="x")
 
@@ -160,7 +160,7 @@ def test_a_template_that_targets_a_reservation_gets_exactly_the_reserved_capacit
         return reservation["AvailableInstanceCount"], reservation["State"]
 
     assert left() == (0, "active")
-    scaling.terminate_instance_in_auto_scaling_group(InstanceId=ids(scaling)[0], ShouldDecrementDesiredCapacity=True)
+    scaling.terminate_instance_in_auto_scaling_group(InstanceId=instance_ids(scaling)[0], ShouldDecrementDesiredCapacity=True)
     assert left() == (1, "active")
     aws.later(3600)
     assert left() == (0, "expired")

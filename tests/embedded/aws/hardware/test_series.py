@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from tests.embedded.aws.conftest import BEGAN, Aws
-from tests.embedded.aws.making import make_group, members, mixed, said
+from tests.embedded.aws.making import activity_messages, make_group, members, mixed
 
 from gpuscaler.embedded.aws.hardware.series import series_of
 from gpuscaler.embedded.aws.wire.models import MissingExtraError, Models
@@ -24,7 +24,7 @@ def test_a_market_of_the_series_runs_dry_when_the_series_does() -> None:
     there = series.capacity(key, aws.time)
     assert there < 500
     assert len(members(scaling)) == there
-    assert said(scaling)[0][0] == "Failed"
+    assert activity_messages(scaling)[0][0] == "Failed"
     change = series.next_change(key, aws.time)
     assert change is not None
     aws.later(change - aws.time + 400.0)

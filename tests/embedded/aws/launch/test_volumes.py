@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 from tests.embedded.aws.conftest import Aws
-from tests.embedded.aws.making import TEMPLATE, code, ids, make_group
+from tests.embedded.aws.making import TEMPLATE, code, instance_ids, make_group
 
 
 def disk(device: str, **ebs: Any) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def launched(aws: Aws, *mappings: dict[str, Any], **data: Any) -> tuple[Any, str
     scaling = make_group(aws)
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
     aws.later(20)
-    (ident,) = ids(scaling)
+    (ident,) = instance_ids(scaling)
     return ec2, ident
 
 
@@ -89,7 +89,7 @@ def test_by_default_volumes_of_a_launch_configuration_are_deleted(aws: Aws) -> N
     sizes = {"MinSize": 1, "MaxSize": 1, "AvailabilityZones": ["us-east-1a"]}
     scaling.create_auto_scaling_group(AutoScalingGroupName="gpus", LaunchConfigurationName="old", **sizes)
     aws.later(20)
-    assert devices(ec2, *ids(scaling)) == {"/dev/xvda": True, "/dev/xvdf": True, "/dev/xvdg": False}
+    assert devices(ec2, *instance_ids(scaling)) == {"/dev/xvda": True, "/dev/xvdf": True, "/dev/xvdg": False}
 
 
 def test_an_instance_keeps_its_volumes_until_it_is_terminated(aws: Aws) -> None:

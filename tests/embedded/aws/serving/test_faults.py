@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError, ConnectionClosedError
 from tests.embedded.aws.conftest import MODELS, Aws, plain_client
-from tests.embedded.aws.making import code, group_of, ids, make_group, said
+from tests.embedded.aws.making import activity_messages, code, group_of, instance_ids, make_group
 
 from gpuscaler.embedded.aws.account import Account
 from gpuscaler.embedded.aws.serving.endpoint import Endpoint
@@ -58,9 +58,9 @@ def test_after_a_broken_connection_the_outcome_is_unknown_to_the_caller(aws: Aws
     asked = {"AutoScalingGroupName": "gpus", "RequestedCapacity": 2, "ClientToken": "once"}
     with pytest.raises(ConnectionClosedError):
         scaling.launch_instances(**asked)
-    assert len(ids(scaling)) == took_effect
+    assert len(instance_ids(scaling)) == took_effect
     scaling.launch_instances(**asked)
-    assert (len(ids(scaling)), group_of(scaling)["DesiredCapacity"]) == (2, 2)
+    assert (len(instance_ids(scaling)), group_of(scaling)["DesiredCapacity"]) == (2, 2)
 
 
 async def test_faults_and_capacity_are_set_over_http_and_delays_are_kept() -> None:
@@ -160,4 +160,4 @@ def test_an_unsigned_or_invalid_request_is_refused(aws: Aws) -> None:
 def test_activities_of_an_unknown_group_are_an_error(aws: Aws) -> None:
     make_group(aws)
     with pytest.raises(ClientError, match="AutoScalingGroup name not found"):
-        said(aws.client("autoscaling"), "none")
+        activity_messages(aws.client("autoscaling"), "none")

@@ -130,19 +130,19 @@ class Aggregator:
 
     async def _condition(self, api_service: WireApiService) -> Json:
         if api_service.spec.service is None:
-            return _available("True", "Local", "Local APIServices are always available")
+            return _available_condition("True", "Local", "Local APIServices are always available")
         path = f"/apis/{api_service.spec.group}/{api_service.spec.version}"
         try:
             url = _url(find_endpoint(self._store, api_service.spec.service), path)
         except UnavailableError as error:
-            return _available("False", error.reason, str(error))
+            return _available_condition("False", error.reason, str(error))
         try:
             await self._fetch(url, {})
             await self._discover(api_service, url)
         except (ClientError, OSError, TimeoutError, ValueError) as error:
             why = f"failing or missing response from {url}: {describe_client_error(error)}"
-            return _available("False", "FailedDiscoveryCheck", why)
-        return _available("True", "Passed", "all checks passed")
+            return _available_condition("False", "FailedDiscoveryCheck", why)
+        return _available_condition("True", "Passed", "all checks passed")
 
     async def _fetch(self, url: URL, headers: Mapping[str, str]) -> bytes:
         """The answer to a check, from any server: an untrusted certificate is noticed only by real requests."""
@@ -180,7 +180,7 @@ class Aggregator:
             self._store.put(API_SERVICES, {**obj, "status": {**status, "conditions": [*others, updated]}})
 
 
-def _available(status: str, reason: str, message: str) -> Json:
+def _available_condition(status: str, reason: str, message: str) -> Json:
     return {"type": "Available", "status": status, "reason": reason, "message": message}
 
 

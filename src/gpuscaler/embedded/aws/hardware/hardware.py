@@ -63,7 +63,7 @@ class Scarcity(Markets):
 
 
 @dataclass(slots=True)
-class Launched:
+class LaunchResult:
     """The result of a request to launch."""
 
     machines: list[CloudMachine] = field(default_factory=list)
@@ -86,9 +86,9 @@ class Hardware:
         #: (bucket, market) and the account's vCPU limit.
         self.vcpu_limits: dict[tuple[str, str], int] = {}
 
-    def launch(self, market: str, types: Sequence[str], zone: str, *, count: int, now: float, bid: float | None = None) -> Launched:
+    def launch(self, market: str, types: Sequence[str], zone: str, *, count: int, now: float, bid: float | None = None) -> LaunchResult:
         """Launch up to ``count`` of ``types``, in order of preference, for at most ``bid`` dollars per hour."""
-        result = Launched()
+        result = LaunchResult()
         for name in types:
             left = count - len(result.machines)
             if left < 1:

@@ -28,7 +28,7 @@ LOOKED_AT: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
+class AwsAccountServer:
     """Settings of an account with ``regions``, at ``port`` (0: a free one), whose spot markets follow ``spot``.
 
     Instances register ``boot`` seconds after their launch, or after as long as real ones take; their GPUs appear a quarter of that later.
