@@ -16,7 +16,7 @@ import structlog
 from tests.model import realistic
 
 from benchmarks.live_server import commands, write_line
-from gpuscaler.clouds.protocol import Bought, Notice, Order, Refusal, Unfilled
+from gpuscaler.clouds.protocol import BuyResult, Notice, Order, Refusal, UnfilledOrder
 from gpuscaler.control.process.running import ControllerProcess, ProcessContext, ProviderSetup
 from gpuscaler.control.process.settings_file import SettingsFile
 from gpuscaler.control.records.events import happening
@@ -57,20 +57,20 @@ class Cloud:
     async def inventory(self) -> Inventory:
         return Inventory(time.time(), tuple(self._instances))
 
-    async def buy(self, order: Order) -> Bought:
+    async def buy(self, order: Order) -> BuyResult:
         self.asked.setdefault(order.token, time.monotonic())
         granted = [
             Instance(f"{order.token}-{number}", *order.offerings[0], launched=time.time(), token=order.token)
             for number in range(order.count)
         ]
         self._instances += granted
-        return Bought(tuple(granted))
+        return BuyResult(tuple(granted))
 
-    async def follow(self, _orders: Sequence[Unfilled], /) -> Sequence[tuple[str, Bought]]:
+    async def follow(self, _orders: Sequence[UnfilledOrder], /) -> Sequence[tuple[str, BuyResult]]:
         """Every answer was final."""
         return ()
 
-    async def withdraw(self, _rest: Unfilled, /) -> None:
+    async def withdraw(self, _rest: UnfilledOrder, /) -> None:
         """Everything was granted."""
 
     async def remove(self, ids: Sequence[str]) -> Mapping[str, Refusal | None]:

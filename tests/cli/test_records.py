@@ -78,7 +78,7 @@ async def read(client: Client) -> Status | None:
 
 
 async def bound(client: Client) -> bool:
-    pods = {one["metadata"]["name"]: one for one in map(msgspec.json.decode, await client.list_all(PODS))}
+    pods = {pod["metadata"]["name"]: pod for pod in map(msgspec.json.decode, await client.list_all(PODS))}
     return bool(pods["train"]["spec"].get("nodeName"))
 
 
@@ -194,8 +194,8 @@ def test_why_and_replay_use_a_forwarded_port_of_the_leader_and_name_a_missing_pe
 
     led.cluster.ask(play)
     led.cluster.until(lambda client: on_a_node(client, "leader"))
-    where = PodPort(namespace="kube-system", pod="leader", port=8081)
-    led.cluster.api.forwards.register(where, int(led.url.rpartition(":")[2]))
+    target = PodPort(namespace="kube-system", pod="leader", port=8081)
+    led.cluster.api.forwards.register(target, int(led.url.rpartition(":")[2]))
     led_by(led, Process("me", "0", "leader", "kube-system", 8081, "127.0.0.1"))
 
     done, listed = ask(led, "why", "pod", "train", "--namespace", "default"), ask(led, "replay", "--namespace", "default")
@@ -457,18 +457,18 @@ def test_replay_of_an_old_decision_that_used_places_of_nominated_pods_plans_no_r
 
     done = CliRunner().invoke(main, ["replay", "--inputs", str(tmp_path / "inputs"), "--json"])
 
-    made = json.loads(done.stdout)
-    assert (done.exit_code, made["removals"]) == (1, [])
-    assert {entry["blocker"] for entry in made["blocked_nodes"]} == {"in-use", "needed"}
+    document = json.loads(done.stdout)
+    assert (done.exit_code, document["removals"]) == (1, [])
+    assert {entry["blocker"] for entry in document["blocked_nodes"]} == {"in-use", "needed"}
 
 
 def test_replay_names_a_file_that_it_cannot_save_to(tmp_path: Path) -> None:
     (tmp_path / "inputs").write_bytes(pack_decision(removal_decision()))
-    there = tmp_path / "no" / "such"
-    done = CliRunner().invoke(main, ["replay", "--inputs", str(tmp_path / "inputs"), "--save", str(there)])
+    missing = tmp_path / "no" / "such"
+    done = CliRunner().invoke(main, ["replay", "--inputs", str(tmp_path / "inputs"), "--save", str(missing)])
 
     assert done.exit_code == 2
-    assert f"{there}: saw No such file or directory, expected a file that can be written (--save)" in done.output
+    assert f"{missing}: saw No such file or directory, expected a file that can be written (--save)" in done.output
 
 
 def test_replay_reports_the_version_that_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -526,9 +526,9 @@ def test_status_shows_the_state_of_the_metrics_api_with_and_without_a_controller
         server.shutdown()
 
     assert (done.exit_code, as_json.exit_code) == (4, 4)
-    (one,) = msgspec.json.decode(as_json.stdout)["metrics_api"]
-    assert (one["service"], one["apis"]) == ("gpu/gpuscaler-metrics", ["custom.metrics.k8s.io/v1beta2"])
-    assert one["problems"] == [f"it does not answer the API server: {why}"]
+    (pod,) = msgspec.json.decode(as_json.stdout)["metrics_api"]
+    assert (pod["service"], pod["apis"]) == ("gpu/gpuscaler-metrics", ["custom.metrics.k8s.io/v1beta2"])
+    assert pod["problems"] == [f"it does not answer the API server: {why}"]
     expected = f"custom.metrics.k8s.io/v1beta2 by Service gpu/gpuscaler-metrics: it does not answer the API server: {why}"
     assert f"Metrics API:\n  {expected}\n" in done.output
     assert "expected the status of a controller" in done.output

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from tests import objects
 from tests.control.test_replacing import BOTH, without_spot
-from tests.control.world import Watchman, World, world
+from tests.control.world import CallObserver, World, world
 
 from gpuscaler.kube.resources import DAEMON_SETS, POD_DISRUPTION_BUDGETS, REPLICA_SETS, Resource
 from gpuscaler.kube.transport import Request
@@ -22,7 +22,7 @@ CHEAP_RESTART = {"gpuscaler.io/restart-cost": "1m"}
 LARGE = BOTH.replace("g4dn.xlarge", "g4dn.12xlarge")
 
 
-class Writes(Watchman):
+class WriteLog(CallObserver):
     """Records the writes to nodes and pods, in order."""
 
     def __init__(self) -> None:
@@ -77,11 +77,13 @@ async def budget(here: World, app: str, name: str = "", **spec: Any) -> None:
 
 
 @asynccontextmanager
-async def dear(*workloads: Mapping[str, Any], pools: str = BOTH, **more: Any) -> AsyncIterator[tuple[World, Writes]]:
+async def workloads_on_expensive_machine(
+    *workloads: Mapping[str, Any], pools: str = BOTH, **more: Any
+) -> AsyncIterator[tuple[World, WriteLog]]:
     """``workloads`` on one on-demand machine, at the moment when spot becomes available."""
     async with world(pools, **more) as here:
         full, here.policy = here.policy, without_spot(here.policy)
-        here.watchman = writes = Writes()
+        here.watchman = writes = WriteLog()
         here.start()
         await here.sleep(2.0)
         first, *others = workloads or ({"name": "web"},)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-from tests.control.violations import judged
-from tests.control.world import ONE_GPU_MACHINES, Notes, Relay, Watchman, World, pieces, world
+from tests.control.violations import stop_on_violation
+from tests.control.world import ONE_GPU_MACHINES, CallObserver, CountingRecorder, ProviderRelay, World, in_pieces, world
 
 from gpuscaler.clouds.protocol import LostAnswerError, Provider
 from gpuscaler.control.loop.cloud import CALL_SECONDS
@@ -31,7 +31,7 @@ FILE = f"cloud: simulated\n{ONE_GPU_MACHINES}    idle_after: 60s\n"
 
 
 @dataclass
-class Register:
+class WriteChecker:
     """Checks each write and call when it begins: only the leader's are allowed, and none while another process may still write (I10)."""
 
     here: World
@@ -39,20 +39,20 @@ class Register:
     writers: list[str] = field(default_factory=list)
     calls: int = 0
 
-    async def begin(self, who: str, what: str, seconds: float) -> None:
-        leader = await holder(self.here)
-        assert leader == who, f"I10: {who} began {what} while {leader} leads"
+    async def begin(self, replica: str, what: str, seconds: float) -> None:
+        leader = await lease_holder(self.here)
+        assert leader == replica, f"I10: {replica} began {what} while {leader} leads"
         now = asyncio.get_running_loop().time()
         for other, until in self.until.items():
-            assert other == who or until <= now, f"I10: {who} began {what} while {other} may write for {until - now:.1f} s more"
-        self.until[who] = max(self.until.get(who, 0.0), now + seconds)
-        if not self.writers or self.writers[-1] != who:
-            self.writers.append(who)
+            assert other == replica or until <= now, f"I10: {replica} began {what} while {other} may write for {until - now:.1f} s more"
+        self.until[replica] = max(self.until.get(replica, 0.0), now + seconds)
+        if not self.writers or self.writers[-1] != replica:
+            self.writers.append(replica)
         self.calls += 1
 
 
 @dataclass
-class Pause:
+class Suspension:
     """A process that is suspended. The call at which it stops is sent once it continues, and so are other reads; nothing else is.
 
     ``at`` is a word of the call at which it stops: one that the fence has admitted, or a read before a fence.
@@ -92,10 +92,10 @@ class Pause:
         self.over = asyncio.Event()
 
 
-class Line:
+class ReplicaTransport:
     """The network of one process. With ``deaf``, answers to renewals of the lease are lost."""
 
-    def __init__(self, inner: MemoryTransport, name: str, register: Register, pause: Pause) -> None:
+    def __init__(self, inner: MemoryTransport, name: str, register: WriteChecker, pause: Suspension) -> None:
         self.inner, self.name, self.register, self.pause = inner, name, register, pause
         self.deaf = False
         self.methods: set[str] = set()
@@ -104,7 +104,7 @@ class Line:
     async def exchange(self, request: Request) -> AsyncIterator[Answer]:
         self.methods.add(request.method)
         if request.method == "GET":
-            await self.pause.through(_nothing, what=f"GET {request.path}")
+            await self.pause.through(_do_nothing, what=f"GET {request.path}")
             async with self.inner.exchange(request) as answer:
                 yield answer
             return
@@ -114,7 +114,7 @@ class Line:
             # A process that releases the lease has no calls in progress any more.
             self.register.until.pop(self.name, None)
         if what and not self.pause.stopped:
-            with judged():
+            with stop_on_violation():
                 await self.register.begin(self.name, what, WRITE_SECONDS)
                 await self.register.here.watchman.write(request)
 
@@ -125,20 +125,20 @@ class Line:
         status, headers, body = await self.pause.through(call, what=what)
         if of_lease and self.deaf:
             raise Unreachable(f"{request.method} {request.path}: the answer was lost")
-        yield Answer(status, headers, pieces(body))
+        yield Answer(status, headers, in_pieces(body))
 
     async def close(self) -> None:
         await self.inner.close()
 
 
-async def _nothing() -> None:
+async def _do_nothing() -> None:
     return None
 
 
-class Desk(Relay):
+class ReplicaProvider(ProviderRelay):
     """The connection to the cloud of a process that may be suspended."""
 
-    def __init__(self, inner: Provider, name: str, register: Register, pause: Pause) -> None:
+    def __init__(self, inner: Provider, name: str, register: WriteChecker, pause: Suspension) -> None:
         super().__init__(inner)
         self._name, self._register, self._pause = name, register, pause
         self.writes = 0
@@ -149,7 +149,7 @@ class Desk(Relay):
     async def write(self, what: str, call: Callable[[], Awaitable[T]], /) -> T:
         self.writes += 1
         if not self._pause.stopped:
-            with judged():
+            with stop_on_violation():
                 await self._register.begin(self._name, what, CALL_SECONDS)
         return await self._through(call, what=what)
 
@@ -160,14 +160,14 @@ class Desk(Relay):
             raise LostAnswerError(str(error)) from error
         return made
 
-    async def show(self, see: Callable[[Watchman], Awaitable[None]]) -> None:
+    async def show(self, see: Callable[[CallObserver], Awaitable[None]]) -> None:
         if not self._pause.stopped:
-            with judged():
+            with stop_on_violation():
                 await see(self._register.here.watchman)
 
 
-class Record(Notes):
-    """Notes that exist as long as the process."""
+class ReplicaRecords(CountingRecorder):
+    """Records that exist as long as the process."""
 
     def led_by(self, controller: Controller | None, /) -> None:
         self.controller = controller
@@ -182,15 +182,15 @@ class Record(Notes):
 class Replica:
     """One process of `gpuscaler run`. ``skew`` is the error of its wall clock in seconds; its monotonic clock has another origin."""
 
-    def __init__(self, here: World, file: Path, name: str, register: Register, *, skew: float = 0.0, dry_run: bool = False) -> None:
+    def __init__(self, here: World, file: Path, name: str, register: WriteChecker, *, skew: float = 0.0, dry_run: bool = False) -> None:
         self.name, self.skew, self._looked = name, skew, 0.0
         self.here, self.register = here, register
-        self.pause = Pause()
+        self.pause = Suspension()
         self.place: ProcessContext | None = None
         self.network = MemoryTransport(here.cluster.api)
-        self.line = Line(self.network, name, register, self.pause)
-        self.desk = Desk(here.cluster.provider, name, register, self.pause)
-        self.record = Record()
+        self.line = ReplicaTransport(self.network, name, register, self.pause)
+        self.desk = ReplicaProvider(here.cluster.provider, name, register, self.pause)
+        self.record = ReplicaRecords()
         self.running = ControllerProcess(
             file=SettingsFile(file),
             transport=self.line,
@@ -234,21 +234,21 @@ class Replica:
             self._task.result()
 
 
-async def holder(here: World) -> str:
+async def lease_holder(here: World) -> str:
     """The holder of the lease."""
     try:
-        found = msgspec.json.decode(await here.user.get(LEASES, "gpuscaler", namespace="kube-system"))
+        lease = msgspec.json.decode(await here.user.get(LEASES, "gpuscaler", namespace="kube-system"))
     except NotFound:
         return ""
-    return str(found["spec"].get("holderIdentity") or "")
+    return str(lease["spec"].get("holderIdentity") or "")
 
 
-class Pair:
+class ReplicaPair:
     """Two replicas, ``one`` and ``second``, with wall clocks that are minutes apart."""
 
     def __init__(self, here: World, file: Path) -> None:
         self.here, self.file = here, file
-        self.register = Register(here)
+        self.register = WriteChecker(here)
         self.pods = 0
         self.replicas = [self.replica("one", 120.0), self.replica("second", -120.0)]
 
@@ -276,7 +276,7 @@ class Pair:
         self.pods += 1
 
     async def leader(self) -> Replica:
-        name = await holder(self.here)
+        name = await lease_holder(self.here)
         return next(replica for replica in self.replicas if replica.name == name)
 
     def other(self, replica: Replica) -> Replica:
@@ -285,7 +285,7 @@ class Pair:
     async def taken_over(self, after: Replica, *, within: float) -> float:
         """Seconds until another process than ``after`` leads."""
         began = self.here.now()
-        while await holder(self.here) in ("", after.name):
+        while await lease_holder(self.here) in ("", after.name):
             assert self.here.now() < began + within, f"no process took over from {after.name} within {within:g} s"
             await asyncio.sleep(0.1)
         return self.here.now() - began
@@ -300,11 +300,11 @@ class Pair:
 
 
 @asynccontextmanager
-async def pair(folder: Path, *, text: str = FILE, seed: int = 0, calls: CallFaults | None = None) -> AsyncIterator[Pair]:
+async def pair(folder: Path, *, text: str = FILE, seed: int = 0, calls: CallFaults | None = None) -> AsyncIterator[ReplicaPair]:
     file = folder / "run.yaml"
     file.write_text(text)
     async with world(text.removeprefix("cloud: simulated\n"), seed=seed, calls=calls) as here:
-        made = Pair(here, file)
+        made = ReplicaPair(here, file)
         try:
             await made.sleep(5.0)
             yield made

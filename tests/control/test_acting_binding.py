@@ -47,8 +47,8 @@ class Cluster:
         return outcome
 
     async def runs_on(self) -> str:
-        found = msgspec.json.decode(await self.user.get(PODS, "p", namespace="default"))
-        return str(found["spec"].get("nodeName", ""))
+        wire_pod = msgspec.json.decode(await self.user.get(PODS, "p", namespace="default"))
+        return str(wire_pod["spec"].get("nodeName", ""))
 
 
 async def test_a_pod_is_bound_if_its_node_is_unchanged() -> None:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from tests.control.world import World, world
 from tests.faults.guarding import excess
 
-from gpuscaler.clouds.protocol import Bought, Order
+from gpuscaler.clouds.protocol import BuyResult, Order
 from gpuscaler.model.instances import Instance, Inventory
 
 POOLS = """
@@ -25,7 +25,7 @@ pools:
 """
 
 
-class Liar:
+class MalformedProvider:
     """Reports lasting wrong names for the market, type or zone of machines, in random case, and grants more or fewer than ordered."""
 
     def __init__(self, here: World, seed: int) -> None:
@@ -39,7 +39,7 @@ class Liar:
         self._provider.buy, self._provider.inventory = self.buy, self.inventory  # type: ignore[method-assign]
 
     def spelt(self, word: str) -> str:
-        return "".join(self._dice.choice((one.lower(), one.upper())) for one in word)
+        return "".join(self._dice.choice((letter.lower(), letter.upper())) for letter in word)
 
     def call(self, instance: Instance) -> Instance:
         if instance.id not in self._called:
@@ -51,12 +51,12 @@ class Liar:
                 "zone": self._dice.choice((instance.zone, instance.zone, "use1-az9")),
             }
             self._called[instance.id] = replace(instance, **changed) if self._dice.random() < 0.8 else instance
-        said = self._called[instance.id]
-        return replace(instance, market=said.market, instance_type=said.instance_type, zone=said.zone)
+        answer = self._called[instance.id]
+        return replace(instance, market=answer.market, instance_type=answer.instance_type, zone=answer.zone)
 
-    async def buy(self, order: Order) -> Bought:
+    async def buy(self, order: Order) -> BuyResult:
         many = max(0, order.count + self._dice.choice((0, 0, 0, -1, 1)))
-        bought = await self._buy(replace(order, count=many)) if many else Bought()
+        bought = await self._buy(replace(order, count=many)) if many else BuyResult()
         self.surplus += max(0, len(bought.instances) - order.count)
         return replace(bought, instances=tuple(map(self.call, bought.instances)))
 
@@ -69,7 +69,7 @@ class Liar:
 async def test_for_any_answer_at_most_one_machine_more_than_the_pods_need_is_bought(seed: int) -> None:
     dice = Random(seed)
     async with world(POOLS, seed=seed) as here:
-        liar = Liar(here, seed)
+        liar = MalformedProvider(here, seed)
         here.start()
         pods = 0
         for _ in range(40):

@@ -100,8 +100,8 @@ async def test_machines_that_a_group_launches_for_reclaimed_spot_are_opened_and_
         await here.deploy("serve")
 
         async def bound() -> bool:
-            found = await here.bound()
-            return bool(found) and all(found.values())
+            bound_pods = await here.bound()
+            return bool(bound_pods) and all(bound_pods.values())
 
         await here.until(bound, 300)
         for taken_back in range(1, 5):
@@ -206,7 +206,12 @@ async def bare(here: Stage) -> None:
 
 
 async def our_taints(here: Stage) -> list[str]:
-    return [one["key"] for node in await here.nodes() for one in node["spec"].get("taints") or () if one["key"].startswith("gpuscaler.io/")]
+    return [
+        taint["key"]
+        for node in await here.nodes()
+        for taint in node["spec"].get("taints") or ()
+        if taint["key"].startswith("gpuscaler.io/")
+    ]
 
 
 async def test_a_managed_node_group_for_the_system_is_not_changed(tmp_path: Path) -> None:
@@ -221,8 +226,8 @@ async def test_a_managed_node_group_for_the_system_is_not_changed(tmp_path: Path
         assert here.desired("eks-system") == await running(here) == 3
         assert await our_taints(here) == []
         assert status.pools == ()
-        said = {entry.about: entry.text for entry in status.set_aside}
-        assert said["AutoScalingGroup us-east-1/eks-system"] == "it has no accelerator; name it in aws.groups to adopt it"
+        skipped = {entry.about: entry.text for entry in status.set_aside}
+        assert skipped["AutoScalingGroup us-east-1/eks-system"] == "it has no accelerator; name it in aws.groups to adopt it"
         assert status.warnings == ()
 
 
@@ -241,7 +246,7 @@ async def test_work_in_progress_in_a_group_that_is_no_longer_managed_is_finished
         await here.stop()
         here.client("autoscaling").set_desired_capacity(AutoScalingGroupName="eks-system", DesiredCapacity=4)
         await here.sleep(120)
-        left = sum(any(one["key"] == "gpuscaler.io/leaving" for one in node["spec"].get("taints") or ()) for node in await here.nodes())
+        left = sum(any(taint["key"] == "gpuscaler.io/leaving" for taint in node["spec"].get("taints") or ()) for node in await here.nodes())
         here.start()
         warned: list[str] = []
 

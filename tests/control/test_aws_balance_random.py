@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.control.aws_stage import Stage, aws_stage
-from tests.control.world import luck
+from tests.control.world import seeded_random
 from tests.objects import pod
 from tests.soaking import seeds
 
@@ -20,7 +20,7 @@ SHORT = "pools:\n  - {name: gpus, idle_after: 30s}\n"
 CHAOS = 900.0
 
 
-class Watched:
+class PodWatch:
     """The pods on each machine, observed continuously, and those that were lost because their group balanced its zones."""
 
     def __init__(self, here: Stage) -> None:
@@ -55,7 +55,7 @@ async def submit(here: Stage, name: str, zone: str, seconds: int) -> None:
 @pytest.mark.parametrize("seed", seeds(3))
 async def test_no_running_pod_is_lost_to_a_rebalance_that_gpuscaler_caused(seed: int, tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
-        dice, watched = luck(seed, "balance"), Watched(here)
+        dice, watched = seeded_random(seed, "balance"), PodWatch(here)
         here.group("gpus", AvailabilityZones=ZONES, NewInstancesProtectedFromScaleIn=False, MaxSize=20)
         hook: dict[str, Any] = {"LifecycleTransition": "autoscaling:EC2_INSTANCE_TERMINATING", "HeartbeatTimeout": 300}
         here.client("autoscaling").put_lifecycle_hook(AutoScalingGroupName="gpus", LifecycleHookName="drain", **hook)

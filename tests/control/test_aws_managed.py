@@ -14,8 +14,8 @@ ARRIVING = [{"key": "gpuscaler.io/arriving", "effect": "NO_SCHEDULE"}]
 
 
 async def all_bound(here: Stage) -> bool:
-    found = await here.bound()
-    return bool(found) and all(found.values())
+    bound_pods = await here.bound()
+    return bool(bound_pods) and all(bound_pods.values())
 
 
 async def test_after_an_eks_update_every_pod_runs_and_no_surplus_machine_stays(tmp_path: Path) -> None:
@@ -31,8 +31,8 @@ async def test_after_an_eks_update_every_pod_runs_and_no_surplus_machine_stays(t
         update = here.client("eks").update_nodegroup_version(**NAMES)["update"]["id"]
         await here.sleep(1200)
 
-        told = here.client("eks").describe_update(name=CLUSTER, updateId=update)["update"]
-        assert told["status"] == "Successful"
+        description = here.client("eks").describe_update(name=CLUSTER, updateId=update)["update"]
+        assert description["status"] == "Successful"
         assert await all_bound(here)
         members = here.region.groups["gpus"].members
         assert not before & set(members)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from tests.control.aws_stage import Stage, aws_stage
-from tests.control.world import QUICK, luck
+from tests.control.world import QUICK, seeded_random
 from tests.soaking import seeds
 
 from gpuscaler.embedded.aws.conditions import Conditions
@@ -29,7 +29,7 @@ class Chaos:
     """Random events on a stage, from ``seed``."""
 
     def __init__(self, here: Stage, seed: int, launch: str) -> None:
-        self.here, self.dice = here, luck(seed, "aws")
+        self.here, self.dice = here, seeded_random(seed, "aws")
         self.text = here.settings(launch=launch, more=SHORT)
         self.pods, self.lives = 0, 0
         self.leading = False
@@ -70,7 +70,7 @@ class Chaos:
         await self.here.sleep(QUIET)
 
 
-def taken_back(here: Stage) -> int:
+def ended_by_cloud(here: Stage) -> int:
     """The number of machines that EC2 has ended by itself."""
     return sum("EC2 health check" in activity.cause for name in GROUPS for activity in here.region.groups[name].activities)
 
@@ -88,4 +88,4 @@ async def test_every_pod_runs_and_every_machine_is_removed(seed: int, tmp_path: 
         assert [name for name, node in (await here.bound()).items() if not node] == []
         assert ([here.desired(name) for name in GROUPS], await here.nodes()) == ([0, 0, 0], [])
         # The groups start replacements for the machines that EC2 reclaimed.
-        assert 0 < len(here.machines()) <= chaos.pods + taken_back(here)
+        assert 0 < len(here.machines()) <= chaos.pods + ended_by_cloud(here)

@@ -20,8 +20,14 @@ async def die(here: Stage) -> str:
     (node,) = await here.nodes()
     name = str(node["metadata"]["name"])
     now = timestamp(here.now())
-    gone = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "lastTransitionTime": now, "lastHeartbeatTime": now}
-    await here.user.merge_patch(NODES, name, {"status": {"conditions": [gone]}}, subresource="status")
+    unknown_status = {
+        "type": "Ready",
+        "status": "Unknown",
+        "reason": "NodeStatusUnknown",
+        "lastTransitionTime": now,
+        "lastHeartbeatTime": now,
+    }
+    await here.user.merge_patch(NODES, name, {"status": {"conditions": [unknown_status]}}, subresource="status")
     taints = [{"key": "node.kubernetes.io/unreachable", "effect": effect} for effect in ("NoSchedule", "NoExecute")]
     await here.user.merge_patch(NODES, name, {"spec": {"taints": taints}})
     await here.user.delete(PODS, "train", namespace="default", grace=0)
@@ -37,9 +43,9 @@ async def test_a_dead_node_of_a_full_group_is_reported_and_ended_and_the_next_po
         (instance,) = here.machines()
         await here.submit("next", gpus=8)
         await here.sleep(400.0)
-        (said,) = (await here.status()).troubles
-        assert f"node {name} of pool gpus has not been Ready since" in said
-        assert "and costs $55.04/h" in said
+        (trouble,) = (await here.status()).troubles
+        assert f"node {name} of pool gpus has not been Ready since" in trouble
+        assert "and costs $55.04/h" in trouble
         await here.sleep(2000.0)
         assert here.machines() == [instance]
         await here.sleep(900.0)

@@ -160,8 +160,8 @@ async def test_pods_that_must_not_be_bound_are_nominated(pools: str, annotations
         seen = set()
         for _ in range(400):
             await here.sleep(0.1)
-            found = msgspec.json.decode(await here.user.get(PODS, "p", namespace="own"))
-            seen.add((bool(found["status"].get("nominatedNodeName")), bool(found["spec"].get("nodeName"))))
+            wire_pod = msgspec.json.decode(await here.user.get(PODS, "p", namespace="own"))
+            seen.add((bool(wire_pod["status"].get("nominatedNodeName")), bool(wire_pod["spec"].get("nodeName"))))
 
         assert (True, False) in seen
         assert any(bound for _, bound in seen)

@@ -34,7 +34,7 @@ def replies(monkeypatch: pytest.MonkeyPatch, change: Callable[[str, str, str], s
 
     def changed(operation: str, name: str, value: Any) -> Any:
         if isinstance(value, Mapping):
-            return {key: changed(operation, key, one) for key, one in value.items()}
+            return {key: changed(operation, key, element) for key, element in value.items()}
         if isinstance(value, list | tuple):
             return [changed(operation, name, one) for one in value]
         return change(operation, name, value) if isinstance(value, str) else value
@@ -46,7 +46,7 @@ def replies(monkeypatch: pytest.MonkeyPatch, change: Callable[[str, str, str], s
 
 
 async def events(here: Stage) -> list[dict[str, Any]]:
-    return [msgspec.json.decode(one) for one in await here.user.list_all(EVENTS)]
+    return [msgspec.json.decode(body) for body in await here.user.list_all(EVENTS)]
 
 
 async def train(here: Stage, seconds: float, *, more: str = "limits: {gpus: 64}\n") -> None:

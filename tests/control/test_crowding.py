@@ -20,7 +20,7 @@ APART = Delays(boot=Delay(20.0, 50.0, 120.0), device_plugin=Delay(5.0, 5.0, 5.0)
 SLOW = Delays(boot=Delay(20.0, 20.0, 20.0), device_plugin=Delay(60.0, 60.0, 60.0), answer=Delay(1.0, 1.0, 1.0), image_pull=Delay(0, 0, 0))
 
 
-def anywhere(name: str, gpus: int) -> dict[str, Any]:
+def tolerating_pod(name: str, gpus: int) -> dict[str, Any]:
     """A pod that tolerates every taint."""
     made = pod(name, gpus)
     made["spec"]["tolerations"] = [{"operator": "Exists"}]
@@ -51,7 +51,7 @@ async def test_a_pod_that_loses_its_machine_gets_at_once_the_one_that_was_bought
         await here.sleep(2.0)
         await here.submit("p", 4)
         await here.sleep(3.0)
-        await here.user.create(PODS, anywhere("t", gpus), namespace="default")
+        await here.user.create(PODS, tolerating_pod("t", gpus), namespace="default")
         node = (await until_bound(here, "t"))["t"]
         await here.sleep(2.0)
         assert machine_of(here, "p") != node
@@ -71,7 +71,7 @@ async def test_nothing_more_is_bought_if_room_remains_beside_the_other_pods(seed
             await here.sleep(0.5)
         # Its GPUs are about to show, and no other pod may run there yet.
         for number in range(2):
-            await here.user.create(PODS, anywhere(f"t{number}", 1), namespace="default")
+            await here.user.create(PODS, tolerating_pod(f"t{number}", 1), namespace="default")
         bound = await until_bound(here, "p", "t0", "t1")
         await here.sleep(60.0)
 
@@ -90,7 +90,7 @@ async def test_a_pod_that_loses_its_machine_for_good_gets_another_one_at_once(la
         node = (await here.nodes())[0]["metadata"]["name"]
         await here.sleep(later)
         # Bound by hand or by another scheduler: no plan covers it. A kubelet admits no pod for GPUs that do not show yet.
-        body = anywhere("t", 0)
+        body = tolerating_pod("t", 0)
         body["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "47"
         await here.user.create(PODS, {**body, "spec": {**body["spec"], "nodeName": node}}, namespace="default")
         await here.sleep(3.0)

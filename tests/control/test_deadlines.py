@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.control.leaving import CHEAP_RESTART, Writes, budget, run, taints
+from tests.control.leaving import CHEAP_RESTART, WriteLog, budget, run, taints
 from tests.control.world import ONE_GPU_MACHINES, World, world
 
 from gpuscaler.clouds.protocol import INTERRUPTION, MAINTENANCE, Notice, Order
@@ -18,7 +18,7 @@ from gpuscaler.simulation.cloud.provider import provider_id
 FIRST = "sim-00001"
 
 
-class Log(Writes):
+class TimedWriteLog(WriteLog):
     """Records purchases and writes with their times."""
 
     def __init__(self, here: World) -> None:
@@ -43,16 +43,16 @@ class Log(Writes):
         self.moments.append(("buy", self.here.now()))
 
     def first(self, what: str) -> float:
-        return next(at for one, at in self.moments if one == what)
+        return next(at for name, at in self.moments if name == what)
 
 
 @asynccontextmanager
-async def noticed(
+async def after_notice(
     seconds: float, *, budgeted: bool = False, kind: str = INTERRUPTION, **workload: Any
-) -> AsyncIterator[tuple[World, Log, float]]:
+) -> AsyncIterator[tuple[World, TimedWriteLog, float]]:
     """A pod on a machine that ends after some seconds, and the time at which it does."""
     async with world(ONE_GPU_MACHINES) as here:
-        here.watchman = log = Log(here)
+        here.watchman = log = TimedWriteLog(here)
         here.start()
         await here.sleep(2.0)
         await run(here, "web", **workload)
@@ -67,22 +67,22 @@ async def noticed(
         yield here, log, ends
 
 
-async def moved(here: World) -> bool:
+async def has_moved(here: World) -> bool:
     return set((await here.bound()).values()) == {"sim-00002"}
 
 
 async def test_the_replacement_of_a_machine_is_ordered_once_before_its_pods_are_evicted() -> None:
-    async with noticed(120.0) as (here, log, _):
+    async with after_notice(120.0) as (here, log, _):
         await here.sleep(100.0)
 
         assert log.first("buy") <= log.first("evict")
         assert [what for what, _ in log.moments].count("buy") == 1
-        assert await moved(here)
+        assert await has_moved(here)
         assert [machine.id for machine in here.cluster.core.list()] == ["sim-00002"]
 
 
 async def test_a_short_notice_is_acted_on_within_seconds() -> None:
-    async with noticed(30.0) as (here, log, ends):
+    async with after_notice(30.0) as (here, log, ends):
         await here.sleep(20.0)
 
         # Notices are read every 2 s.
@@ -90,7 +90,7 @@ async def test_a_short_notice_is_acted_on_within_seconds() -> None:
 
 
 async def test_a_grace_period_is_cut_to_the_remaining_time_of_the_machine() -> None:
-    async with noticed(120.0, terminationGracePeriodSeconds=600) as (here, log, ends):
+    async with after_notice(120.0, terminationGracePeriodSeconds=600) as (here, log, ends):
         await here.sleep(20.0)
 
         (grace,) = log.graces()
@@ -100,18 +100,18 @@ async def test_a_grace_period_is_cut_to_the_remaining_time_of_the_machine() -> N
 
 
 async def test_budgets_hold_until_the_last_seconds_and_then_the_pod_is_deleted() -> None:
-    async with noticed(60.0, budgeted=True) as (here, log, ends):
+    async with after_notice(60.0, budgeted=True) as (here, log, ends):
         await here.sleep(64.0)
 
         assert len(log.evicted()) >= 4
         assert ends - 15.0 <= log.first("delete") <= ends - 10.0
         assert log.deleted("pods") == [log.evicted()[0]]
         await here.sleep(60.0)
-        assert await moved(here)
+        assert await has_moved(here)
 
 
 async def test_without_the_right_to_delete_a_held_pod_ends_with_its_machine_and_the_right_is_named() -> None:
-    async with noticed(120.0, budgeted=True) as (here, log, ends):
+    async with after_notice(120.0, budgeted=True) as (here, log, ends):
         log.forbids = 'pods "web" is forbidden: User "gpuscaler" cannot delete resource "pods" in API group "" in the namespace "default"'
         await here.sleep(ends - here.now())
         assert set((await here.bound()).values()) == {FIRST}
@@ -120,13 +120,13 @@ async def test_without_the_right_to_delete_a_held_pod_ends_with_its_machine_and_
 
         assert log.first("delete") > log.first("evict")
         assert any(log.forbids in failure for failure in here.notes.failures)
-        assert await moved(here)
+        assert await has_moved(here)
         assert [machine.id for machine in here.cluster.core.list()] == ["sim-00002"]
 
 
 async def test_a_pod_that_asks_for_time_gets_the_remaining_time_of_the_machine() -> None:
     grace = {**CHEAP_RESTART, "gpuscaler.io/grace": "10m"}
-    async with noticed(120.0, annotations=grace) as (here, log, ends):
+    async with after_notice(120.0, annotations=grace) as (here, log, ends):
         await here.sleep(10.0)
         (pod,) = [pod for pod in await here.pods() if pod["spec"]["nodeName"] == FIRST]
         assert "gpuscaler.io/checkpoint-requested" in pod["metadata"]["annotations"]
@@ -135,23 +135,23 @@ async def test_a_pod_that_asks_for_time_gets_the_remaining_time_of_the_machine()
 
         assert ends - 36.0 <= log.first("evict") <= ends - 30.0
         await here.sleep(20.0)
-        assert await moved(here)
+        assert await has_moved(here)
 
 
 @pytest.mark.parametrize("protected", [True, False], ids=["protected", "free"])
 async def test_protected_pods_are_evicted_only_shortly_before_maintenance(protected: bool) -> None:
     notes = {**CHEAP_RESTART, **({"karpenter.sh/do-not-disrupt": "true"} if protected else {})}
-    async with noticed(900.0, annotations=notes, kind=MAINTENANCE) as (here, log, ends):
+    async with after_notice(900.0, annotations=notes, kind=MAINTENANCE) as (here, log, ends):
         await here.sleep(850.0)
 
         early = log.first("evict") < ends - 800.0
         assert early is not protected
-        assert await moved(here)
+        assert await has_moved(here)
         assert log.deleted("pods") == []
 
 
 async def test_with_enough_time_no_pod_is_evicted_before_the_replacement_is_open() -> None:
-    async with noticed(900.0, kind=MAINTENANCE) as (here, log, _):
+    async with after_notice(900.0, kind=MAINTENANCE) as (here, log, _):
         while "evict" not in dict(log.moments):
             await here.sleep(0.5)
 
@@ -159,11 +159,11 @@ async def test_with_enough_time_no_pod_is_evicted_before_the_replacement_is_open
         nodes = {node["metadata"]["name"]: taints(node) for node in await here.nodes()}
         assert ARRIVING_TAINT not in nodes["sim-00002"]
         await here.sleep(10.0)
-        assert await moved(here)
+        assert await has_moved(here)
 
 
 async def test_a_controller_that_starts_in_the_middle_keeps_the_deadline() -> None:
-    async with noticed(60.0, budgeted=True) as (here, log, ends):
+    async with after_notice(60.0, budgeted=True) as (here, log, ends):
         await here.sleep(20.0)
         await here.kill()
         here.announced.clear()

@@ -17,7 +17,7 @@ pools:
 """
 
 
-def soft(node: dict[str, Any]) -> list[str]:
+def soft_taints(node: dict[str, Any]) -> list[str]:
     return [taint["key"] for taint in node["spec"].get("taints", ()) if taint["effect"] == SOFT]
 
 
@@ -28,12 +28,12 @@ async def test_a_little_used_machine_has_soft_taints_and_still_takes_pods_that_f
         await here.submit("short", 1, **{"gpuscaler.io/run-for": "10m"})
         await here.sleep(400.0)
         (node,) = await here.nodes()
-        assert soft(node) == [LITTLE_USED.key]
+        assert soft_taints(node) == [LITTLE_USED.key]
         await here.sleep(500.0)
         (node,) = await here.nodes()
-        assert soft(node) == [LITTLE_USED.key, IDLE.key]
+        assert soft_taints(node) == [LITTLE_USED.key, IDLE.key]
         await here.submit("large", 3)
         await here.sleep(60.0)
         assert (await here.bound())["large"] == node["metadata"]["name"]
         (node,) = await here.nodes()
-        assert soft(node) == []
+        assert soft_taints(node) == []

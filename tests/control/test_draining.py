@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec.structs import replace
-from tests.control.leaving import CHEAP_RESTART, DEAR, LARGE, budget, dear, is_as_before, is_marked, names, run
+from tests.control.leaving import CHEAP_RESTART, DEAR, LARGE, budget, is_as_before, is_marked, names, run, workloads_on_expensive_machine
 from tests.control.test_replacing import BOTH
-from tests.control.world import BEGAN, Deaths, World, world
+from tests.control.world import BEGAN, DeathPlan, World, world
 from tests.objects import pod
 
 from gpuscaler.clouds.protocol import THROTTLED, Refusal
@@ -70,7 +70,7 @@ async def until_over(here: World, within: float = 600.0) -> None:
 
 
 async def test_a_node_is_excluded_from_load_balancers_before_the_first_eviction() -> None:
-    async with dear() as (here, writes):
+    async with workloads_on_expensive_machine() as (here, writes):
         await until_over(here)
 
         labelled = [at for at, request in enumerate(writes.requests) if EXCLUDE_LABEL.encode() in request.body]
@@ -85,7 +85,7 @@ async def test_ordinary_pods_are_evicted_before_daemon_set_pods_and_critical_pod
     critical = {"name": "dns", "gpus": 0, "priorityClassName": "system-cluster-critical"}
     daemons = {"name": "logs", "gpus": 0, "resource": DAEMON_SETS}
     net = {"name": "net", "gpus": 0, "resource": DAEMON_SETS, "tolerations": [{"operator": "Exists"}]}
-    async with dear({"name": "web"}, critical, daemons, net, pools=LARGE) as (here, writes):
+    async with workloads_on_expensive_machine({"name": "web"}, critical, daemons, net, pools=LARGE) as (here, writes):
         await until_over(here)
 
         order = [name.split("-")[0] for name in writes.evicted()]
@@ -93,7 +93,7 @@ async def test_ordinary_pods_are_evicted_before_daemon_set_pods_and_critical_pod
 
 
 async def test_a_budget_that_allows_one_eviction_at_a_time_is_respected_to_the_end() -> None:
-    async with dear({"name": "web", "replicas": 3}, pools=LARGE) as (here, writes):
+    async with workloads_on_expensive_machine({"name": "web", "replicas": 3}, pools=LARGE) as (here, writes):
         await budget(here, "web", maxUnavailable=1)
         await here.sleep(5.0)
         # It counts only ready pods, and a plan moves no more pods than it allows: it is created once the removal is in progress.
@@ -104,7 +104,7 @@ async def test_a_budget_that_allows_one_eviction_at_a_time_is_respected_to_the_e
 
 
 async def test_refused_evictions_are_repeated_after_the_servers_delay_and_the_drain_continues() -> None:
-    async with dear() as (here, writes):
+    async with workloads_on_expensive_machine() as (here, writes):
         here.cluster.api.faults.add(Fault(path="/eviction", times=3, refusal=refusal(retry_after=45)))
         await until_draining(here)
         await here.sleep(20.0)
@@ -124,7 +124,7 @@ async def test_refused_evictions_are_repeated_after_the_servers_delay_and_the_dr
     ids=["budget", "budgets"],
 )
 async def test_a_drain_that_cannot_finish_is_undone_and_the_blocker_is_named_with_its_cost(failure: Failure) -> None:
-    async with dear() as (here, writes):
+    async with workloads_on_expensive_machine() as (here, writes):
         here.cluster.api.faults.add(Fault(path="/eviction", refusal=failure))
         await until_draining(here)
         await here.sleep(DRAIN_SECONDS + 15.0)
@@ -172,7 +172,7 @@ async def test_nodes_are_drained_concurrently_as_far_as_a_shared_budget_allows(m
 
 @pytest.mark.parametrize("when", ["before the eviction", "after the eviction"])
 async def test_a_pod_that_comes_between_the_observation_and_the_end_keeps_the_machine(when: str) -> None:
-    async with dear() as (here, writes):
+    async with workloads_on_expensive_machine() as (here, writes):
         await until_marked(here)
         if when == "after the eviction":
             await writes.until_evicted()
@@ -187,7 +187,7 @@ async def test_a_pod_that_comes_between_the_observation_and_the_end_keeps_the_ma
 
 
 async def test_a_pod_that_comes_after_a_failed_call_to_end_the_machine_keeps_it() -> None:
-    async with dear() as (here, writes):
+    async with workloads_on_expensive_machine() as (here, writes):
         asked: list[float] = []
 
         async def refuse(ids: Sequence[str]) -> Mapping[str, Refusal | None]:
@@ -214,7 +214,7 @@ STEPS = 17
 
 @pytest.mark.parametrize("step", range(1, STEPS + 1))
 async def test_after_a_death_at_any_step_of_a_drain_the_next_process_finishes_or_undoes_it(step: int) -> None:
-    async with dear() as (here, _):
+    async with workloads_on_expensive_machine() as (here, _):
         await until_marked(here)
         here.deaths.at = here.deaths.steps + step
         assert await here.until_dead(120.0)
@@ -231,12 +231,12 @@ async def test_after_a_death_at_any_step_of_a_drain_the_next_process_finishes_or
 
 
 async def test_a_controller_without_memory_opens_a_node_that_was_being_closed_in_its_first_turn() -> None:
-    async with dear() as (here, _):
+    async with workloads_on_expensive_machine() as (here, _):
         here.cluster.api.faults.add(Fault(path="/eviction", refusal=refusal()))
         await until_draining(here)
         await here.kill()
         await here.user.delete(CONFIG_MAPS, "gpuscaler-state", namespace="kube-system")
-        here.start(Deaths())
+        here.start(DeathPlan())
         await here.sleep(5.0)
 
         assert await is_as_before(here)
@@ -246,7 +246,7 @@ async def test_a_controller_without_memory_opens_a_node_that_was_being_closed_in
 
 
 async def test_a_pod_that_a_finalizer_holds_is_named_and_does_not_block_the_removal() -> None:
-    async with dear() as (here, writes):
+    async with workloads_on_expensive_machine() as (here, writes):
         (name,) = await here.bound()
         await here.user.merge_patch(PODS, name, {"metadata": {"finalizers": ["example.com/slow"]}}, namespace="default")
         await writes.until_evicted()
@@ -265,12 +265,15 @@ async def test_a_pod_that_a_finalizer_holds_is_named_and_does_not_block_the_remo
 
 
 async def test_a_pod_that_asks_for_time_gets_a_checkpoint_request_and_is_evicted_after_it() -> None:
-    async with dear({"name": "web", "annotations": {**CHEAP_RESTART, "gpuscaler.io/grace": "5m"}}) as (here, writes):
+    async with workloads_on_expensive_machine({"name": "web", "annotations": {**CHEAP_RESTART, "gpuscaler.io/grace": "5m"}}) as (
+        here,
+        writes,
+    ):
         (name,) = await here.bound()
 
         async def requested() -> str:
-            found = msgspec.json.decode(await here.user.get(PODS, name, namespace="default"))
-            return str(found["metadata"]["annotations"].get("gpuscaler.io/checkpoint-requested", ""))
+            wire_pod = msgspec.json.decode(await here.user.get(PODS, name, namespace="default"))
+            return str(wire_pod["metadata"]["annotations"].get("gpuscaler.io/checkpoint-requested", ""))
 
         async def is_requested() -> bool:
             return bool(await requested())
@@ -290,7 +293,10 @@ async def test_a_pod_that_asks_for_time_gets_a_checkpoint_request_and_is_evicted
 
 
 async def test_a_pod_that_never_answers_is_evicted_when_its_time_is_over() -> None:
-    async with dear({"name": "web", "annotations": {**CHEAP_RESTART, "gpuscaler.io/grace": "90s"}}) as (here, writes):
+    async with workloads_on_expensive_machine({"name": "web", "annotations": {**CHEAP_RESTART, "gpuscaler.io/grace": "90s"}}) as (
+        here,
+        writes,
+    ):
         await until_draining(here)
         await here.sleep(85.0)
         assert writes.evicted() == []
@@ -304,7 +310,7 @@ async def test_a_pod_that_never_answers_is_evicted_when_its_time_is_over() -> No
 
 async def test_a_machine_is_ended_when_its_volumes_are_detached_or_after_a_time_out() -> None:
     for released in (True, False):
-        async with dear() as (here, writes):
+        async with workloads_on_expensive_machine() as (here, writes):
             spec = {"attacher": "ebs.csi.aws.com", "nodeName": DEAR, "source": {"persistentVolumeName": "data"}}
             body = {"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": {"name": "va"}, "spec": spec}
             await here.user.create(VOLUME_ATTACHMENTS, body)
@@ -323,7 +329,7 @@ async def test_a_machine_is_ended_when_its_volumes_are_detached_or_after_a_time_
 
 
 async def test_a_node_that_the_cloud_leaves_behind_is_deleted() -> None:
-    async with dear() as (here, writes):
+    async with workloads_on_expensive_machine() as (here, writes):
 
         async def forget(node: dict[str, Any]) -> None:
             """A cloud without a controller."""
@@ -340,7 +346,7 @@ async def test_a_node_that_the_cloud_leaves_behind_is_deleted() -> None:
 
 
 async def test_a_label_of_another_owner_stays_on_a_node_that_stays() -> None:
-    async with dear() as (here, _):
+    async with workloads_on_expensive_machine() as (here, _):
         await here.user.merge_patch(NODES, DEAR, {"metadata": {"labels": {EXCLUDE_LABEL: "true"}}})
         here.cluster.api.faults.add(Fault(path="/eviction", refusal=refusal()))
         await until_draining(here)

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from tests.control.replicas import Register, Replica
-from tests.control.world import ONE_GPU_MACHINES, World, luck, world
+from tests.control.replicas import Replica, WriteChecker
+from tests.control.world import ONE_GPU_MACHINES, World, seeded_random, world
 
 from gpuscaler.embedded.apiserver.faults import Fault, broken, throttled
 from gpuscaler.kube.resources import NODES, PODS
@@ -17,13 +17,13 @@ POOLS = f"{ONE_GPU_MACHINES}    idle_after: 60s\n"
 
 @pytest.mark.parametrize("seed", range(12))
 async def test_a_dry_run_beside_a_live_controller_only_reads(seed: int, tmp_path: Path) -> None:
-    dice = luck(seed, "dry run")
+    dice = seeded_random(seed, "dry run")
     file = tmp_path / "run.yaml"
     file.write_text(f"cloud: simulated\n{POOLS}")
     calls = CallFaults(throttled=0.1, lost=0.1, stale_seconds=dice.choice((0.0, 90.0)))
     async with world(POOLS, seed=seed, calls=calls) as here:
         here.start()
-        dry = Replica(here, file, "dry", Register(here), dry_run=True)
+        dry = Replica(here, file, "dry", WriteChecker(here), dry_run=True)
         await here.sleep(5.0)
         for number in range(6):
             # Sometimes the live one does not run, so that work is left for the other to plan.
@@ -51,7 +51,7 @@ async def test_a_dry_run_reports_what_it_would_buy_and_changes_nothing(tmp_path:
     async with world(POOLS) as here:
         await here.submit("p")
         await here.sleep(5.0)
-        dry = Replica(here, file, "dry", Register(here), dry_run=True)
+        dry = Replica(here, file, "dry", WriteChecker(here), dry_run=True)
         before = await objects(here)
         await here.sleep(300.0)
 

@@ -13,13 +13,13 @@ from gpuscaler.kube.resources import CONFIG_MAPS, NODES, PODS
 IDLE = f"{ONE_GPU_MACHINES}    idle_after: 60s\n"
 
 
-async def bought(here: World, count: int) -> None:
+async def until_bought(here: World, count: int) -> None:
     """Wait until ``count`` machines have been bought."""
     while len(here.cluster.core.history()) < count:
         await here.sleep(0.5)
 
 
-async def lives(here: World) -> None:
+async def check_still_working(here: World) -> None:
     """Check that running pods keep running, and that another pod gets another machine."""
     before = len(here.cluster.core.history())
     await here.submit("later")
@@ -41,14 +41,14 @@ async def test_a_memory_that_is_deleted_while_machines_are_starting_is_written_a
         here.start()
         await here.sleep(2.0)
         await here.submit("p")
-        await bought(here, 1)
+        await until_bought(here, 1)
         await here.sleep(after)
         await here.user.delete(CONFIG_MAPS, "gpuscaler-state", namespace="kube-system")
         await here.sleep(120.0)
 
         assert await all_bound(here)
         assert len(here.cluster.core.history()) == 1
-        await lives(here)
+        await check_still_working(here)
 
 
 async def test_a_memory_that_is_deleted_while_its_write_is_in_doubt_is_written_again() -> None:
@@ -56,7 +56,7 @@ async def test_a_memory_that_is_deleted_while_its_write_is_in_doubt_is_written_a
         here.start()
         await here.sleep(2.0)
         await here.submit("p")
-        await bought(here, 1)
+        await until_bought(here, 1)
         here.cluster.api.faults.add(Fault(method="PUT", path="configmaps", sever="after"))
         await here.sleep(60.0)
         await here.user.delete(CONFIG_MAPS, "gpuscaler-state", namespace="kube-system")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 from tests.control.world import World, world
 
-from gpuscaler.clouds.protocol import CAPACITY, Bought, LostAnswerError, Order, Refusal, Unfilled
+from gpuscaler.clouds.protocol import CAPACITY, BuyResult, LostAnswerError, Order, Refusal, UnfilledOrder
 
 TWO_TYPES = """
 region: us-east-1
@@ -17,7 +17,7 @@ pools:
 """
 
 
-class Slow:
+class SlowProvider:
     """Accepts the first order and refuses it after ``after`` seconds; later orders work. With ``lost``, the acceptance is lost."""
 
     def __init__(self, here: World, after: float, *, lost: bool = False) -> None:
@@ -27,26 +27,26 @@ class Slow:
         self.first: Order | None = None
         self.told = False
 
-    async def buy(self, order: Order) -> Bought:
+    async def buy(self, order: Order) -> BuyResult:
         if self.first is None:
             self.first = order
         if order.token != self.first.token:
             return await self._inner(order)
         if self._lost:
             raise LostAnswerError("the connection broke")
-        return Bought(pending=order.count)
+        return BuyResult(pending=order.count)
 
-    async def follow(self, _orders: Sequence[Unfilled]) -> Sequence[tuple[str, Bought]]:
+    async def follow(self, _orders: Sequence[UnfilledOrder]) -> Sequence[tuple[str, BuyResult]]:
         if self.first is None or self.told or self._here.now() < self._due:
             return ()
         self.told = True
-        return ((self.first.token, Bought(refusals=tuple(Refusal(CAPACITY, key, "dry") for key in self.first.offerings))),)
+        return ((self.first.token, BuyResult(refusals=tuple(Refusal(CAPACITY, key, "dry") for key in self.first.offerings))),)
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["accepted", "answer lost"])
 async def test_machines_that_are_refused_late_are_bought_elsewhere_at_once(lost: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     async with world(TWO_TYPES) as here:
-        slow = Slow(here, 40.0, lost=lost)
+        slow = SlowProvider(here, 40.0, lost=lost)
         monkeypatch.setattr(here.cluster.provider, "buy", slow.buy)
         monkeypatch.setattr(here.cluster.provider, "follow", slow.follow)
         here.start()

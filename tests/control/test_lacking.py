@@ -51,7 +51,7 @@ async def test_a_resource_that_machines_never_show_is_named_in_status_and_on_the
         (breaker,) = (await here.status()).breakers
         assert (breaker.target, breaker.cause, breaker.open) == ("pool gpus p5.48xlarge", "lacking", True)
         assert "machines never showed nvidia.com/gpu, 2 times" in breaker.text
-        events = [msgspec.json.decode(one) for one in await here.user.list_all(EVENTS)]
+        events = [msgspec.json.decode(body) for body in await here.user.list_all(EVENTS)]
         lost = [event for event in events if event["reason"] == "MachineLost"]
         assert lost
         assert all("it shows no nvidia.com/gpu: is its device plugin running?" in one["note"] for one in lost)
@@ -60,7 +60,7 @@ async def test_a_resource_that_machines_never_show_is_named_in_status_and_on_the
 
 
 @asynccontextmanager
-async def promising(resource: str, **more: Any) -> AsyncIterator[World]:
+async def world_with_unshown_resource(resource: str, **more: Any) -> AsyncIterator[World]:
     """A world in which the templates of machines have one ``resource`` that the machines do not show."""
     async with world(ONE_GPU_MACHINES, **more) as here:
         here.policy = with_resource(here.policy, resource)
@@ -84,7 +84,7 @@ async def submit(here: World, name: str, resource: str) -> None:
 
 
 async def test_a_pod_that_does_not_request_the_missing_resource_is_served_at_once() -> None:
-    async with promising(EFA) as here:
+    async with world_with_unshown_resource(EFA) as here:
         await here.submit("plain")
         await here.sleep(120.0)
 
@@ -93,7 +93,7 @@ async def test_a_pod_that_does_not_request_the_missing_resource_is_served_at_onc
 
 
 async def test_a_missing_resource_of_some_pods_is_tried_twice_while_others_are_served() -> None:
-    async with promising(EFA, pace=Pace(ready=120.0)) as here:
+    async with world_with_unshown_resource(EFA, pace=Pace(ready=120.0)) as here:
         await submit(here, "fast", EFA)
         await here.sleep(900.0)
         assert len(here.cluster.core.history()) == 2

@@ -4,8 +4,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.control.replicas import Pair, Register, Replica, pair
-from tests.control.world import luck
+from tests.control.replicas import Replica, ReplicaPair, WriteChecker, pair
+from tests.control.world import seeded_random
 from tests.soaking import SEED, part_of_runs
 
 from gpuscaler.simulation.cloud.provider import CallFaults
@@ -35,7 +35,7 @@ async def test_another_leads_within_20_seconds(tmp_path: Path, how: str, seed: i
 class Schedule:
     """Random faults of two processes and their connections, in an order from ``dice``; then everything recovers."""
 
-    def __init__(self, here: Pair, dice: Random) -> None:
+    def __init__(self, here: ReplicaPair, dice: Random) -> None:
         self.here, self.dice = here, dice
 
     async def run(self) -> None:
@@ -98,10 +98,10 @@ class Schedule:
 @pytest.mark.parametrize("seed", range(RUNS))
 async def test_under_random_faults_one_process_writes_at_a_time_and_the_work_is_done(seed: int, tmp_path: Path) -> None:
     seed += SEED * 1_000_000
-    dice = luck(seed, "leadership")
+    dice = seeded_random(seed, "leadership")
     calls = CallFaults(lost=dice.choice((0.0, 0.0, 0.2)), stale_seconds=dice.choice((0.0, 0.0, 90.0)))
     async with pair(tmp_path, seed=seed, calls=calls) as here:
-        dry = Replica(here.here, here.file, "dry", Register(here.here), dry_run=True) if seed % 4 == 0 else None
+        dry = Replica(here.here, here.file, "dry", WriteChecker(here.here), dry_run=True) if seed % 4 == 0 else None
         await Schedule(here, dice).run()
 
         bound = await here.here.bound()

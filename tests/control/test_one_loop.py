@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from msgspec.structs import replace
-from tests.control.world import BEGAN, Watchman, world
+from tests.control.world import BEGAN, CallObserver, world
 
 from gpuscaler.clouds.protocol import Order
 from gpuscaler.embedded.demo.workload import submissions
@@ -55,7 +55,7 @@ SCHEDULES = {
 }
 
 
-def drawn(seed: int) -> tuple[Job, ...]:
+def random_jobs(seed: int) -> tuple[Job, ...]:
     """Fourteen jobs, some of them at the same time."""
     dice, at, jobs = random.Random(seed), 0.0, []
     for number in range(14):
@@ -74,7 +74,7 @@ class Decision(NamedTuple):
     machines: int
 
 
-class Witness(Watchman):
+class CallRecorder(CallObserver):
     """Records the controller's calls to its cloud."""
 
     def __init__(self, here: Any) -> None:
@@ -86,12 +86,12 @@ class Witness(Watchman):
         self.decisions.append(Decision(self.here.now() - BEGAN - FIRST, "buy", names, order.count))
 
     async def remove(self, ids: Sequence[str]) -> None:
-        for one in ids:
-            offering = self.here.cluster.core.machine(one.rsplit("/", 1)[-1]).offering
+        for ident in ids:
+            offering = self.here.cluster.core.machine(ident.rsplit("/", 1)[-1]).offering
             self.decisions.append(Decision(self.here.now() - BEGAN - FIRST, "end", ((offering.instance_type, offering.market),), 1))
 
 
-class Recorded(Gpuscaler):
+class RecordingPolicy(Gpuscaler):
     """Records the policy's decisions."""
 
     decisions: list[Decision]
@@ -116,7 +116,7 @@ def spot_until(moment: float, began: float) -> Markets:
 
 async def by_controller(jobs: Sequence[Job], *, dry_after: float, faults: Faults) -> list[Decision]:
     async with world(POOLS, delays=DELAYS, markets=spot_until(dry_after, BEGAN + FIRST), faults=faults) as here:
-        here.watchman = witness = Witness(here)
+        here.watchman = witness = CallRecorder(here)
         here.start()
         for submission in submissions(Trace("", tuple(jobs))):
             await here.sleep(max(0.0, BEGAN + FIRST + submission.at - here.now()))
@@ -128,7 +128,7 @@ async def by_controller(jobs: Sequence[Job], *, dry_after: float, faults: Faults
 
 def by_simulator(jobs: Sequence[Job], *, dry_after: float, faults: Faults) -> list[Decision]:
     policy = parse_policy(POOLS)
-    ours = Recorded(policy)
+    ours = RecordingPolicy(policy)
     ours.decisions = []
     run(Trace("", tuple(jobs)), policy, autoscaler=ours, delays=DELAYS, faults=faults, markets=spot_until(dry_after, EPOCH))
     return ours.decisions
@@ -151,7 +151,7 @@ async def test_both_make_the_same_decisions(jobs: Sequence[Job]) -> None:
 
 @pytest.mark.parametrize("seed", [1, 3, 4, 6])
 async def test_both_buy_the_same_at_the_same_time_for_random_jobs(seed: int) -> None:
-    jobs = drawn(seed)
+    jobs = random_jobs(seed)
     real = await by_controller(jobs, dry_after=1e9, faults=NO_FAULTS)
     simulated = by_simulator(jobs, dry_after=1e9, faults=NO_FAULTS)
     # Each scheduler chooses among the machines that a job fits, so idle times may differ.

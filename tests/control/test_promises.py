@@ -5,7 +5,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.control.world import World, luck, world
+from tests.control.world import World, seeded_random, world
 from tests.objects import pod
 
 from gpuscaler.kube.resources import PODS
@@ -36,7 +36,7 @@ SCATTERED = Delays(
 
 
 @dataclass(frozen=True)
-class Kept:
+class WorkloadResult:
     """The result of a workload: pods planned and bound, machines bought by the first plan and later, promises kept."""
 
     planned: int
@@ -47,9 +47,9 @@ class Kept:
     promised: int
 
 
-async def outcome(seed: int, *, steered: bool = True) -> Kept:
+async def run_workload(seed: int, *, steered: bool = True) -> WorkloadResult:
     """A random workload on machines that arrive in random order, with unrelated pods created meanwhile."""
-    dice = luck(seed, "promises")
+    dice = seeded_random(seed, "promises")
     async with world(SIZES, seed=seed, delays=SCATTERED, steered=steered) as here:
         here.start()
         await here.sleep(2.0)
@@ -70,14 +70,16 @@ async def outcome(seed: int, *, steered: bool = True) -> Kept:
         await here.sleep(100.0)
         bound = await here.bound()
         notes = here.notes
-        return Kept(
+        return WorkloadResult(
             planned=len(wanted),
             bound=sum(bool(bound[name]) for name in wanted),
             bought=first,
             further=len(here.cluster.core.history()) - first,
             kept=notes.outcomes["Kept"],
             # The nodes of the unrelated pods do not matter.
-            promised=notes.outcomes["Kept"] + notes.outcomes["Broken"] + sum(who.partition("/")[2] in wanted for who in notes.stray),
+            promised=notes.outcomes["Kept"]
+            + notes.outcomes["Broken"]
+            + sum(pod.partition("/")[2] in wanted for pod in notes.stray),
         )
 
 
@@ -92,8 +94,8 @@ async def submit(here: World, dice: Random) -> list[str]:
 
 @pytest.mark.parametrize("seed", range(30))
 async def test_every_planned_pod_is_bound_and_nothing_more_is_bought(seed: int) -> None:
-    kept = await outcome(seed)
+    result = await run_workload(seed)
 
-    assert kept.bound == kept.planned
-    assert kept.further == 0
-    assert kept.kept == kept.promised
+    assert result.bound == result.planned
+    assert result.further == 0
+    assert result.kept == result.promised

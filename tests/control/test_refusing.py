@@ -26,7 +26,7 @@ pools:
 """
 
 
-class Picky(Scheduler):
+class PickyScheduler(Scheduler):
     """A scheduler with an additional filter: it ignores machines of ``spurned`` types or names."""
 
     spurned: frozenset[str] = frozenset()
@@ -36,11 +36,11 @@ class Picky(Scheduler):
         await super().turn(cluster.apply(Delta(deletes=tuple((Node, name) for name in hidden))))
 
 
-async def picky(here: World, *spurned: str) -> Picky:
+async def run_picky_scheduler(here: World, *spurned: str) -> PickyScheduler:
     """Run such a scheduler."""
     client = here.cluster.client("picky")
     seen = here.cluster.picture(client)
-    scheduler = Picky(client, seen, now=here.now, scheduler="picky")
+    scheduler = PickyScheduler(client, seen, now=here.now, scheduler="picky")
     scheduler.spurned = frozenset(spurned)
     here.support(seen.run(), scheduler.run())
     return scheduler
@@ -52,13 +52,13 @@ async def submit(here: World, name: str, **annotations: str) -> None:
     await here.user.create(PODS, body, namespace="default")
 
 
-def types(here: World) -> list[str]:
+def machine_types(here: World) -> list[str]:
     return [machine.offering.instance_type for machine in here.cluster.core.history()]
 
 
 async def test_a_pod_that_is_not_scheduled_on_its_open_machine_is_demand_again_after_a_minute() -> None:
     async with world(TWO_TYPES, seed=3) as here:
-        scheduler = await picky(here)
+        scheduler = await run_picky_scheduler(here)
         here.start()
         await here.sleep(2.0)
         await submit(here, "first", **{"gpuscaler.io/run-for": "3m"})
@@ -68,10 +68,10 @@ async def test_a_pod_that_is_not_scheduled_on_its_open_machine_is_demand_again_a
         scheduler.spurned = frozenset({node["metadata"]["name"]})
         await submit(here, "second")
         await here.sleep(50.0)
-        assert types(here) == ["g4dn.xlarge"]
+        assert machine_types(here) == ["g4dn.xlarge"]
         await here.sleep(130.0)
 
-        assert types(here) == ["g4dn.xlarge", "g4dn.xlarge"]
+        assert machine_types(here) == ["g4dn.xlarge", "g4dn.xlarge"]
         assert (await here.bound())["second"] not in {"", node["metadata"]["name"]}
         assert here.controller is not None
         (avoided,) = here.controller.memory.refusals.avoided
@@ -81,7 +81,7 @@ async def test_a_pod_that_is_not_scheduled_on_its_open_machine_is_demand_again_a
 
 async def test_a_refused_pod_blocks_the_node_for_its_whole_class_until_the_node_changes() -> None:
     async with world(TWO_TYPES, seed=4) as here:
-        scheduler = await picky(here)
+        scheduler = await run_picky_scheduler(here)
         here.start()
         await here.sleep(2.0)
         await submit(here, "first", **{"gpuscaler.io/run-for": "3m"})
@@ -91,11 +91,11 @@ async def test_a_refused_pod_blocks_the_node_for_its_whole_class_until_the_node_
         scheduler.spurned = frozenset({name})
         await submit(here, "second")
         await here.sleep(200.0)
-        assert len(types(here)) == 2
+        assert len(machine_types(here)) == 2
         # Another pod of its class does not wait for that node; a changed node is tried again.
         await submit(here, "third")
         await here.sleep(5.0)
-        assert len(types(here)) == 3
+        assert len(machine_types(here)) == 3
         await here.user.merge_patch(NODES, name, {"metadata": {"labels": {"repaired": "yes"}}})
         await here.sleep(15.0)
         assert here.controller is not None
@@ -104,14 +104,14 @@ async def test_a_refused_pod_blocks_the_node_for_its_whole_class_until_the_node_
 
 async def test_two_broken_promises_pause_the_offering_for_that_class() -> None:
     async with world(TWO_TYPES, seed=5) as here:
-        await picky(here, "g4dn.xlarge")
+        await run_picky_scheduler(here, "g4dn.xlarge")
         here.start()
         await here.sleep(2.0)
         await submit(here, "p")
         await here.sleep(400.0)
 
         # The cheapest is tried twice, and then the next: purchases do not repeat forever.
-        assert types(here) == ["g4dn.xlarge", "g4dn.xlarge", "g5.xlarge"]
+        assert machine_types(here) == ["g4dn.xlarge", "g4dn.xlarge", "g5.xlarge"]
         assert here.notes.outcomes["Broken"] == 2
         assert (await here.bound())["p"] == here.cluster.core.history()[-1].id
 
@@ -119,7 +119,7 @@ async def test_two_broken_promises_pause_the_offering_for_that_class() -> None:
 # A template that promises more than its machines have
 
 
-def generous(policy: Policy, **more: int) -> Policy:
+def with_larger_templates(policy: Policy, **more: int) -> Policy:
     """``policy`` with templates that promise more of each resource than machines have."""
 
     def larger(amounts: Any) -> dict[str, int]:
@@ -149,7 +149,7 @@ async def test_a_machine_with_less_room_than_its_template_is_bought_once_for_pod
     truth = parse_policy(TWO_SIZES)
     small = next(offering for offering in truth.pools[0].offerings if offering.instance_type == "g4dn.xlarge")
     async with world(TWO_SIZES, seed=6) as here:
-        here.policy = generous(truth, memory=2 * 2**30)
+        here.policy = with_larger_templates(truth, memory=2 * 2**30)
         here.start()
         await here.sleep(2.0)
         body = pod("p")
@@ -157,7 +157,7 @@ async def test_a_machine_with_less_room_than_its_template_is_bought_once_for_pod
         await here.user.create(PODS, body, namespace="default")
         await here.sleep(300.0)
 
-        assert types(here) == ["g4dn.xlarge", "g4dn.2xlarge"]
+        assert machine_types(here) == ["g4dn.xlarge", "g4dn.2xlarge"]
         assert (await here.bound())["p"] == here.cluster.core.history()[-1].id
         assert here.controller is not None
         learned = {lesson.instance_type: lesson.allocatable for lesson in here.controller.memory.learned.lessons}
@@ -166,4 +166,4 @@ async def test_a_machine_with_less_room_than_its_template_is_bought_once_for_pod
         body["metadata"]["name"] = "q"
         await here.user.create(PODS, body, namespace="default")
         await here.sleep(3.0)
-        assert types(here)[2:] == ["g4dn.2xlarge"]
+        assert machine_types(here)[2:] == ["g4dn.2xlarge"]

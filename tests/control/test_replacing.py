@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.control.world import Watchman, World, world
+from tests.control.world import CallObserver, World, world
 from tests.objects import pod, workload
 
 from gpuscaler.kube.resources import PODS, REPLICA_SETS
@@ -34,7 +34,7 @@ def without_spot(policy: Policy) -> Policy:
     return msgspec.structs.replace(policy, pools=tuple(pools))
 
 
-class Evictions(Watchman):
+class EvictionLog(CallObserver):
     """Records which nodes were open and showed GPUs at each eviction."""
 
     def __init__(self, here: World) -> None:
@@ -57,21 +57,21 @@ async def serve(here: World, replicas: int = 1) -> None:
     await here.user.create(REPLICA_SETS, body, namespace="default")
 
 
-async def homes(here: World) -> list[str]:
+async def nodes_of_pods(here: World) -> list[str]:
     """The nodes of the running pods."""
     return list((await here.bound()).values())
 
 
 @asynccontextmanager
-async def on_demand(**more: Any) -> AsyncIterator[tuple[World, Evictions]]:
+async def on_demand(**more: Any) -> AsyncIterator[tuple[World, EvictionLog]]:
     """A pod on an on-demand machine, at the moment when spot becomes available."""
     async with world(BOTH, **more) as here:
         full, here.policy = here.policy, without_spot(here.policy)
-        here.watchman = evictions = Evictions(here)
+        here.watchman = evictions = EvictionLog(here)
         here.start()
         await serve(here)
         await here.sleep(300.0)
-        assert await homes(here) == [DEAR]
+        assert await nodes_of_pods(here) == [DEAR]
         assert here.controller is not None
         here.policy = full
         here.controller.set_policy(full)
@@ -95,7 +95,7 @@ async def test_the_replacement_of_a_machine_is_open_before_the_first_eviction() 
         await here.sleep(400.0)
 
         assert markets(here) == ["on-demand", "spot"]
-        assert await homes(here) == ["sim-00002"]
+        assert await nodes_of_pods(here) == ["sim-00002"]
         assert evictions.open == [{"sim-00002"}]
         assert [machine.id for machine in here.cluster.core.list()] == ["sim-00002"]
         assert [node["metadata"]["name"] for node in await here.nodes()] == ["sim-00002"]
@@ -112,7 +112,7 @@ async def test_a_controller_that_dies_in_the_middle_continues_from_there(after: 
         await here.sleep(400.0)
 
         assert markets(here) == ["on-demand", "spot"]
-        assert await homes(here) == ["sim-00002"]
+        assert await nodes_of_pods(here) == ["sim-00002"]
         assert all("sim-00002" in seen for seen in evictions.open)
         assert [machine.id for machine in here.cluster.core.list()] == ["sim-00002"]
 
@@ -125,7 +125,7 @@ async def test_if_the_replacement_is_refused_the_old_machine_opens_again_without
         assert here.notes.kept == [(DEAR, "the replacement machine did not become ready in time")]
         (node,) = await here.nodes()
         assert is_open(node)
-        assert await homes(here) == [DEAR]
+        assert await nodes_of_pods(here) == [DEAR]
         assert evictions.open == []
 
 
@@ -138,7 +138,7 @@ async def test_if_the_replacement_ends_before_it_opens_the_old_machine_opens_aga
 
         assert here.notes.kept == [(DEAR, "the replacement machine did not become ready in time")]
         assert evictions.open == []
-        assert await homes(here) == [DEAR]
+        assert await nodes_of_pods(here) == [DEAR]
 
 
 async def test_a_pod_that_may_no_longer_be_moved_stays_with_its_machine() -> None:
@@ -152,7 +152,7 @@ async def test_a_pod_that_may_no_longer_be_moved_stays_with_its_machine() -> Non
         assert [node for node, _ in here.notes.kept] == [DEAR]
         assert "karpenter.sh/do-not-disrupt" in here.notes.kept[0][1]
         assert evictions.open == []
-        assert await homes(here) == [DEAR]
+        assert await nodes_of_pods(here) == [DEAR]
 
 
 async def test_if_all_pods_end_while_the_replacement_boots_the_machine_goes_without_evictions() -> None:
@@ -163,5 +163,5 @@ async def test_if_all_pods_end_while_the_replacement_boots_the_machine_goes_with
         await here.sleep(300.0)
 
         assert evictions.open == []
-        assert await homes(here) == ["sim-00002"]
+        assert await nodes_of_pods(here) == ["sim-00002"]
         assert [machine.id for machine in here.cluster.core.list()] == ["sim-00002"]

@@ -1,7 +1,7 @@
 """A controller that dies at any step between intent and arrival neither buys twice nor loses machines (I2, I3)."""
 
 import pytest
-from tests.control.world import ONE_GPU_MACHINES, Deaths, luck, world
+from tests.control.world import ONE_GPU_MACHINES, DeathPlan, seeded_random, world
 from tests.soaking import SEED, again, part_of_runs
 
 from gpuscaler.model.pools import BIND, NOMINATE
@@ -16,14 +16,14 @@ RUNS = part_of_runs(10)
 @pytest.mark.parametrize("seed", range(RUNS))
 async def test_a_death_at_any_step_buys_nothing_twice_and_loses_nothing(seed: int) -> None:
     try:
-        await one_run(SEED * 1_000_000 + seed)
+        await run_with_restarts(SEED * 1_000_000 + seed)
     except BaseException as error:
         error.add_note(again(f"test_a_death_at_any_step_buys_nothing_twice_and_loses_nothing[{seed}]"))
         raise
 
 
-async def one_run(seed: int) -> None:
-    dice = luck(seed, "restarts")
+async def run_with_restarts(seed: int) -> None:
+    dice = seeded_random(seed, "restarts")
     pods = dice.randint(1, 4)
     tokens = dice.random() < 0.6
     faults = CallFaults(
@@ -32,16 +32,16 @@ async def one_run(seed: int) -> None:
         stale_seconds=dice.choice((0.0, 90.0)),
         tokens=tokens,
     )
-    steering = luck(seed, "steering").choice((BIND, BIND, BIND, NOMINATE))
+    steering = seeded_random(seed, "steering").choice((BIND, BIND, BIND, NOMINATE))
     async with world(f"steering: {steering}\n{ONE_GPU_MACHINES}", seed=seed, calls=faults) as here:
-        here.start(Deaths(dice.randint(1, 12), before=dice.random() < 0.5))
+        here.start(DeathPlan(dice.randint(1, 12), before=dice.random() < 0.5))
         await here.sleep(3.0)
         for number in range(pods):
             await here.submit(f"p{number}")
         for _ in range(dice.randint(1, 3)):
             if await here.until_dead(150.0):
                 await here.sleep(dice.choice((0.0, 5.0, 30.0)))
-                here.start(Deaths(dice.randint(1, 12), before=dice.random() < 0.5))
+                here.start(DeathPlan(dice.randint(1, 12), before=dice.random() < 0.5))
         here.deaths.at = None
         if here.deaths.dead.is_set():
             await here.kill()

@@ -1,6 +1,6 @@
 """Spot runs dry and comes back: pods move to on-demand at once, and back one machine at a time once spot has lasted."""
 
-from tests.control.test_replacing import BOTH, SPOT, Evictions, markets, serve
+from tests.control.test_replacing import BOTH, SPOT, EvictionLog, markets, serve
 from tests.control.world import BEGAN, World, world
 
 from gpuscaler.planning.state.breakers import RETURN_SECONDS, SETTLE_SECONDS
@@ -10,7 +10,7 @@ from gpuscaler.simulation.cloud.markets import Markets, Steps
 BACK = 300.0
 
 
-async def going(here: World, seconds: float) -> list[int]:
+async def leaving_counts(here: World, seconds: float) -> list[int]:
     """The number of leaving machines with pods, every few seconds."""
     seen = []
     for _ in range(int(seconds / 5.0)):
@@ -22,18 +22,18 @@ async def going(here: World, seconds: float) -> list[int]:
 
 async def test_two_machines_go_back_to_spot_one_after_the_other_the_first_as_a_probe() -> None:
     async with world(BOTH, markets=Markets({SPOT: Steps((0.0, BEGAN + BACK), (0.0, 10.0))})) as here:
-        here.watchman = evictions = Evictions(here)
+        here.watchman = evictions = EvictionLog(here)
         here.start()
         await serve(here, replicas=2)
         await here.sleep(SETTLE_SECONDS - 60.0)
         assert markets(here) == ["on-demand", "on-demand"]
 
-        first = await going(here, SETTLE_SECONDS)
+        first = await leaving_counts(here, SETTLE_SECONDS)
         assert markets(here) == ["on-demand", "on-demand", "spot"]
         assert max(first) == 1
         assert sorted(machine.offering.market for machine in here.cluster.core.list()) == ["on-demand", "spot"]
 
-        second = await going(here, 2 * SETTLE_SECONDS)
+        second = await leaving_counts(here, 2 * SETTLE_SECONDS)
         assert max(second) == 1
         assert [machine.offering.market for machine in here.cluster.core.list()] == ["spot", "spot"]
         # Each left only when its successor was open.

@@ -1,7 +1,7 @@
 """Which pods get the room of a machine that opens, as seen from outside the controller."""
 
 import pytest
-from tests.control.world import luck, world
+from tests.control.world import seeded_random, world
 from tests.objects import pod
 
 from gpuscaler.kube.resources import PODS
@@ -19,7 +19,7 @@ async def test_the_oldest_of_equal_pods_get_the_machines_that_open_first(seed: i
         here.start()
         await here.sleep(2.0)
         names = [f"p{number}" for number in range(6)]
-        luck(seed, "names").shuffle(names)
+        seeded_random(seed, "names").shuffle(names)
         for name in names:
             await here.user.create(PODS, pod(name), namespace="default")
             # Ages have a resolution of one second.

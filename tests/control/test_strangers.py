@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import pytest
 from tests.control.test_replacing import serve
-from tests.control.world import ONE_GPU_MACHINES, Watchman, World, world
+from tests.control.world import ONE_GPU_MACHINES, CallObserver, World, world
 
-from gpuscaler.clouds.protocol import INTERRUPTION, MAINTENANCE, Bought, LostAnswerError, Notice, Order, Unfilled
+from gpuscaler.clouds.protocol import INTERRUPTION, MAINTENANCE, BuyResult, LostAnswerError, Notice, Order, UnfilledOrder
 from gpuscaler.embedded.serving.alone import make_node, ready_conditions
 from gpuscaler.kube.resources import CONFIG_MAPS, NODES, PODS
 from gpuscaler.kube.transport import Request
@@ -91,10 +91,10 @@ async def test_an_order_that_is_given_up_is_withdrawn_until_the_cloud_confirms_i
     tried: list[str] = []
     async with world(calls=CallFaults(tokens=False)) as here:
 
-        async def buy(_order: Order) -> Bought:
+        async def buy(_order: Order) -> BuyResult:
             raise LostAnswerError("the connection broke")
 
-        async def withdraw(rest: Unfilled) -> None:
+        async def withdraw(rest: UnfilledOrder) -> None:
             token = rest.order.token
             tried.append(token)
             if tried.count(token) < 4:
@@ -128,7 +128,7 @@ LOOKS_LIKE_OURS = {
 BIG_AND_SMALL = IDLE.replace("types: [g4dn.xlarge]", "types: [g4dn.xlarge, g5.12xlarge]")
 
 
-async def join(here: World, instance: str) -> None:
+async def add_unlisted_node(here: World, instance: str) -> None:
     """Add a node with the labels of a large machine of a pool, which the cloud does not list."""
     (large,) = (offering for offering in here.policy.pools[0].offerings if offering.instance_type == "g5.12xlarge")
     node = make_node("theirs", large.allocatable, LOOKS_LIKE_OURS)
@@ -141,8 +141,8 @@ async def join(here: World, instance: str) -> None:
 async def test_an_unlisted_node_with_a_pools_labels_is_not_touched_when_its_machine_is_interrupted(instance: str, kind: str) -> None:
     """Several clusters may share a queue of interruptions."""
     async with world(BIG_AND_SMALL) as here:
-        await join(here, instance)
-        here.watchman = touched = Touched()
+        await add_unlisted_node(here, instance)
+        here.watchman = touched = WriteCollector()
         here.start()
         await here.submit("p")
         await here.sleep(20.0)
@@ -164,8 +164,8 @@ async def test_an_unlisted_node_with_a_pools_labels_is_not_touched_when_its_mach
 )
 async def test_pods_run_on_an_unlisted_node_with_a_pools_labels_and_it_is_not_replaced(instance: str, why: str) -> None:
     async with world(BIG_AND_SMALL) as here:
-        await join(here, instance)
-        here.watchman = touched = Touched()
+        await add_unlisted_node(here, instance)
+        here.watchman = touched = WriteCollector()
         here.start()
         await serve(here)
         await here.sleep(2400.0)
@@ -174,11 +174,11 @@ async def test_pods_run_on_an_unlisted_node_with_a_pools_labels_and_it_is_not_re
         assert here.notes.orders == []
         assert touched.paths == []
         assert here.notes.last is not None
-        (kept,) = here.notes.last.blocked_nodes
-        assert (kept.blocker, kept.detail) == ("not-listed", f"{why}, so it is not removed")
+        (blocked_node,) = here.notes.last.blocked_nodes
+        assert (blocked_node.blocker, blocked_node.detail) == ("not-listed", f"{why}, so it is not removed")
 
 
-class Touched(Watchman):
+class WriteCollector(CallObserver):
     """Records the nodes, evictions and machines that were written to."""
 
     def __init__(self) -> None:

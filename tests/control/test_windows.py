@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.control.world import ONE_GPU_MACHINES, Deaths, World, world
+from tests.control.world import ONE_GPU_MACHINES, DeathPlan, World, world
 from tests.objects import pod
 
 from gpuscaler.embedded.apiserver.faults import Fault
@@ -29,23 +29,23 @@ def is_closed(node: Mapping[str, Any]) -> bool:
     return any(taint["key"] in CLOSING_TAINTS and taint["effect"] == "NoSchedule" for taint in node["spec"].get("taints") or ())
 
 
-def shows(node: Mapping[str, Any]) -> bool:
+def shows_gpus(node: Mapping[str, Any]) -> bool:
     return str(node["status"]["allocatable"].get(GPU, "0")) != "0"
 
 
 async def plugin_pods(here: World) -> list[dict[str, Any]]:
     """The pods of NVIDIA's device plugin."""
-    found = [msgspec.json.decode(one) for one in await here.user.list_all(PODS, namespace=NAMESPACE)]
-    return [one for one in found if one["metadata"]["ownerReferences"][0]["name"] == PLUGINS[0].name]
+    wire_pods = [msgspec.json.decode(body) for body in await here.user.list_all(PODS, namespace=NAMESPACE)]
+    return [wire_pod for wire_pod in wire_pods if wire_pod["metadata"]["ownerReferences"][0]["name"] == PLUGINS[0].name]
 
 
-async def watched(here: World, seconds: float) -> list[tuple[float, list[bool], list[bool]]]:
+async def watch_nodes(here: World, seconds: float) -> list[tuple[float, list[bool], list[bool]]]:
     """For each tenth of a second: the time, which nodes are closed, and which show GPUs."""
     began, seen = here.now(), []
     for _ in range(int(seconds * 10)):
         await here.sleep(0.1)
         nodes = await here.nodes()
-        seen.append((here.now() - began, [is_closed(node) for node in nodes], [shows(node) for node in nodes]))
+        seen.append((here.now() - began, [is_closed(node) for node in nodes], [shows_gpus(node) for node in nodes]))
     return seen
 
 
@@ -55,7 +55,7 @@ async def test_an_unmodified_device_plugin_runs_before_the_machine_opens(steerin
     async with world(BIND.replace("bind", steering), delays=STEADY, steered=steered) as here:
         here.start()
         await here.submit("p")
-        seen = await watched(here, 45.0)
+        seen = await watch_nodes(here, 45.0)
 
         shown = next(at for at, _, gpus in seen if all(gpus) and gpus)
         assert shown < SHOWS + 2.0
@@ -75,7 +75,7 @@ async def test_pending_pods_without_gpus_are_not_scheduled_during_a_window(monke
         for number in range(20):
             await here.user.create(PODS, pod(f"small{number}", 0, cpu="3"), namespace="default")
         await here.user.create(PODS, pod("large", cpu="3"), namespace="default")
-        seen = await watched(here, 120.0)
+        seen = await watch_nodes(here, 120.0)
 
         assert any(closed == [False] and gpus == [False] for _, closed, gpus in seen)
         bound = await here.bound()
@@ -95,7 +95,7 @@ async def test_a_device_plugin_that_is_updated_runs_again_before_a_waiting_gang_
         await here.sleep(8.0)
 
         async def has_gpus() -> bool:
-            return any(shows(node) for node in await here.nodes() if node["metadata"]["name"] == first)
+            return any(shows_gpus(node) for node in await here.nodes() if node["metadata"]["name"] == first)
 
         assert await has_gpus()
         for plugin_pod in await plugin_pods(here):
@@ -135,12 +135,12 @@ async def test_a_daemon_set_with_refused_pods_is_named_and_tried_again() -> None
         await here.submit("p")
         await here.sleep(NODE + 20.0)
 
-        said = [remark.text for remark in here.notes.remarks if "DaemonSet" in remark.text]
-        assert len(said) == 1
-        assert f"DaemonSet {NAMESPACE}/{PLUGINS[0].name} has no pod on node" in said[0]
+        remarks = [remark.text for remark in here.notes.remarks if "DaemonSet" in remark.text]
+        assert len(remarks) == 1
+        assert f"DaemonSet {NAMESPACE}/{PLUGINS[0].name} has no pod on node" in remarks[0]
         assert [is_closed(node) for node in await here.nodes()] == [True]
         here.cluster.api.faults.clear()
-        seen = await watched(here, 80.0)
+        seen = await watch_nodes(here, 80.0)
         assert any(all(gpus) for _, _, gpus in seen)
         assert all((await here.bound()).values())
         assert here.controller is not None
@@ -151,11 +151,11 @@ async def test_a_daemon_set_with_refused_pods_is_named_and_tried_again() -> None
 @pytest.mark.parametrize("steps", range(5, 14))
 async def test_a_controller_that_dies_during_a_window_continues_from_there(steps: int, before: bool) -> None:
     async with world(BIND, delays=STEADY) as here:
-        here.start(Deaths(steps, before=before))
+        here.start(DeathPlan(steps, before=before))
         await here.submit("p")
         await here.until_dead(60.0)
         here.start()
-        seen = await watched(here, 90.0)
+        seen = await watch_nodes(here, 90.0)
 
         assert all((await here.bound()).values())
         assert set(here.notes.outcomes) == {"Kept"}
@@ -170,7 +170,7 @@ async def test_without_daemon_sets_that_need_a_window_no_machine_opens_early() -
         await here.user.create(DAEMON_SETS, tolerant, namespace=NAMESPACE)
         here.start()
         await here.submit("p")
-        seen = await watched(here, 45.0)
+        seen = await watch_nodes(here, 45.0)
 
         assert not any(closed == [False] and gpus == [False] for _, closed, gpus in seen)
         assert all((await here.bound()).values())
@@ -195,7 +195,7 @@ async def test_a_kept_machine_has_a_window_for_an_updated_device_plugin_without_
         (after,) = await plugin_pods(here)
 
         assert after["metadata"]["uid"] != before["metadata"]["uid"]
-        assert (shows(node), is_closed(node)) == (True, True)
+        assert (shows_gpus(node), is_closed(node)) == (True, True)
         assert 0 < sum(states) < 20
         assert here.now() - began < 41.0
         await here.submit("second", 4)

@@ -12,7 +12,7 @@ class Violation(BaseException):  # no error after which a program continues
 
 
 @contextmanager
-def judged() -> Iterator[None]:
+def stop_on_violation() -> Iterator[None]:
     """Turn failed assertions of a guard inside the context into violations."""
     try:
         yield

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, TypeVar
 
-from tests.control.violations import judged
+from tests.control.violations import stop_on_violation
 from tests.objects import pod
 from tests.running_cluster import RunningCluster
 
-from gpuscaler.clouds.protocol import Bought, Notice, Order, Provider, Refusal, Unfilled
+from gpuscaler.clouds.protocol import BuyResult, Notice, Order, Provider, Refusal, UnfilledOrder
 from gpuscaler.control.loop.attempts import Attempts
 from gpuscaler.control.loop.cloud import EndResult, OrderAnswer
 from gpuscaler.control.loop.cluster_writes import Outcome
@@ -63,7 +63,7 @@ class Death(BaseException):
     """The death of the process."""
 
 
-class Deaths:
+class DeathPlan:
     """Kills the controller after a number of steps; a step is a write to the API server or a call to the cloud.
 
     With ``before``, the last step is not made.
@@ -84,7 +84,7 @@ class Deaths:
             await asyncio.Event().wait()
         # Calls in progress are not recalled when a process dies.
         made = asyncio.ensure_future(call())
-        made.add_done_callback(_forget)
+        made.add_done_callback(_ignore_result)
         answer = await asyncio.shield(made)
         if self.at is not None and self.steps >= self.at:
             self.dead.set()
@@ -92,13 +92,13 @@ class Deaths:
         return answer
 
 
-def _forget(made: asyncio.Future[Any]) -> None:
+def _ignore_result(made: asyncio.Future[Any]) -> None:
     """Ignore the result of a call after the process has died."""
     if not made.cancelled():
         made.exception()
 
 
-class Watchman:
+class CallObserver:
     """Gets everything that leaves the controller's process, before it does."""
 
     async def write(self, request: Request) -> None:
@@ -114,7 +114,7 @@ class Watchman:
 class MortalTransport:
     """A transport with writes as steps."""
 
-    def __init__(self, inner: MemoryTransport, deaths: Deaths, watchman: Watchman) -> None:
+    def __init__(self, inner: MemoryTransport, deaths: DeathPlan, watchman: CallObserver) -> None:
         self._inner, self._deaths, self._watchman = inner, deaths, watchman
 
     @asynccontextmanager
@@ -124,13 +124,13 @@ class MortalTransport:
                 yield answer
             return
 
-        with judged():
+        with stop_on_violation():
             await self._watchman.write(request)
 
         async def call() -> Answer:
             async with self._inner.exchange(request) as answer:
                 body = b"".join([piece async for piece in answer.pieces])
-                return Answer(answer.status, answer.headers, pieces(body))
+                return Answer(answer.status, answer.headers, in_pieces(body))
 
         yield await self._deaths.step(call)
 
@@ -138,11 +138,11 @@ class MortalTransport:
         await self._inner.close()
 
 
-async def pieces(body: bytes) -> AsyncIterator[bytes]:
+async def in_pieces(body: bytes) -> AsyncIterator[bytes]:
     yield body
 
 
-class Relay:
+class ProviderRelay:
     """The connection of one process to the cloud; subclasses decide how reads and writes are passed on and who sees them before."""
 
     def __init__(self, inner: Provider) -> None:
@@ -155,7 +155,7 @@ class Relay:
     async def write(self, what: str, call: Callable[[], Awaitable[T]], /) -> T:
         raise NotImplementedError
 
-    async def show(self, see: Callable[[Watchman], Awaitable[None]]) -> None:
+    async def show(self, see: Callable[[CallObserver], Awaitable[None]]) -> None:
         raise NotImplementedError
 
     async def pools(self) -> Sequence[Pool]:
@@ -167,14 +167,14 @@ class Relay:
     async def notices(self) -> Sequence[Notice]:
         return await self.read(self._inner.notices)
 
-    async def buy(self, order: Order) -> Bought:
+    async def buy(self, order: Order) -> BuyResult:
         await self.show(lambda watchman: watchman.buy(order))
         return await self.write("buy", lambda: self._inner.buy(order))
 
-    async def follow(self, orders: Sequence[Unfilled], /) -> Sequence[tuple[str, Bought]]:
+    async def follow(self, orders: Sequence[UnfilledOrder], /) -> Sequence[tuple[str, BuyResult]]:
         return await self._inner.follow(orders)
 
-    async def withdraw(self, rest: Unfilled, /) -> None:
+    async def withdraw(self, rest: UnfilledOrder, /) -> None:
         await self.write("withdraw", lambda: self._inner.withdraw(rest))
 
     async def remove(self, ids: Sequence[str]) -> Mapping[str, Refusal | None]:
@@ -191,10 +191,10 @@ class Relay:
         """The cloud outlives the process."""
 
 
-class MortalProvider(Relay):
+class MortalProvider(ProviderRelay):
     """A provider with changing calls as steps."""
 
-    def __init__(self, inner: Provider, deaths: Deaths, watchman: Watchman, more: Sequence[Notice] = ()) -> None:
+    def __init__(self, inner: Provider, deaths: DeathPlan, watchman: CallObserver, more: Sequence[Notice] = ()) -> None:
         super().__init__(inner)
         self._deaths, self._watchman, self._more = deaths, watchman, more
 
@@ -202,8 +202,8 @@ class MortalProvider(Relay):
         made: T = await self._deaths.step(call)
         return made
 
-    async def show(self, see: Callable[[Watchman], Awaitable[None]]) -> None:
-        with judged():
+    async def show(self, see: Callable[[CallObserver], Awaitable[None]]) -> None:
+        with stop_on_violation():
             await see(self._watchman)
 
     async def notices(self) -> Sequence[Notice]:
@@ -211,7 +211,7 @@ class MortalProvider(Relay):
 
 
 @dataclass
-class Notes:
+class CountingRecorder:
     """A recorder that counts."""
 
     orders: list[ledger.Order] = field(default_factory=list)
@@ -237,12 +237,12 @@ class Notes:
     #: Machines that the hard stop cut from plans; there should be none.
     cut: list[Cut] = field(default_factory=list)
     decisions: int = 0
-    decided: Mapping[str, str] = field(default_factory=dict)
+    decision_ids: Mapping[str, str] = field(default_factory=dict)
 
-    def pools_from(self, _found: DiscoveredPools | None, /) -> None:
+    def set_discovered_pools(self, _found: DiscoveredPools | None, /) -> None:
         """Ignored: the pools are those of the file."""
 
-    def looked(self, seen: Reconciliation, _cluster: Cluster, _now: float, /) -> None:
+    def observed(self, seen: Reconciliation, _cluster: Cluster, _now: float, /) -> None:
         self.seen_list = self.newest_list()
         self.kept += seen.kept
         self.stray += seen.stray
@@ -286,19 +286,19 @@ class World(RunningCluster):
         self.pace = pace or Pace()
         super().__init__(EmbeddedCluster(policy, now=self.now, conditions=conditions))
         self.controller: Controller | None = None
-        self.notes = Notes(newest_list=lambda: None if self.controller is None else self.controller.cloud.inventory)
+        self.notes = CountingRecorder(newest_list=lambda: None if self.controller is None else self.controller.cloud.inventory)
         #: Whether a test causes unexpected errors in the controller.
         self.fails_on_purpose = False
-        self.deaths = Deaths()
-        self.watchman = Watchman()
+        self.deaths = DeathPlan()
+        self.watchman = CallObserver()
         #: Notices that the cloud repeats at each request, beside its own.
         self.announced: list[Notice] = []
         self.network: MemoryTransport | None = None
 
-    def start(self, deaths: Deaths | None = None) -> None:
+    def start(self, deaths: DeathPlan | None = None) -> None:
         """Start a new process of the controller."""
         loop = asyncio.get_running_loop()
-        self.deaths = deaths or Deaths()
+        self.deaths = deaths or DeathPlan()
         self.network = MemoryTransport(self.cluster.api)
         client = Client(
             MortalTransport(self.network, self.deaths, self.watchman),
@@ -307,7 +307,7 @@ class World(RunningCluster):
         )
         picture = self.cluster.picture(client)
         attempts = Attempts(client)
-        self.brake = HoldWatcher(client, namespace="kube-system", now=self.now)
+        self.hold_watcher = HoldWatcher(client, namespace="kube-system", now=self.now)
         self.controller = Controller(
             picture=picture,
             client=client,
@@ -318,9 +318,9 @@ class World(RunningCluster):
             now=self.now,
             attempts=attempts,
             pace=self.pace,
-            brake=self.brake,
+            hold_watcher=self.hold_watcher,
         )
-        parts = (picture.run(), attempts.run(), self.controller.run(), self.brake.run(self.controller.plan_soon))
+        parts = (picture.run(), attempts.run(), self.controller.run(), self.hold_watcher.run(self.controller.plan_soon))
         self._lives += [loop.create_task(part) for part in parts]
 
     async def kill(self) -> None:
@@ -365,6 +365,6 @@ async def world(
         await made.close()
 
 
-def luck(seed: int, *what: object) -> Random:
+def seeded_random(seed: int, *what: object) -> Random:
     """Random numbers that depend only on ``seed`` and ``what``."""
     return Random("/".join(map(str, (seed, *what))))

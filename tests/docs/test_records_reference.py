@@ -28,18 +28,18 @@ def words(page: str) -> set[str]:
 
 
 async def test_the_page_of_metrics_names_every_metric_and_no_other() -> None:
-    async with running_service() as (here, service):
-        await here.submit("a")
-        await here.sleep(120.0)
+    async with running_service() as (client, service):
+        await client.submit("a")
+        await client.sleep(120.0)
         served = {family.name for family in service.metrics.registry.collect()}
 
     assert {word for word in words("metrics.md") if re.fullmatch(r"(gpuscaler|process)_\w+", word)} == served
 
 
 async def test_the_page_of_metrics_names_every_label() -> None:
-    async with running_service() as (here, service):
-        await here.submit("a")
-        await here.sleep(120.0)
+    async with running_service() as (client, service):
+        await client.submit("a")
+        await client.sleep(120.0)
         samples = [sample for family in service.metrics.registry.collect() for sample in family.samples]
 
     assert {label for sample in samples for label in sample.labels} - {"le"} - words("metrics.md") == set()

@@ -73,9 +73,9 @@ def gang(luck: Random, number: int, _count: int) -> tuple[Object, Object]:
     return {}, {"gpuscaler.io/gang": f"g{number // size}", "gpuscaler.io/gang-size": str(size), "gpuscaler.io/gang-topology": "any"}
 
 
-def annotated(luck: Random, _number: int, _count: int) -> tuple[Object, Object]:
-    found = {name: luck.choice(ODD) for name in luck.sample(ANNOTATIONS, 4)}
-    return {}, {**found, "notes": "x" * luck.choice([0, 1000, 1_000_000])}
+def pod_with_odd_annotations(luck: Random, _number: int, _count: int) -> tuple[Object, Object]:
+    annotations = {name: luck.choice(ODD) for name in luck.sample(ANNOTATIONS, 4)}
+    return {}, {**annotations, "notes": "x" * luck.choice([0, 1000, 1_000_000])}
 
 
 def tolerating(luck: Random, number: int, _count: int) -> tuple[Object, Object]:
@@ -109,7 +109,7 @@ RULES: tuple[Draw, ...] = (
     sums,
     host_ports,
     gang,
-    annotated,
+    pod_with_odd_annotations,
     tolerating,
     claiming,
     alike_at_first,
@@ -126,7 +126,7 @@ def workload(luck: Random, count: int) -> list[Object]:
     """``count`` pods of one tenant with one to three kinds of rules, in one or many namespaces, some of them bound to one of two nodes."""
     kinds = luck.sample(RULES, luck.randint(1, 3))
     spaces = luck.choice([1, 1, 10, count])
-    found = [node("n1"), node("n2", allocatable={"memory": luck.choice(["15Gi", HUGE, "9e18"])})]
+    objects = [node("n1"), node("n2", allocatable={"memory": luck.choice(["15Gi", HUGE, "9e18"])})]
     for number in range(count):
         spec: Object = {}
         annotations: Object = {}
@@ -149,5 +149,5 @@ def workload(luck: Random, count: int) -> list[Object]:
             made["status"]["nominatedNodeName"] = "n1"
         if luck.random() < 0.05:
             made["metadata"]["managedFields"] = nested(luck.choice([3, 800]))
-        found.append(made)
-    return found
+        objects.append(made)
+    return objects

@@ -23,7 +23,7 @@ FEW = {
 }
 
 
-def served(made: Plan) -> dict[str, str]:
+def types_bought(made: Plan) -> dict[str, str]:
     """The type of machine that is bought for each ordinary pod."""
     return {key: machine.instance_type for machine in made.machines for key in machine.pods if key.startswith("others/")}
 
@@ -34,7 +34,7 @@ def test_ordinary_pods_are_served_as_without_hostile_ones(name: str) -> None:
     alone = plan(cluster_of(ordinary(200)), State(), policy(POOLS), NOW)
     among = plan(cluster_of([*make(FEW[name]), *ordinary(200)]), State(), policy(POOLS), NOW)
 
-    assert served(alone).keys() == served(among).keys()
+    assert types_bought(alone).keys() == types_bought(among).keys()
     assert not any(each.pod.startswith("others/") for each in among.unplaced)
 
 

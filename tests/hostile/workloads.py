@@ -213,13 +213,13 @@ def tolerations(count: int) -> list[Object]:
 def mixed(count: int) -> list[Object]:
     """Pods with zone affinity and anti-affinity against random others, each of a different size."""
     draw = random.Random(1)
-    found = []
+    objects = []
     for n in range(count):
         against = near(chosen("a", *(draw.randrange(count) for _ in range(10))), draw.choice([HOST, ZONE]))
         beside = near(chosen("b", draw.randrange(20)), ZONE)
         rules = {"affinity": {**apart(against)["affinity"], **together(beside)["affinity"]}}
-        found.append(pod(n, rules, labels={"a": str(n), "b": str(n % 20)}, cpu=f"{1000 + 7 * n}m"))
-    return found
+        objects.append(pod(n, rules, labels={"a": str(n), "b": str(n % 20)}, cpu=f"{1000 + 7 * n}m"))
+    return objects
 
 
 def anti(count: int) -> list[Object]:
@@ -237,10 +237,10 @@ def markets(count: int) -> list[Object]:
 
 def many_namespaces(count: int) -> list[Object]:
     """Pods in many namespaces, each with its own gangs and zone affinity, few enough to look ordinary."""
-    found = [*zonal(count // 2), *gangs(count - count // 2, 1)]
-    for n, each in enumerate(found):
+    objects = [*zonal(count // 2), *gangs(count - count // 2, 1)]
+    for n, each in enumerate(objects):
         each["metadata"] |= {"name": f"p{n}", "namespace": f"tenant-{n % (count // 3)}"}
-    return found
+    return objects
 
 
 def alike_first(count: int) -> list[Object]:
@@ -290,11 +290,11 @@ def cluster_of(objects: Iterable[Object]) -> Cluster:
     items: list[Item] = []
     aside: list[Skipped] = []
     for each in objects:
-        found = decode_object(each, interner)
-        if isinstance(found, Skipped):
-            aside.append(found)
-        elif isinstance(found, Sequence):
-            items += found
-        elif found is not None:
-            items.append(found)
+        decoded = decode_object(each, interner)
+        if isinstance(decoded, Skipped):
+            aside.append(decoded)
+        elif isinstance(decoded, Sequence):
+            items += decoded
+        elif decoded is not None:
+            items.append(decoded)
     return Cluster.of(items, aside)

@@ -10,7 +10,7 @@ from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.pods import Pod, PodSpec
 
 
-def came(name: str) -> Batch:
+def pod_batch(name: str) -> Batch:
     spec = PodSpec(digest="", namespace="default", requests={})
     pod = Pod(name=name, namespace="default", uid=name, labels=LabelSet(), spec=spec, unschedulable=True)
     return Batch(PODS, Pod, {f"default/{name}": pod})
@@ -18,16 +18,16 @@ def came(name: str) -> Batch:
 
 def is_planned(alarm: Alarm, *, anyway: bool = False) -> bool:
     """Whether the turn that begins now makes a plan."""
-    return alarm.plans.take(alarm.looking(), urgent=anyway)
+    return alarm.plans.take(alarm.begin_turn(), urgent=anyway)
 
 
 async def test_a_plan_that_is_due_anyway_waits_for_pods_that_are_arriving() -> None:
     alarm = Alarm(Pace(debounce=0.2, patience=0.6))
     assert is_planned(alarm)
-    alarm.hear(came("first"))
+    alarm.note_changes(pod_batch("first"))
     await asyncio.sleep(0.1)
     assert not is_planned(alarm, anyway=True)
-    alarm.hear(came("second"))
+    alarm.note_changes(pod_batch("second"))
     came_last = alarm.time()
     await alarm.wait()
     while not is_planned(alarm, anyway=True):

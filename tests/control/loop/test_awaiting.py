@@ -18,11 +18,11 @@ def test_plans_wait_for_a_newer_list_after_a_node_has_gone() -> None:
     awaiting = InventoryWait()
     awaiting.observe(NODES, {}, inventory(100.0), 100.0)
 
-    assert not awaiting.waits(inventory(100.0), 104.0)
+    assert not awaiting.must_wait(inventory(100.0), 104.0)
     assert awaiting.observe({}, {}, inventory(100.0), 105.0)
-    assert awaiting.waits(inventory(100.0), 105.0)
+    assert awaiting.must_wait(inventory(100.0), 105.0)
     assert awaiting.is_due(inventory(105.0), 106.0)
-    assert not awaiting.waits(inventory(106.0), 106.0)
+    assert not awaiting.must_wait(inventory(106.0), 106.0)
 
 
 def test_plans_do_not_wait_long_for_a_list() -> None:
@@ -30,7 +30,7 @@ def test_plans_do_not_wait_long_for_a_list() -> None:
     awaiting.observe(NODES, {}, inventory(100.0), 100.0)
     awaiting.observe({}, {}, inventory(100.0), 105.0)
 
-    assert not awaiting.waits(inventory(100.0), 105.0 + LONGEST_WAIT)
+    assert not awaiting.must_wait(inventory(100.0), 105.0 + LONGEST_WAIT)
 
 
 def test_plans_do_not_wait_if_no_group_replaces_machines() -> None:
@@ -38,7 +38,7 @@ def test_plans_do_not_wait_if_no_group_replaces_machines() -> None:
     awaiting.observe(NODES, {}, inventory(100.0, replaces=False), 100.0)
 
     assert not awaiting.observe({}, {}, inventory(100.0, replaces=False), 105.0)
-    assert not awaiting.waits(inventory(100.0, replaces=False), 105.0)
+    assert not awaiting.must_wait(inventory(100.0, replaces=False), 105.0)
 
 
 def test_a_group_that_replaces_machines_early_gets_a_few_seconds_after_the_announcement() -> None:
@@ -46,10 +46,10 @@ def test_a_group_that_replaces_machines_early_gets_a_few_seconds_after_the_annou
     awaiting.observe(NODES, {}, inventory(100.0, early=True), 100.0)
 
     assert awaiting.observe(NODES, {"i-1": 220.0}, inventory(100.0, early=True), 101.0)
-    assert awaiting.waits(inventory(102.0, early=True), 102.0)
+    assert awaiting.must_wait(inventory(102.0, early=True), 102.0)
     assert not awaiting.is_due(inventory(102.0, early=True), 102.0)
     assert awaiting.is_due(inventory(102.0, early=True), 101.1 + EARLY_SECONDS)
-    assert not awaiting.waits(inventory(101.1 + EARLY_SECONDS, early=True), 101.2 + EARLY_SECONDS)
+    assert not awaiting.must_wait(inventory(101.1 + EARLY_SECONDS, early=True), 101.2 + EARLY_SECONDS)
     assert not awaiting.observe(NODES, {"i-1": 220.0}, inventory(110.0, early=True), 111.0)
 
 
@@ -57,7 +57,7 @@ def test_plans_wait_for_the_first_list_for_at_most_ten_seconds() -> None:
     awaiting = InventoryWait()
 
     assert not awaiting.observe({}, {}, None, 100.0)
-    assert awaiting.waits(None, 100.0)
-    assert awaiting.waits(None, 100.0 + LONGEST_WAIT - 1.0)
-    assert not awaiting.waits(None, 100.0 + LONGEST_WAIT)
-    assert not InventoryWait().waits(inventory(100.0), 100.0)
+    assert awaiting.must_wait(None, 100.0)
+    assert awaiting.must_wait(None, 100.0 + LONGEST_WAIT - 1.0)
+    assert not awaiting.must_wait(None, 100.0 + LONGEST_WAIT)
+    assert not InventoryWait().must_wait(inventory(100.0), 100.0)

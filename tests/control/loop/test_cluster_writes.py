@@ -24,12 +24,12 @@ NODE: dict[str, Any] = {
 }
 
 
-def nobody() -> Client:
+def empty_cluster_client() -> Client:
     return Client(MemoryTransport(ApiServer(lambda: 1_790_000_000.0)), limit=RateLimit(qps=1e6, burst=1_000_000))
 
 
 async def test_opening_a_node_keeps_other_taints() -> None:
-    client = nobody()
+    client = empty_cluster_client()
     other = {"key": "dedicated", "effect": "NoSchedule"}
     await client.create(NODES, {**NODE, "spec": {"taints": [*NODE["spec"]["taints"], other]}})
     (outcome,) = await ClusterWriter(client).carry_out([Lift("a", "it is ready")])
@@ -49,7 +49,7 @@ async def spec_after(client: Client, *acts: Act) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kept", [False, True])
 async def test_a_node_is_cordoned_during_its_window_and_uncordoned_afterwards(kept: bool) -> None:
-    client = nobody()
+    client = empty_cluster_client()
     other = {"key": "dedicated", "effect": "NoSchedule"}
     await client.create(NODES, {**NODE, "spec": {"taints": [*NODE["spec"]["taints"], other]}})
     key = "gpuscaler.io/kept" if kept else "gpuscaler.io/arriving"
@@ -63,7 +63,7 @@ async def test_a_node_is_cordoned_during_its_window_and_uncordoned_afterwards(ke
 
 
 async def test_a_persons_cordon_stays_and_prevents_a_window() -> None:
-    client = nobody()
+    client = empty_cluster_client()
     await client.create(NODES, {**NODE, "spec": {**NODE["spec"], "unschedulable": True}})
 
     assert await spec_after(client, Ajar("a", ""), Close("a", "")) == {**NODE["spec"], "unschedulable": True}
@@ -87,7 +87,7 @@ async def test_a_policy_blocks_one_node_only_and_a_missing_right_pauses_all_acts
     actor = ClusterWriter(Client(MemoryTransport(api), limit=RateLimit(qps=1e6, burst=1_000_000)))
     (refused,) = await actor.carry_out([Mark("a", "idle")])
     (after,) = await actor.carry_out([Mark("b", "idle")])
-    taints = {one["key"] for one in msgspec.json.decode(await user.get(NODES, "b"))["spec"]["taints"]}
+    taints = {taint["key"] for taint in msgspec.json.decode(await user.get(NODES, "b"))["spec"]["taints"]}
 
     assert said in refused.detail
     assert (after.detail == "", "gpuscaler.io/leaving" in taints) == (others, others)
@@ -95,7 +95,7 @@ async def test_a_policy_blocks_one_node_only_and_a_missing_right_pauses_all_acts
 
 
 async def test_excluding_a_node_that_is_gone_is_no_failure_and_marking_it_is_one() -> None:
-    outcomes = await ClusterWriter(nobody()).carry_out([Exclude("b", "idle"), Mark("b", "idle")])
+    outcomes = await ClusterWriter(empty_cluster_client()).carry_out([Exclude("b", "idle"), Mark("b", "idle")])
 
     assert [outcome.detail for outcome in outcomes] == ["", "node b is gone"]
 

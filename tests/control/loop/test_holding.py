@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.control.world import ONE_GPU_MACHINES, Watchman, World, world
+from tests.control.world import ONE_GPU_MACHINES, CallObserver, World, world
 
 from gpuscaler.clouds.protocol import INTERRUPTION, Notice, Order
 from gpuscaler.control.loop.holding import NAME, POLL_SECONDS, HoldWatcher, write_holds
@@ -25,7 +25,7 @@ def taints(node: dict[str, Any]) -> list[str]:
     return [taint["key"] for taint in node["spec"].get("taints") or ()]
 
 
-class Counting(Watchman):
+class Counting(CallObserver):
     """Counts the sent orders."""
 
     orders = 0
@@ -70,7 +70,7 @@ async def test_a_hold_that_was_not_polled_yet_stops_a_purchase_that_was_just_pla
     async with world() as here:
         here.start()
         await here.sleep(POLL_SECONDS * 2.5)
-        assert here.brake.holds == Holds()
+        assert here.hold_watcher.holds == Holds()
         await here.hold(buying=Hold())
         await here.submit("train")
         await here.sleep(1.0)
@@ -185,12 +185,12 @@ async def test_a_hold_that_cannot_be_parsed_holds_everything_and_is_reported(dat
         await here.sleep(60)
 
         assert here.notes.orders == []
-        assert here.brake.trouble.startswith("ConfigMap kube-system/gpuscaler-hold: saw ")
-        assert "run `gpuscaler resume`" in here.brake.trouble
+        assert here.hold_watcher.trouble.startswith("ConfigMap kube-system/gpuscaler-hold: saw ")
+        assert "run `gpuscaler resume`" in here.hold_watcher.trouble
 
         await write_holds(here.user, "kube-system", {"buying": None, "removing": None})
         await until_bound(here)
-        assert here.brake.trouble == ""
+        assert here.hold_watcher.trouble == ""
 
 
 @pytest.mark.parametrize("failure", [Forbidden(403, "no"), Unreachable("nothing answers")], ids=["forbidden", "unreachable"])

@@ -1,6 +1,6 @@
 """The times of turns: soon after changes of awaited objects, and not after other changes."""
 
-from tests.control.world import QUICK, Notes, World, world
+from tests.control.world import QUICK, CountingRecorder, World, world
 from tests.objects import node
 
 from gpuscaler.kube.resources import NODES
@@ -12,17 +12,17 @@ from gpuscaler.simulation.cloud.delays import Delay, Delays
 SLOW = Delays(boot=Delay(300.0, 300.0, 300.0), device_plugin=QUICK.device_plugin, answer=QUICK.answer, image_pull=QUICK.image_pull)
 
 
-class Counting(Notes):
+class Counting(CountingRecorder):
     """Counts turns."""
 
     looks = 0
 
-    def looked(self, seen: Reconciliation, cluster: Cluster, now: float, /) -> None:
+    def observed(self, seen: Reconciliation, cluster: Cluster, now: float, /) -> None:
         self.looks += 1
-        super().looked(seen, cluster, now)
+        super().observed(seen, cluster, now)
 
 
-async def waiting(here: World) -> Counting:
+async def wait_for_machine(here: World) -> Counting:
     """A machine is starting, and everything else is at rest."""
     here.notes = notes = Counting()
     await here.user.create(NODES, node("other", unschedulable=True))
@@ -36,7 +36,7 @@ async def waiting(here: World) -> Counting:
 
 async def test_heartbeats_of_other_nodes_cause_no_turns() -> None:
     async with world(delays=SLOW) as here:
-        notes = await waiting(here)
+        notes = await wait_for_machine(here)
         before = notes.looks
         for beat in range(40):
             await here.user.merge_patch(NODES, "other", {"metadata": {"annotations": {"beat": str(beat)}}})
@@ -47,7 +47,7 @@ async def test_heartbeats_of_other_nodes_cause_no_turns() -> None:
 
 async def test_a_new_node_causes_a_turn_soon_while_a_machine_is_expected() -> None:
     async with world(delays=SLOW) as here:
-        notes = await waiting(here)
+        notes = await wait_for_machine(here)
         before = notes.looks
         for number in range(4):
             await here.user.create(NODES, node(f"new{number}", unschedulable=True))

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.control.test_faults import bought, lives
+from tests.control.test_faults import check_still_working, until_bought
 from tests.control.world import ONE_GPU_MACHINES, World, world
 
 from gpuscaler.control.loop.store import MOST_UNPACKED, MemoryStore, OvertakenError, UnreadableError
@@ -19,11 +19,11 @@ SPOILT = b64encode(b"a person was here").decode()
 IDLE = f"{ONE_GPU_MACHINES}    idle_after: 60s\n"
 
 
-async def spoil(here: World, packed: str = SPOILT) -> str:
+async def corrupt_memory(here: World, packed: str = SPOILT) -> str:
     """Overwrite the saved memory; return what it was."""
-    found: dict[str, Any] = msgspec.json.decode(await here.user.get(CONFIG_MAPS, NAME, namespace=SPACE))
+    config_map: dict[str, Any] = msgspec.json.decode(await here.user.get(CONFIG_MAPS, NAME, namespace=SPACE))
     await here.user.merge_patch(CONFIG_MAPS, NAME, {"binaryData": {"memory": packed}}, namespace=SPACE)
-    before: str = found["binaryData"]["memory"]
+    before: str = config_map["binaryData"]["memory"]
     return before
 
 
@@ -37,15 +37,15 @@ async def test_a_memory_that_is_corrupted_while_machines_are_starting_is_written
         here.start()
         await here.sleep(2.0)
         await here.submit("p")
-        await bought(here, 1)
+        await until_bought(here, 1)
         await here.sleep(after)
-        await spoil(here)
+        await corrupt_memory(here)
         await here.sleep(120.0)
 
         assert all((await here.bound()).values())
         assert len(here.cluster.core.history()) == 1
         await read(here)
-        await lives(here)
+        await check_still_working(here)
 
 
 async def test_a_memory_that_is_corrupted_while_its_write_is_in_doubt_is_written_again() -> None:
@@ -53,10 +53,10 @@ async def test_a_memory_that_is_corrupted_while_its_write_is_in_doubt_is_written
         here.start()
         await here.sleep(2.0)
         await here.submit("p")
-        await bought(here, 1)
+        await until_bought(here, 1)
         here.cluster.api.faults.add(Fault(method="PUT", path="configmaps", sever="after"))
         await here.sleep(60.0)
-        await spoil(here)
+        await corrupt_memory(here)
         here.cluster.api.faults.clear()
         await here.sleep(120.0)
 
@@ -73,7 +73,7 @@ async def test_a_process_that_starts_with_a_corrupted_memory_does_nothing_until_
         await here.sleep(120.0)
         (machine,) = here.cluster.core.list()
         await here.kill()
-        before = await spoil(here)
+        before = await corrupt_memory(here)
         here.start()
         await here.user.delete(PODS, "p", namespace="default")
         await here.submit("q", 1)
@@ -81,18 +81,18 @@ async def test_a_process_that_starts_with_a_corrupted_memory_does_nothing_until_
         await here.sleep(900.0)
 
         assert here.controller is not None
-        told = here.controller.trouble
-        assert told.startswith(f"ConfigMap {SPACE}/{NAME}: saw a memory that cannot be read (")
-        for words in ("nothing is bought or removed", "restore the ConfigMap", "delete it once"):
-            assert words in told
+        trouble = here.controller.trouble
+        assert trouble.startswith(f"ConfigMap {SPACE}/{NAME}: saw a memory that cannot be read (")
+        for phrase in ("nothing is bought or removed", "restore the ConfigMap", "delete it once"):
+            assert phrase in trouble
         assert here.notes.failures
         assert [machine.id for machine in here.cluster.core.list()] == [machine.id]
-        await spoil(here, before)
+        await corrupt_memory(here, before)
         await here.sleep(300.0)
         assert here.controller.trouble == ""
         assert all((await here.bound()).values())
         assert len(here.cluster.core.history()) == 2
-        await lives(here)
+        await check_still_working(here)
 
 
 async def test_machines_that_are_nodes_are_removed_normally_after_a_corrupted_memory_is_deleted() -> None:
@@ -102,7 +102,7 @@ async def test_machines_that_are_nodes_are_removed_normally_after_a_corrupted_me
         await here.submit("p")
         await here.sleep(120.0)
         await here.kill()
-        await spoil(here)
+        await corrupt_memory(here)
         here.start()
         await here.sleep(120.0)
         await here.user.delete(CONFIG_MAPS, NAME, namespace=SPACE)
@@ -120,7 +120,7 @@ async def test_a_memory_that_another_controller_wrote_over_a_corrupted_one_is_no
         first, second = (MemoryStore(here.user, namespace=SPACE) for _ in range(2))
         await first.save(Memory(decisions=1))
         await second.load()
-        await spoil(here)
+        await corrupt_memory(here)
         await second.save(Memory(decisions=2))
 
         with pytest.raises(OvertakenError, match=NAME):
@@ -132,7 +132,7 @@ async def test_a_memory_that_another_controller_wrote_over_a_corrupted_one_is_no
 async def test_an_unreadable_memory_is_distinguished_from_a_missing_one(packed: str) -> None:
     async with world() as here:
         await MemoryStore(here.user, namespace=SPACE).save(Memory(decisions=1))
-        await spoil(here, packed)
+        await corrupt_memory(here, packed)
 
         with pytest.raises(UnreadableError, match="saw a memory that cannot be read"):
             await read(here)
@@ -142,7 +142,7 @@ async def test_a_memory_that_unpacks_to_more_than_the_limit_is_rejected() -> Non
     """Anyone who may write the ConfigMap can make a gibibyte of a megabyte."""
     async with world() as here:
         await MemoryStore(here.user, namespace=SPACE).save(Memory(decisions=1))
-        await spoil(here, b64encode(zlib.compress(msgspec.json.encode(Memory(decisions=1)) + b" " * MOST_UNPACKED)).decode())
+        await corrupt_memory(here, b64encode(zlib.compress(msgspec.json.encode(Memory(decisions=1)) + b" " * MOST_UNPACKED)).decode())
 
         with pytest.raises(UnreadableError, match="more than 64 MiB long"):
             await read(here)

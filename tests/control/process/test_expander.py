@@ -31,7 +31,7 @@ pools:
 """
 
 
-class Desk:
+class ConfigMapEditor:
     """Writes the ConfigMap."""
 
     def __init__(self, api: ApiServer) -> None:
@@ -50,20 +50,20 @@ async def api() -> ApiServer:
     return ApiServer(Ticking().wall)
 
 
-def given(expander: PriorityExpander) -> list[int]:
+def pool_priorities(expander: PriorityExpander) -> list[int]:
     return [pool.priority for pool in expander.policy(POOLS).pools]
 
 
 async def test_priorities_are_those_of_the_config_map_while_it_exists(api: ApiServer) -> None:
-    desk, expander = Desk(api), PriorityExpander(Client(MemoryTransport(api)))
-    assert (await expander.poll(), given(expander)) == (False, [0, 0])
+    desk, expander = ConfigMapEditor(api), PriorityExpander(Client(MemoryTransport(api)))
+    assert (await expander.poll(), pool_priorities(expander)) == (False, [0, 0])
 
     await desk.write("{9: [dear]}")
-    assert (await expander.poll(), given(expander)) == (True, [8, 9])
+    assert (await expander.poll(), pool_priorities(expander)) == (True, [8, 9])
     assert await expander.poll() is False
 
     await desk.remove()
-    assert (await expander.poll(), given(expander), expander.trouble) == (True, [0, 0], "")
+    assert (await expander.poll(), pool_priorities(expander), expander.trouble) == (True, [0, 0], "")
 
 
 @pytest.mark.parametrize(
@@ -74,68 +74,73 @@ async def test_priorities_are_those_of_the_config_map_while_it_exists(api: ApiSe
     ],
 )
 async def test_an_invalid_config_map_is_reported_and_the_previous_priorities_stay(api: ApiServer, text: str, key: str, said: str) -> None:
-    desk, expander = Desk(api), PriorityExpander(Client(MemoryTransport(api)))
+    desk, expander = ConfigMapEditor(api), PriorityExpander(Client(MemoryTransport(api)))
     await desk.write("{9: [dear]}")
     await expander.poll()
     await desk.remove()
     await desk.write(text, key=key)
 
-    assert (await expander.poll(), given(expander)) == (False, [8, 9])
+    assert (await expander.poll(), pool_priorities(expander)) == (False, [8, 9])
     assert said in expander.trouble
     assert expander.trouble.endswith("the priorities of pools stay as they were")
 
     await desk.remove()
     await desk.write("{9: [cheap]}")
-    assert (await expander.poll(), given(expander), expander.trouble) == (True, [9, 8], "")
+    assert (await expander.poll(), pool_priorities(expander), expander.trouble) == (True, [9, 8], "")
 
 
 async def test_patterns_that_match_no_pool_are_reported(api: ApiServer) -> None:
-    desk, expander = Desk(api), PriorityExpander(Client(MemoryTransport(api)))
+    desk, expander = ConfigMapEditor(api), PriorityExpander(Client(MemoryTransport(api)))
     await desk.write("{9: [nothing]}")
     await expander.poll()
 
-    assert given(expander) == [0, 0]
+    assert pool_priorities(expander) == [0, 0]
     assert expander.trouble.startswith("ConfigMap kube-system/cluster-autoscaler-priority-expander: saw no pattern that matches a pool")
 
 
 async def test_the_standing_always_says_whether_the_config_map_is_in_force(api: ApiServer) -> None:
-    desk, expander = Desk(api), PriorityExpander(Client(MemoryTransport(api)))
+    desk, expander = ConfigMapEditor(api), PriorityExpander(Client(MemoryTransport(api)))
     place = "ConfigMap kube-system/cluster-autoscaler-priority-expander"
-    said = [expander.standing.text]
+    sentences = [expander.in_force.text]
     for text in (None, "{9: [dear]}", "{9: [", "{9: [nothing]}"):
         if text is not None:
             await desk.write(text)
         await expander.poll()
-        given(expander)
-        said.append(expander.standing.text)
+        pool_priorities(expander)
+        sentences.append(expander.in_force.text)
     await desk.remove()
     await expander.poll()
-    given(expander)
+    pool_priorities(expander)
 
     absent = f"those of the settings; there is no {place}"
-    assert said == ["", absent, *[f"{place} is in force: 9: dear; 8: cheap"] * 2, f"{place} exists but is not in force: it matches no pool"]
-    assert expander.standing == PrioritiesInForce(absent)
+    assert sentences == [
+        "",
+        absent,
+        *[f"{place} is in force: 9: dear; 8: cheap"] * 2,
+        f"{place} exists but is not in force: it matches no pool",
+    ]
+    assert expander.in_force == PrioritiesInForce(absent)
 
 
 async def test_a_config_map_that_is_invalid_from_the_start_is_reported_as_not_in_force(api: ApiServer) -> None:
-    desk, expander = Desk(api), PriorityExpander(Client(MemoryTransport(api)))
+    desk, expander = ConfigMapEditor(api), PriorityExpander(Client(MemoryTransport(api)))
     await desk.write("{9: [")
     await expander.poll()
-    given(expander)
+    pool_priorities(expander)
 
-    assert "cluster-autoscaler-priority-expander is not in force (ConfigMap kube-system" in expander.standing.text
+    assert "cluster-autoscaler-priority-expander is not in force (ConfigMap kube-system" in expander.in_force.text
 
 
 async def test_odd_patterns_are_remarked_on_and_logged_once(api: ApiServer) -> None:
-    desk, expander = Desk(api), PriorityExpander(Client(MemoryTransport(api)))
+    desk, expander = ConfigMapEditor(api), PriorityExpander(Client(MemoryTransport(api)))
     await desk.write("{9: [dear, spot.*]}")
     await expander.poll()
     with structlog.testing.capture_logs() as lines:
         for _ in range(2):
-            given(expander)
+            pool_priorities(expander)
             expander.announce()
 
-    (remark,) = expander.standing.remarks
+    (remark,) = expander.in_force.remarks
     assert remark.endswith("cluster-autoscaler-priority-expander: its pattern 9: spot.* matches no pool")
     assert [(line["event"], line["log_level"], line["problems"]) for line in lines] == [("priorities of pools", "warning", [remark])]
 
@@ -155,18 +160,18 @@ class Failing(MemoryTransport):
 async def test_a_config_map_that_cannot_be_read_keeps_the_priorities_and_is_reported(api: ApiServer, failure: Exception) -> None:
     transport = Failing(api)
     expander = PriorityExpander(Client(transport))
-    await Desk(api).write("{9: [dear]}")
+    await ConfigMapEditor(api).write("{9: [dear]}")
     await expander.poll()
     transport.failure = failure
 
-    assert (await expander.poll(), given(expander)) == (False, [8, 9])
+    assert (await expander.poll(), pool_priorities(expander)) == (False, [8, 9])
     assert "could not be read, so the priorities of pools stay as they were" in expander.trouble
 
 
 async def test_a_running_controller_buys_by_new_priorities_after_the_next_read(api: ApiServer, tmp_path: Path) -> None:
-    cluster, desk = Cluster(api, tmp_path), Desk(api)
+    cluster, desk = Cluster(api, tmp_path), ConfigMapEditor(api)
     async with managed(api, Ticking().wall):
-        _, kept = cluster.start(RUN)
+        _, recorder = cluster.start(RUN)
         await cluster.user.create(PODS, pod("first"), namespace="default")
         await asyncio.sleep(60.0)
         await desk.write("{9: [dear]}")
@@ -175,9 +180,9 @@ async def test_a_running_controller_buys_by_new_priorities_after_the_next_read(a
         await asyncio.sleep(10.0)
         await desk.write("{9: [")
         await asyncio.sleep(POLL_SECONDS + 1.0)
-        assert kept.place is not None
-        troubles = kept.place.troubles()
+        assert recorder.place is not None
+        troubles = recorder.place.troubles()
         await cluster.stop()
 
-    assert [order.pool for order in kept.orders] == ["cheap", "dear"]
+    assert [order.pool for order in recorder.orders] == ["cheap", "dear"]
     assert any("not YAML" in trouble for trouble in troubles)

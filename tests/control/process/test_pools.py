@@ -36,7 +36,7 @@ class Account:
 
 
 async def running(discovered_pools: DiscoveredPools, seconds: float) -> None:
-    await discovered_pools.begin()
+    await discovered_pools.read_until_known()
     task = asyncio.create_task(discovered_pools.run())
     await asyncio.sleep(seconds)
     task.cancel()
@@ -45,7 +45,7 @@ async def running(discovered_pools: DiscoveredPools, seconds: float) -> None:
 
 async def test_pools_of_the_account_replace_those_of_the_file() -> None:
     discovered_pools = Account(AccountReport(pools=(GPU, MORE))).found()
-    await discovered_pools.begin()
+    await discovered_pools.read_until_known()
 
     policy = discovered_pools.policy(Policy((), limits=Limits(gpus=8)))
 
@@ -55,7 +55,7 @@ async def test_pools_of_the_account_replace_those_of_the_file() -> None:
 async def test_an_account_without_a_pool_is_logged_with_the_reasons() -> None:
     aside = tuple(Skipped(f"AutoScalingGroup r/{name}", f"the tag says cluster {name}") for name in "abcde")
     with structlog.testing.capture_logs() as lines:
-        await Account(AccountReport(set_aside=aside)).found().begin()
+        await Account(AccountReport(set_aside=aside)).found().read_until_known()
 
     (line,) = lines
     assert (line["log_level"], line["set_aside"]) == ("warning", 5)
@@ -63,33 +63,33 @@ async def test_an_account_without_a_pool_is_logged_with_the_reasons() -> None:
 
 
 async def test_the_account_is_read_about_every_three_minutes_and_changed_pools_are_reported() -> None:
-    told: list[int] = []
+    counts: list[int] = []
     account = Account(AccountReport(pools=(GPU,)), AccountReport(pools=(GPU,)), AccountReport(pools=(GPU, MORE)))
-    discovered_pools = account.found(lambda: told.append(len(discovered_pools.newest.pools)))
+    discovered_pools = account.found(lambda: counts.append(len(discovered_pools.newest.pools)))
 
     await running(discovered_pools, 1000)
 
     pauses = [later - before for before, later in zip(account.asked, account.asked[1:], strict=False)]
-    assert told == [2]
+    assert counts == [2]
     assert all(144 <= pause <= 216 for pause in pauses)
     assert len(set(pauses)) == len(pauses) >= 4
 
 
 async def test_a_region_that_fails_is_reported_and_its_pools_stay() -> None:
-    told: list[int] = []
+    calls: list[int] = []
     broken = AccountReport(pools=(GPU,), failed=("Region us-east-1: IAM does not allow it",))
     account = Account(AccountReport(pools=(GPU,)), broken, CloudError(UNKNOWN, "no route"), AccountReport(pools=(GPU,)))
-    discovered_pools, troubles = account.found(lambda: told.append(1)), []
-    await discovered_pools.begin()
+    discovered_pools, troubles = account.found(lambda: calls.append(1)), []
+    await discovered_pools.read_until_known()
     task = asyncio.create_task(discovered_pools.run())
     for _ in range(4):
         troubles.append((discovered_pools.trouble, len(discovered_pools.newest.pools)))
-        discovered_pools.hasten()
+        discovered_pools.read_soon()
         await asyncio.sleep(1)
     task.cancel()
 
     assert troubles == [("", 1), ("Region us-east-1: IAM does not allow it", 1), ("no route", 1), ("", 1)]
-    assert told == []
+    assert calls == []
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ async def test_leading_does_not_begin_before_the_account_was_read(nothing: Accou
     account = Account(nothing, nothing, nothing, AccountReport(pools=(GPU,)))
     discovered_pools = account.found()
 
-    await discovered_pools.begin()
+    await discovered_pools.read_until_known()
 
     assert account.asked == [0, 5, 15, 35]
     assert (discovered_pools.trouble, discovered_pools.newest.pools) == ("", (GPU,))
@@ -108,6 +108,6 @@ async def test_leading_does_not_begin_before_the_account_was_read(nothing: Accou
 async def test_leading_begins_with_the_regions_that_answer() -> None:
     discovered_pools = Account(AccountReport(pools=(GPU,), failed=("Region us-west-2: no route",), complete=False)).found()
 
-    await discovered_pools.begin()
+    await discovered_pools.read_until_known()
 
     assert (discovered_pools.trouble, discovered_pools.newest.pools) == ("Region us-west-2: no route", (GPU,))

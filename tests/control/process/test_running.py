@@ -68,7 +68,7 @@ class Jumping(Ticking):
         return super().monotonic() + self.slept
 
 
-class Kept(Records):
+class RememberingRecords(Records):
     """Records that remember the controllers that led, and the settings."""
 
     def __init__(self) -> None:
@@ -113,13 +113,13 @@ class Cluster:
         make_records: MakeRecords | None = None,
         make_provider: MakeProvider = providers.make,
         clocks: Ticking | None = None,
-    ) -> tuple[ControllerProcess, Kept]:
+    ) -> tuple[ControllerProcess, RememberingRecords]:
         self.path.write_text(text)
-        kept = Kept()
+        recorder = RememberingRecords()
 
-        def records(_settings: RunSettings, place: ProcessContext) -> Kept:
-            kept.place = place
-            return kept
+        def records(_settings: RunSettings, place: ProcessContext) -> RememberingRecords:
+            recorder.place = place
+            return recorder
 
         running = ControllerProcess(
             file=SettingsFile(self.path),
@@ -132,7 +132,7 @@ class Cluster:
             dry_run=dry_run,
         )
         self.lives.append(asyncio.get_running_loop().create_task(running.run()))
-        return running, kept
+        return running, recorder
 
     async def stop(self) -> None:
         life = self.lives.pop()
@@ -142,17 +142,17 @@ class Cluster:
     async def all(self, resource: Resource) -> list[dict[str, Any]]:
         """All objects except those of the cluster's own namespace."""
         namespace = "default" if resource is PODS else ""
-        return [msgspec.json.decode(one) for one in await self.user.list_all(resource, namespace=namespace)]
+        return [msgspec.json.decode(body) for body in await self.user.list_all(resource, namespace=namespace)]
 
     async def submit(self, name: str) -> None:
         await self.user.create(PODS, pod(name), namespace="default")
 
     async def bound(self) -> list[str]:
-        return [one["metadata"]["name"] for one in await self.all(PODS) if one["spec"].get("nodeName")]
+        return [item["metadata"]["name"] for item in await self.all(PODS) if item["spec"].get("nodeName")]
 
     async def lease(self) -> dict[str, Any]:
-        found: dict[str, Any] = msgspec.json.decode(await self.user.get(LEASES, "gpuscaler", namespace="kube-system"))
-        spec: dict[str, Any] = found["spec"]
+        body: dict[str, Any] = msgspec.json.decode(await self.user.get(LEASES, "gpuscaler", namespace="kube-system"))
+        spec: dict[str, Any] = body["spec"]
         return spec
 
 
@@ -169,16 +169,16 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 async def test_a_missing_right_to_watch_events_is_reported_as_long_as_it_is_missing(cluster: Cluster) -> None:
-    said = 'events is forbidden: User "gpuscaler" cannot watch resource "events" in API group "" at the cluster scope'
-    cluster.api.faults.add(Fault(path="/events", refusal=Failure(403, "Forbidden", said)))
-    _, kept = cluster.start()
+    message = 'events is forbidden: User "gpuscaler" cannot watch resource "events" in API group "" at the cluster scope'
+    cluster.api.faults.add(Fault(path="/events", refusal=Failure(403, "Forbidden", message)))
+    _, recorder = cluster.start()
     await asyncio.sleep(10)
-    assert kept.place is not None
-    (trouble,) = kept.place.troubles()
-    assert trouble.startswith(f"Events with the scheduler's failed attempts cannot be watched: {said}")
+    assert recorder.place is not None
+    (trouble,) = recorder.place.troubles()
+    assert trouble.startswith(f"Events with the scheduler's failed attempts cannot be watched: {message}")
     cluster.api.faults.clear()
     await asyncio.sleep(10)
-    assert kept.place.troubles() == ()
+    assert recorder.place.troubles() == ()
 
 
 async def test_a_pending_pod_gets_a_machine_of_the_simulated_cloud(cluster: Cluster) -> None:
@@ -187,7 +187,7 @@ async def test_a_pending_pod_gets_a_machine_of_the_simulated_cloud(cluster: Clus
     await asyncio.sleep(60)
 
     assert await cluster.bound() == ["train"]
-    assert [one["metadata"]["labels"]["gpuscaler.io/pool"] for one in await cluster.all(NODES)] == ["gpu"]
+    assert [node["metadata"]["labels"]["gpuscaler.io/pool"] for node in await cluster.all(NODES)] == ["gpu"]
     assert (await cluster.lease())["holderIdentity"] == "one"
 
 
@@ -240,7 +240,7 @@ async def test_stopping_releases_the_lease_so_that_another_process_leads_at_once
 
 
 async def test_a_changed_file_takes_effect_while_the_controller_runs(cluster: Cluster) -> None:
-    _, kept = cluster.start(f"{SMALL}limits: {{gpus: 0}}")
+    _, recorder = cluster.start(f"{SMALL}limits: {{gpus: 0}}")
     await cluster.submit("train")
     await asyncio.sleep(60)
     assert await cluster.bound() == []
@@ -248,7 +248,7 @@ async def test_a_changed_file_takes_effect_while_the_controller_runs(cluster: Cl
     await asyncio.sleep(60)
 
     assert await cluster.bound() == ["train"]
-    assert len(kept.changes) == 1
+    assert len(recorder.changes) == 1
 
 
 async def test_a_file_that_changes_while_the_provider_is_made_takes_effect_too(cluster: Cluster) -> None:
@@ -257,14 +257,14 @@ async def test_a_file_that_changes_while_the_provider_is_made_takes_effect_too(c
         await asyncio.sleep(30)
         return made
 
-    _, kept = cluster.start(f"{SMALL}limits: {{gpus: 0}}", make_provider=make)
+    _, recorder = cluster.start(f"{SMALL}limits: {{gpus: 0}}", make_provider=make)
     await cluster.submit("train")
     await asyncio.sleep(10)
     cluster.path.write_text(SMALL.replace("g4dn.xlarge", "g5.xlarge"))
     await asyncio.sleep(90)
 
     assert await cluster.bound() == ["train"]
-    assert len(kept.changes) == 1
+    assert len(recorder.changes) == 1
 
 
 async def test_a_process_that_slept_through_its_lease_leads_again(cluster: Cluster) -> None:
@@ -293,10 +293,10 @@ async def test_a_process_that_slept_through_its_lease_leads_again(cluster: Clust
 async def test_a_pod_that_is_pending_when_the_controller_starts_is_served_at_once(cluster: Cluster) -> None:
     await cluster.submit("train")
     await asyncio.sleep(30)
-    _, kept = cluster.start()
+    _, recorder = cluster.start()
     await asyncio.sleep(3)
 
-    assert len(kept.orders) == 1
+    assert len(recorder.orders) == 1
 
 
 async def test_pools_that_a_changed_file_adds_can_be_bought_from(cluster: Cluster) -> None:
@@ -307,7 +307,7 @@ async def test_pools_that_a_changed_file_adds_can_be_bought_from(cluster: Cluste
     await asyncio.sleep(60)
 
     assert await cluster.bound() == ["train"]
-    assert [one["metadata"]["labels"]["gpuscaler.io/pool"] for one in await cluster.all(NODES)] == ["more"]
+    assert [node["metadata"]["labels"]["gpuscaler.io/pool"] for node in await cluster.all(NODES)] == ["more"]
 
 
 async def test_a_leader_that_is_cut_off_writes_nothing_more_and_another_process_takes_over(cluster: Cluster) -> None:
@@ -330,15 +330,15 @@ async def test_a_leader_that_is_cut_off_writes_nothing_more_and_another_process_
 
 
 async def test_a_memory_that_another_process_wrote_is_read_again(cluster: Cluster) -> None:
-    _, kept = cluster.start()
+    _, recorder = cluster.start()
     await asyncio.sleep(10)
-    before = kept.controller
+    before = recorder.controller
     await cluster.user.merge_patch(CONFIG_MAPS, "gpuscaler-state", {"metadata": {"labels": {"a": "b"}}}, namespace="kube-system")
     await cluster.submit("train")
     await asyncio.sleep(60)
 
     assert await cluster.bound() == ["train"]
-    assert kept.controller is not before
+    assert recorder.controller is not before
 
 
 async def test_a_memory_of_a_newer_version_is_not_changed_and_ends_the_process(cluster: Cluster) -> None:
@@ -364,7 +364,7 @@ async def test_all_records_of_the_real_program_are_made_beside_the_controller(cl
     await asyncio.sleep(120)
 
     assert await cluster.bound() == ["train"]
-    events = [one["note"] if "note" in one else one.get("message", "") for one in await cluster.all(EVENTS)]
+    events = [event["note"] if "note" in event else event.get("message", "") for event in await cluster.all(EVENTS)]
     assert any("g4dn.xlarge" in note for note in events), events
     names = {one["metadata"]["name"] for one in await cluster.all(CONFIG_MAPS)}
     assert {"gpuscaler-state", "gpuscaler-status"} <= names
@@ -379,7 +379,7 @@ async def test_pods_on_real_nodes_are_left_to_their_kubelets(cluster: Cluster) -
     await asyncio.sleep(10)
     await cluster.user.delete(PODS, "bound", namespace="default")
     await asyncio.sleep(120)
-    phases = {one["metadata"]["name"]: one["status"]["phase"] for one in await cluster.all(PODS)}
+    phases = {item["metadata"]["name"]: item["status"]["phase"] for item in await cluster.all(PODS)}
 
     assert phases == {"bound": "Pending", "train": "Running"}
 

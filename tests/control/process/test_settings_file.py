@@ -88,30 +88,30 @@ def test_an_invalid_or_missing_file_keeps_the_settings_and_is_reported_until_it_
 
 async def test_each_change_is_reported_once_with_the_previous_settings(path: Path) -> None:
     file = SettingsFile(path)
-    told: list[object] = []
+    reports: list[object] = []
 
     def changed(before: RunSettings, now: RunSettings) -> None:
-        told.append((before.log.level, now.log.level))
+        reports.append((before.log.level, now.log.level))
 
-    following = asyncio.create_task(file.follow(changed, told.append))
+    following = asyncio.create_task(file.follow(changed, reports.append))
     for text in (OTHER, "pools: [", "pools: 5", GOOD):
         write(path, text)
         await asyncio.sleep(20)
     following.cancel()
 
-    assert [told[0], told[3]] == [("info", "debug"), ("debug", "info")]
-    assert ["not YAML" in str(told[1]), "expected a list" in str(told[2]), len(told)] == [True, True, 4]
+    assert [reports[0], reports[3]] == [("info", "debug"), ("debug", "info")]
+    assert ["not YAML" in str(reports[1]), "expected a list" in str(reports[2]), len(reports)] == [True, True, 4]
 
 
 async def test_a_mistake_that_is_undone_is_reported_as_resolved(path: Path) -> None:
-    told: list[str] = []
-    following = asyncio.create_task(SettingsFile(path).follow(lambda _before, _now: told.append("changed"), told.append))
+    reports: list[str] = []
+    following = asyncio.create_task(SettingsFile(path).follow(lambda _before, _now: reports.append("changed"), reports.append))
     for text in ("pools: 5", GOOD):
         write(path, text)
         await asyncio.sleep(20)
     following.cancel()
 
-    assert ["expected a list" in told[0], *told[1:]] == [True, ""]
+    assert ["expected a list" in reports[0], *reports[1:]] == [True, ""]
 
 
 def write(path: Path, text: str) -> None:

@@ -13,7 +13,7 @@ import trustme
 from aiohttp import web
 from click.testing import CliRunner, Result
 from tests.cli.serving import kubeconfig
-from tests.metrics.api.scene import Reviewing
+from tests.metrics.api.scene import ReviewServer
 from tests.serving.test_server import written
 
 from gpuscaler.cli import main
@@ -27,16 +27,16 @@ from gpuscaler.settings.run_settings import AuthenticatedSettings, HttpSettings,
 pytestmark = pytest.mark.looptime(False)
 
 
-async def told(_request: web.Request) -> web.Response:
+async def answer_ok(_request: web.Request) -> web.Response:
     return web.Response(text="ok")
 
 
-async def explained(_request: web.Request) -> web.Response:
+async def answer_why(_request: web.Request) -> web.Response:
     answer = Explanation("node n1", known=True, now=("it stays",), happened=(), at=0.0)
     return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
 
 
-ROUTES = [web.get("/why/pod/{namespace}/{name}", told), web.get("/why/node/{name}", explained), web.get("/status", told)]
+ROUTES = [web.get("/why/pod/{namespace}/{name}", answer_ok), web.get("/why/node/{name}", answer_why), web.get("/status", answer_ok)]
 
 
 def not_leading(_seconds: float) -> None:
@@ -44,7 +44,7 @@ def not_leading(_seconds: float) -> None:
 
 
 @asynccontextmanager
-async def asking(folder: Path, api: Reviewing) -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:
+async def authenticated_pages(folder: Path, api: ReviewServer) -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:
     """Pages behind authentication, of a process that does not lead."""
     authority = trustme.CA()
     certificate, key = written(folder, authority)
@@ -53,7 +53,7 @@ async def asking(folder: Path, api: Reviewing) -> AsyncIterator[tuple[aiohttp.Cl
     authority.configure_trust(trust)
     listeners = Listeners()
     settings = AuthenticatedSettings("127.0.0.1", 0, str(certificate), str(key))
-    await listeners.authenticated(settings, ROUTES, Client(api, fence=not_leading, dry_run=True))
+    await listeners.serve_authenticated(settings, ROUTES, Client(api, fence=not_leading, dry_run=True))
     try:
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust)) as session:
             yield session, f"https://127.0.0.1:{listeners.ports['pages.authenticated']}"
@@ -69,12 +69,12 @@ async def get(session: aiohttp.ClientSession, url: str, token: str = "") -> tupl
 
 async def test_authenticated_pages_are_for_users_who_may_read_the_path(tmp_path: Path) -> None:
     jane = {"username": "jane", "uid": "7", "groups": ["ops"]}
-    api = Reviewing(
+    api = ReviewServer(
         tokens={"good": jane, "also": {"username": "joe"}},
         allows=lambda spec: spec["user"] == "jane" and spec["nonResourceAttributes"]["path"].startswith("/why/"),
         reason="no such role",
     )
-    async with asking(tmp_path, api) as (session, url):
+    async with authenticated_pages(tmp_path, api) as (session, url):
         assert await get(session, f"{url}/status") == (401, "expected a bearer token of this cluster\n")
         assert api.specs == []
         assert (await get(session, f"{url}/status", "bad"))[0] == 401
@@ -91,7 +91,7 @@ async def test_authenticated_pages_are_for_users_who_may_read_the_path(tmp_path:
 
 
 async def test_why_presents_a_token_to_a_leader_behind_tls_and_shows_the_refusal_of_a_bad_one(tmp_path: Path) -> None:
-    api = Reviewing(tokens={"good": {"username": "jane"}})
+    api = ReviewServer(tokens={"good": {"username": "jane"}})
     files = ("--leader-ca-file", str(tmp_path / "ca.pem"), "--kubeconfig", str(kubeconfig(tmp_path, "http://127.0.0.1:1")))
 
     async def why(url: str, token: str) -> Result:
@@ -99,7 +99,7 @@ async def test_why_presents_a_token_to_a_leader_behind_tls_and_shows_the_refusal
         words = ["why", "node", "n1", "--leader", url, "--leader-token-file", str(tmp_path / "token"), *files]
         return await asyncio.to_thread(CliRunner().invoke, main, words)
 
-    async with asking(tmp_path, api) as (_, url):
+    async with authenticated_pages(tmp_path, api) as (_, url):
         good, bad = await why(url, "good"), await why(url, "made-up")
 
     assert (good.exit_code, good.output) == (0, "node n1:\n  it stays\n")
@@ -107,12 +107,12 @@ async def test_why_presents_a_token_to_a_leader_behind_tls_and_shows_the_refusal
 
 
 async def test_no_request_is_admitted_while_the_api_server_is_unreachable(tmp_path: Path) -> None:
-    async with asking(tmp_path, Reviewing(tokens={"good": {"username": "jane"}}, away=True)) as (session, url):
+    async with authenticated_pages(tmp_path, ReviewServer(tokens={"good": {"username": "jane"}}, away=True)) as (session, url):
         assert await get(session, f"{url}/status", "good") == (503, "the API server could not check the token; the log says why\n")
 
 
 async def test_a_token_is_useless_without_tls(tmp_path: Path) -> None:
-    async with asking(tmp_path, Reviewing()) as (session, url):
+    async with authenticated_pages(tmp_path, ReviewServer()) as (session, url):
         with pytest.raises(aiohttp.ClientError):
             await get(session, url.replace("https:", "http:") + "/status", "good")
 
@@ -128,9 +128,9 @@ async def test_a_token_is_useless_without_tls(tmp_path: Path) -> None:
 async def test_an_unusable_address_is_reported_with_its_key(group: str, said: str) -> None:
     listeners, away = Listeners(), AuthenticatedSettings("203.0.113.1", 1, "/nowhere/tls.crt", "/nowhere/tls.key")
     starts = {
-        "http": lambda: listeners.metrics(HttpSettings(host=away.host, port=1), ROUTES),
-        "pages": lambda: listeners.pages(PagesSettings(host=away.host, port=1), ROUTES),
-        "pages.authenticated": lambda: listeners.authenticated(away, ROUTES, Client(Reviewing())),
+        "http": lambda: listeners.serve_metrics(HttpSettings(host=away.host, port=1), ROUTES),
+        "pages": lambda: listeners.serve_pages(PagesSettings(host=away.host, port=1), ROUTES),
+        "pages.authenticated": lambda: listeners.serve_authenticated(away, ROUTES, Client(ReviewServer())),
     }
     with pytest.raises(UnusableError, match=said):
         await starts[group]()

@@ -43,13 +43,15 @@ NAMESPACE = "kube-system"
 
 
 @asynccontextmanager
-async def serviced(pools: str = ONE_GPU_MACHINES, *, dry_run: bool = False, **conditions: Any) -> AsyncIterator[tuple[World, Service]]:
+async def running_service(
+    pools: str = ONE_GPU_MACHINES, *, dry_run: bool = False, **conditions: Any
+) -> AsyncIterator[tuple[World, Service]]:
     """A world with a controller that reports to a service."""
     async with world(pools, **conditions) as here:
         client = replace(here.cluster.client("gpuscaler"), dry_run=dry_run)
         picture = here.cluster.picture(client)
         service = Service(
-            here=ServiceContext(
+            context=ServiceContext(
                 client=client,
                 picture=picture,
                 namespace=NAMESPACE,
@@ -79,25 +81,25 @@ async def status(here: World) -> Status:
 
 async def events(here: World) -> list[tuple[str, str, str]]:
     """Object, reason and note of each Event of gpuscaler, the oldest first."""
-    found = [msgspec.json.decode(one) for one in await here.user.list_all(EVENTS)]
-    ours = [one for one in found if one.get("reportingController") == "gpuscaler"]
+    bodies = [msgspec.json.decode(body) for body in await here.user.list_all(EVENTS)]
+    ours = [event for event in bodies if event.get("reportingController") == "gpuscaler"]
     return [
         (f"{our['regarding']['kind']} {our['regarding']['name']}", our["reason"], our["note"])
-        for our in sorted(ours, key=lambda one: one["eventTime"])
+        for our in sorted(ours, key=lambda event: event["eventTime"])
     ]
 
 
 async def test_a_pending_pod_and_its_node_get_events_for_each_step() -> None:
-    async with serviced(IDLE_SOON) as (here, _):
+    async with running_service(IDLE_SOON) as (here, _):
         await here.user.create(PODS, pod("a", 1, {"gpuscaler.io/run-for": "60s"}), namespace="default")
         await here.sleep(90.0)
         node = (await here.nodes())[0]["metadata"]["name"]
-        told = await events(here)
+        notes = await events(here)
         await here.sleep(400.0)
         later = await events(here)
 
-    assert [one[:2] for one in told] == [("Pod a", "TriggeredScaleUp"), (f"Node {node}", "NodeOpened")]
-    assert told[0][2].startswith("g4dn.xlarge on-demand in us-east-1a ordered: ready in about 4m, p95 5m (assumed")
+    assert [note[:2] for note in notes] == [("Pod a", "TriggeredScaleUp"), (f"Node {node}", "NodeOpened")]
+    assert notes[0][2].startswith("g4dn.xlarge on-demand in us-east-1a ordered: ready in about 4m, p95 5m (assumed")
     assert [reason for name, reason, _ in later if name == f"Node {node}"] == [
         "NodeOpened",
         "ScaleDown",
@@ -108,51 +110,51 @@ async def test_a_pending_pod_and_its_node_get_events_for_each_step() -> None:
 
 
 async def test_unreadable_annotations_and_environment_variables_are_not_repeated_anywhere() -> None:
-    odd = pod("odd", 1, {"gpuscaler.io/market": "hunter2"})
-    odd["spec"]["containers"][0]["env"] = [{"name": "PASSWORD", "value": "correct-horse"}]
+    invalid_pod = pod("odd", 1, {"gpuscaler.io/market": "hunter2"})
+    invalid_pod["spec"]["containers"][0]["env"] = [{"name": "PASSWORD", "value": "correct-horse"}]
     with capture_logs() as lines:
-        async with serviced() as (here, service):
-            await here.user.create(PODS, odd, namespace="default")
+        async with running_service() as (here, service):
+            await here.user.create(PODS, invalid_pod, namespace="default")
             await here.sleep(90.0)
             written = await here.user.get(CONFIG_MAPS, "gpuscaler-status", namespace=NAMESPACE)
             page = repr(why_pod(service.latest, "default/odd", [], here.now()))
-            (made,) = service.keeper.history.decisions(most=1)
-            decision = service.keeper.history.decision(made.id, inputs=True)
+            (made,) = service.history_writer.history.decisions(most=1)
+            decision = service.history_writer.history.decision(made.id, inputs=True)
             assert decision is not None
             assert decision.inputs is not None
             inputs = repr(unpack_decision(decision.inputs))
 
     assert "gpuscaler.io/market: saw a value of 7 characters, expected a comma-separated list of spot" in page
     assert "default/odd" in inputs
-    said = "".join((written.decode(), page, inputs, repr(lines), repr(await events(here))))
-    assert "hunter2" not in said
-    assert "correct-horse" not in said
+    output = "".join((written.decode(), page, inputs, repr(lines), repr(await events(here))))
+    assert "hunter2" not in output
+    assert "correct-horse" not in output
 
 
 async def test_pending_pods_get_events_about_refused_offerings() -> None:
-    async with serviced(markets=Markets({DRY: Steps([0.0], [0.0])})) as (here, _):
+    async with running_service(markets=Markets({DRY: Steps([0.0], [0.0])})) as (here, _):
         await here.submit("a")
         await here.sleep(60.0)
-        told = await events(here)
+        notes = await events(here)
 
-    refusals = [note for name, reason, note in told if (name, reason) == ("Pod a", "OfferingRefused")]
+    refusals = [note for name, reason, note in notes if (name, reason) == ("Pod a", "OfferingRefused")]
     assert refusals
     assert refusals[0].startswith("g4dn.xlarge on-demand in us-east-1a refused: no capacity")
 
 
 async def test_the_history_is_closed_at_the_end_even_if_the_api_server_hangs() -> None:
-    async with serviced() as (here, service):
+    async with running_service() as (here, service):
         await here.submit("a")
         await here.submit("b")
         here.cluster.api.faults.add(Fault(path="/events", delay=1e6))
         await here.sleep(10.0)
 
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
-        service.keeper.history.decisions()
+        service.history_writer.history.decisions()
 
 
 async def test_the_status_shows_pools_pods_breakers_decisions_and_troubles() -> None:
-    async with serviced() as (here, _):
+    async with running_service() as (here, _):
         await here.submit("a")
         await here.submit("big", 8)
         await here.sleep(15.0)
@@ -176,7 +178,7 @@ async def test_the_status_shows_pools_pods_breakers_decisions_and_troubles() -> 
 
 
 async def test_a_dry_offering_is_in_the_status_with_the_time_of_the_next_try() -> None:
-    async with serviced(markets=Markets({DRY: Steps([0.0], [0.0])})) as (here, _):
+    async with running_service(markets=Markets({DRY: Steps([0.0], [0.0])})) as (here, _):
         await here.submit("a")
         await here.sleep(40.0)
         (breaker,) = (await status(here)).breakers
@@ -189,7 +191,7 @@ async def test_a_dry_offering_is_in_the_status_with_the_time_of_the_next_try() -
 
 async def test_a_changed_status_is_written_at_most_every_ten_seconds_and_refreshed_every_minute() -> None:
     written: list[float] = []
-    async with serviced() as (here, service):
+    async with running_service() as (here, service):
         answer = here.cluster.api.answer
 
         async def counted(request: Request) -> Answer:
@@ -211,7 +213,7 @@ async def test_a_changed_status_is_written_at_most_every_ten_seconds_and_refresh
 
 
 async def test_a_process_that_does_not_lead_writes_no_status() -> None:
-    async with serviced() as (here, service):
+    async with running_service() as (here, service):
         service.led_by(None)
         await here.user.delete(CONFIG_MAPS, "gpuscaler-status", namespace=NAMESPACE)
         await here.sleep(2 * REFRESH_SECONDS)
@@ -220,7 +222,7 @@ async def test_a_process_that_does_not_lead_writes_no_status() -> None:
 
 
 async def test_a_new_leader_writes_a_status_at_once() -> None:
-    async with serviced() as (here, service):
+    async with running_service() as (here, service):
         service.led_by(None)
         await here.user.delete(CONFIG_MAPS, "gpuscaler-status", namespace=NAMESPACE)
         await here.sleep(REFRESH_SECONDS + 3.0)
@@ -238,7 +240,7 @@ async def test_a_machine_is_shown_as_coming_as_soon_as_it_is_ordered() -> None:
                 status = status_of(service.latest, Process("me"), troubles=(), happened=(), now=what.at)
                 ordered.append((status.coming, status.pools[0].coming))
 
-    async with serviced() as (here, service):
+    async with running_service() as (here, service):
         service.sinks = (*service.sinks, Asking())
         await here.submit("a")
         await here.sleep(5.0)
@@ -254,28 +256,28 @@ async def test_a_decision_is_written_at_once_so_that_it_survives_a_kill() -> Non
             if what.kind == happening.ORDERED:
                 ordered.set()
 
-    async with serviced() as (here, service):
+    async with running_service() as (here, service):
         service.sinks = (*service.sinks, Waiting())
         await here.submit("a")
         await ordered.wait()
         await here.sleep(0.02)
-        assert len(service.keeper.history.decisions()) == 1
+        assert len(service.history_writer.history.decisions()) == 1
 
 
 async def test_a_dry_run_writes_neither_events_nor_a_status_nor_a_file() -> None:
-    async with serviced(dry_run=True) as (here, service):
+    async with running_service(dry_run=True) as (here, service):
         await here.submit("big", 8)
         await here.sleep(120.0)
         assert await events(here) == []
         with pytest.raises(NotFound):
             await status(here)
-        assert not service.keeper.history.on_disk
+        assert not service.history_writer.history.on_disk
         assert service.reporter.status is not None
         assert ("default/big",) in [waiting.pods for waiting in service.reporter.status.waiting]
 
 
 async def test_an_api_server_that_refuses_the_status_is_a_problem_and_no_failure() -> None:
-    async with serviced() as (here, service):
+    async with running_service() as (here, service):
         here.cluster.api.faults.add(Fault(method="PUT", path="gpuscaler-status", refusal=broken()))
         await here.submit("a")
         await here.sleep(30.0)
@@ -283,32 +285,32 @@ async def test_an_api_server_that_refuses_the_status_is_a_problem_and_no_failure
 
 
 async def test_a_new_controller_reports_no_events_for_what_it_finds() -> None:
-    async with serviced() as (here, service):
+    async with running_service() as (here, service):
         await here.submit("a")
         await here.sleep(100.0)
-        before = len(service.keeper.history.recent(most=1_000))
+        before = len(service.history_writer.history.recent_events(most=1_000))
         await here.kill()
         service.led_by(None)
         here.start()
         service.led_by(here.controller)
         await here.sleep(30.0)
-        assert len(service.keeper.history.recent(most=1_000)) == before
+        assert len(service.history_writer.history.recent_events(most=1_000)) == before
 
 
 async def test_a_loop_that_makes_no_turns_is_not_alive() -> None:
-    async with serviced() as (here, service):
+    async with running_service() as (here, service):
         await here.sleep(60.0)
-        assert service.alive() == ""
-        assert service.synced() == ""
+        assert service.liveness_problem() == ""
+        assert service.readiness_problem() == ""
         await here.kill()
         await here.sleep(300.0)
-        assert service.alive().startswith("the controller has not observed the cluster for ")
+        assert service.liveness_problem().startswith("the controller has not observed the cluster for ")
         service.led_by(None)
-        assert service.alive() == ""
+        assert service.liveness_problem() == ""
 
 
 async def test_a_leader_that_waits_for_a_repaired_memory_is_alive_and_reports_it() -> None:
-    async with serviced() as (here, service):
+    async with running_service() as (here, service):
         await here.sleep(60.0)
         await here.kill()
         await here.user.merge_patch(CONFIG_MAPS, "gpuscaler-state", {"binaryData": {"memory": "bm9uZQ=="}}, namespace="kube-system")
@@ -316,13 +318,13 @@ async def test_a_leader_that_waits_for_a_repaired_memory_is_alive_and_reports_it
         service.led_by(here.controller)
         await here.sleep(300.0)
 
-        assert service.alive() == ""
-        said = [trouble for trouble in (await status(here)).troubles if "saw a memory that cannot be read" in trouble]
-        assert [one.endswith("other machines might be bought twice") for one in said] == [True]
+        assert service.liveness_problem() == ""
+        troubles = [trouble for trouble in (await status(here)).troubles if "saw a memory that cannot be read" in trouble]
+        assert [trouble.endswith("other machines might be bought twice") for trouble in troubles] == [True]
 
 
 async def test_metrics_count_events() -> None:
-    async with serviced(IDLE_SOON) as (here, service):
+    async with running_service(IDLE_SOON) as (here, service):
         await here.user.create(PODS, pod("a", 1, {"gpuscaler.io/run-for": "60s"}), namespace="default")
         await here.sleep(500.0)
         await here.submit("big", 8)
@@ -356,7 +358,7 @@ def sorted_labels(line: str) -> str:
 
 
 async def test_no_metric_has_the_name_of_a_pod_or_a_node() -> None:
-    async with serviced() as (here, service):
+    async with running_service() as (here, service):
         for number in range(3):
             await here.submit(f"special-pod-{number}")
         await here.sleep(120.0)
@@ -368,7 +370,7 @@ async def test_no_metric_has_the_name_of_a_pod_or_a_node() -> None:
 
 
 async def test_a_part_that_fails_is_counted_and_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with serviced() as (here, service):
+    async with running_service() as (here, service):
         await here.sleep(15.0)
         monkeypatch.setattr(reporting, "status_of", lambda *_, **__: 1 / 0)
         await here.sleep(20.0)
@@ -376,11 +378,11 @@ async def test_a_part_that_fails_is_counted_and_started_again(monkeypatch: pytes
         monkeypatch.undo()
         await here.submit("a")
         await here.sleep(100.0)
-        found = await status(here)
+        shown = await status(here)
 
     assert broken_at >= 1
-    assert found.pools[0].machines == 1
-    assert any(trouble.startswith(f"{service.failures} records could not be made") for trouble in found.troubles)
+    assert shown.pools[0].machines == 1
+    assert any(trouble.startswith(f"{service.failures} records could not be made") for trouble in shown.troubles)
 
 
 @pytest.mark.parametrize(
@@ -398,20 +400,20 @@ async def test_pages_that_cannot_be_served_end_the_process_with_an_error_about_t
             client=client, picture=here.cluster.picture(client), namespace=NAMESPACE, identity="me", now=here.now, troubles=lambda: ()
         )
         with pytest.raises(UnusableError, match=said):
-            await Service(here=surroundings, settings=RunSettings(parse_policy(ONE_GPU_MACHINES), http=http)).run()
+            await Service(context=surroundings, settings=RunSettings(parse_policy(ONE_GPU_MACHINES), http=http)).run()
 
 
 async def test_the_level_of_the_log_follows_the_settings() -> None:
     levels: list[str] = []
-    async with serviced() as (_, service):
-        service.here = replace(service.here, set_level=levels.append)
+    async with running_service() as (_, service):
+        service.context = replace(service.context, set_level=levels.append)
         service.settings_changed(RunSettings(parse_policy(ONE_GPU_MACHINES), log=LogSettings("debug")))
 
     assert levels == ["debug"]
 
 
 async def test_a_former_leader_shows_no_machines_that_its_successor_shows() -> None:
-    async with serviced() as (here, service):
+    async with running_service() as (here, service):
         await here.submit("a")
         await here.sleep(100.0)
         led = generate_latest(service.metrics.registry).decode()
@@ -434,7 +436,7 @@ async def test_health_is_served_over_tls_if_there_is_a_certificate(tmp_path: Pat
         )
         http = HttpSettings(host="127.0.0.1", port=0, certificate=str(certificate), key=str(key))
         settings = RunSettings(parse_policy(ONE_GPU_MACHINES), http=http, pages=PagesSettings(port=0))
-        service = Service(here=surroundings, settings=settings)
+        service = Service(context=surroundings, settings=settings)
         running = asyncio.create_task(service.run())
         while "pages" not in service.listeners.ports:  # noqa: ASYNC110  # there is no event to wait for
             await asyncio.sleep(0.01)

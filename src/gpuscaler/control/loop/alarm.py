@@ -40,22 +40,22 @@ class Alarm:
 
     def wake(self) -> None:
         """Make the next turn due now."""
-        self.look_by(self.time())
+        self.turn_by(self.time())
 
-    def look_by(self, at: float) -> None:
+    def turn_by(self, at: float) -> None:
         """Make the next turn due at this time, or sooner."""
         if at < self._due:
             self._due = at
             self._rung.set()
 
-    def look_at(self, at: float) -> None:
+    def turn_at(self, at: float) -> None:
         """Make the next turn due at this time, and not sooner."""
         self._due = at
 
     def plan_by(self, at: float) -> None:
         """Make the next turn and plan due at this time, or sooner."""
         self.plans.plan_by(at)
-        self.look_by(at)
+        self.turn_by(at)
 
     async def wait(self) -> None:
         """Wait until the next turn is due."""
@@ -67,7 +67,7 @@ class Alarm:
             except TimeoutError:
                 return
 
-    def looking(self) -> float:
+    def begin_turn(self) -> float:
         """Begin a turn and return its start time; the next turn is due after the resync interval, or when a plan is due."""
         started = self.time()
         self._due = started + self.pace.resync
@@ -76,7 +76,7 @@ class Alarm:
             self._due = min(self._due, self.plans.due)
         return started
 
-    def hear(self, batch: Batch) -> None:
+    def note_changes(self, batch: Batch) -> None:
         """Make a turn due soon if an awaited object changed, and a plan once no more pods become unschedulable."""
         # In a large cluster, heartbeats of nodes that are not awaited come many times a second.
         nodes = batch.changes if batch.model is Node and self.awaited else ()
@@ -86,7 +86,7 @@ class Alarm:
                 if isinstance(pod, Pod) and pod.unschedulable and not pod.node_name:
                     if key not in self._unschedulable:
                         self._unschedulable.add(key)
-                        self._demand()
+                        self._note_demand()
                 else:
                     self._unschedulable.discard(key)
                 soon = soon or key in self.awaited or (isinstance(pod, Pod) and pod.node_name in self.awaited)
@@ -94,9 +94,9 @@ class Alarm:
             # A machine that is not open yet may have to open for the pods of the DaemonSet.
             soon = any(isinstance(item, Workload) and item.kind == "DaemonSet" for item in batch.changes.values())
         if soon:
-            self.look_by(self.time() + SOON_SECONDS)
+            self.turn_by(self.time() + SOON_SECONDS)
 
-    def _demand(self) -> None:
+    def _note_demand(self) -> None:
         now = self.time()
         self.plans.pods_came(now)
         self._due = min(self._due, self.plans.due) if self._due > now else self._due

@@ -50,8 +50,8 @@ class InventoryWait:
 
     def is_due(self, inventory: Inventory | None, now: float) -> bool:
         """Whether plans wait, and a list that is read now would be new enough."""
-        return now > self._wanted and self.waits(inventory, now)
+        return now > self._wanted and self.must_wait(inventory, now)
 
-    def waits(self, inventory: Inventory | None, now: float) -> bool:
+    def must_wait(self, inventory: Inventory | None, now: float) -> bool:
         """Whether a plan made now would miss machines that are starting, or replacements that groups launch for machines that ended."""
         return (inventory is None or inventory.at <= self._wanted) and now < self._since + LONGEST_WAIT

@@ -16,13 +16,13 @@ from gpuscaler.clouds.protocol import (
     TERMINATION,
     UNAUTHORISED,
     UNKNOWN,
-    Bought,
+    BuyResult,
     CloudError,
     LostAnswerError,
     Order,
     Provider,
     Refusal,
-    Unfilled,
+    UnfilledOrder,
 )
 from gpuscaler.kube.errors import ApiError, Unreachable
 from gpuscaler.kube.leases import NotLeaderError
@@ -402,10 +402,10 @@ class Cloud:
             )
 
 
-def to_unfilled(order: ledger.Order, missing: int) -> Unfilled:
+def to_unfilled(order: ledger.Order, missing: int) -> UnfilledOrder:
     """An order that lacks machines, as a provider gets it."""
     order_request = Order(order.token, order.pool, order.offerings, order.count)
-    return Unfilled(order_request, missing, order.at, accepted=order.state == ledger.ACCEPTED)
+    return UnfilledOrder(order_request, missing, order.at, accepted=order.state == ledger.ACCEPTED)
 
 
 def failed_call_answer(order: ledger.Order, error: CloudError, now: float) -> OrderAnswer:
@@ -416,7 +416,7 @@ def failed_call_answer(order: ledger.Order, error: CloudError, now: float) -> Or
     if order.state == ledger.DOUBTFUL:
         return OrderAnswer(order, (ledger.Doubted(order.token, now + error.retry_after),), (), error.detail)
     refusals = tuple(Refusal(error.cause, key, error.detail, retry_after=error.retry_after) for key in order.offerings)
-    return order_answer(order, Bought(refusals=refusals), now)
+    return order_answer(order, BuyResult(refusals=refusals), now)
 
 
 def describe_call_error(error: Exception) -> str:
@@ -427,7 +427,7 @@ def describe_unexpected_error(error: Exception) -> str:
     return f"saw {type(error).__name__}: {str(error)[:200]}, expected an answer that can be decoded; the call is repeated; please report it"
 
 
-def order_answer(order: ledger.Order, bought: Bought, now: float) -> OrderAnswer:
+def order_answer(order: ledger.Order, bought: BuyResult, now: float) -> OrderAnswer:
     """The result of an order: an answer as steps for the ledger and fates for breakers."""
     granted = tuple((instance.id, instance.key) for instance in bought.instances)
     short = order.count - len(granted) - bought.pending

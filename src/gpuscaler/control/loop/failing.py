@@ -35,54 +35,54 @@ class Failures:
         self.count = 0
         self._wake = wake
         self._last: dict[str, tuple[str, int]] = {}
-        self._words: dict[str, str] = {}
+        self._troubles: dict[str, str] = {}
         self._logged: set[str] = set()
         self._search: asyncio.Task[tuple[Poison, ...]] | None = None
 
     @property
     def trouble(self) -> str:
-        return "; ".join(self._words.values())
+        return "; ".join(self._troubles.values())
 
     @property
     def searching(self) -> bool:
         return self._search is not None
 
-    def happened(self, stage: str, error: BaseException) -> tuple[str, float]:
+    def note(self, stage: str, error: BaseException) -> tuple[str, float]:
         """Note an error of ``stage``; return it in words, and the pause before the next try, in seconds."""
         self.count += 1
-        words = describe_error(error)
+        text = describe_error(error)
         before, times = self._last.get(stage, ("", 0))
-        times = times + 1 if words == before else 1
-        self._last[stage] = words, times
-        if words not in self._logged:
+        times = times + 1 if text == before else 1
+        self._last[stage] = text, times
+        if text not in self._logged:
             # Logged once: the same error occurs in each turn.
-            self._logged.add(words)
-            _LOG.error("failed", stage=stage, problem=words, trace="".join(traceback.format_exception(error))[-8000:])
-        self._words[stage] = (
-            f"{stage} failed {times} times in a row: saw {words}, expected no error for any content of the cluster; "
+            self._logged.add(text)
+            _LOG.error("failed", stage=stage, problem=text, trace="".join(traceback.format_exception(error))[-8000:])
+        self._troubles[stage] = (
+            f"{stage} failed {times} times in a row: saw {text}, expected no error for any content of the cluster; "
             f"it is retried, and the objects that cause the error are skipped once they are found; please report it"
         )
-        return words, min(PAUSE * 2.0 ** (times - 1), LONGEST_PAUSE)
+        return text, min(PAUSE * 2.0 ** (times - 1), LONGEST_PAUSE)
 
     def succeeded(self, stage: str) -> None:
         self._last.pop(stage, None)
-        self._words.pop(stage, None)
+        self._troubles.pop(stage, None)
 
-    def repeated(self, stage: str) -> bool:
+    def is_search_due(self, stage: str) -> bool:
         """Whether the last error of ``stage`` is due for a search for the objects that cause it."""
         times = self._last.get(stage, ("", 0))[1]
         # Searches that find nothing are repeated at growing intervals.
         return times >= ERRORS_BEFORE_SEARCH and times & (times - 1) == 0
 
-    def search(self, cluster: Cluster, before: Cluster | None, attempt: Attempt, words: str) -> None:
+    def search(self, cluster: Cluster, before: Cluster | None, attempt: Attempt, error_text: str) -> None:
         """Search, in a thread, for the objects of ``cluster`` without which ``attempt`` succeeds."""
         if self._search is None:
-            reason = f"planning failed with it and succeeded without it: {words}; it is skipped until it changes"
+            reason = f"planning failed with it and succeeded without it: {error_text}; it is skipped until it changes"
             call = asyncio.to_thread(culprits, cluster, before, attempt, reason)
             self._search = asyncio.get_running_loop().create_task(call)
             self._search.add_done_callback(lambda _: self._wake())
 
-    def found(self) -> tuple[Poison, ...] | None:
+    def take_poison(self) -> tuple[Poison, ...] | None:
         """The objects that a finished search found, returned once; None if no search has finished."""
         if self._search is None or not self._search.done():
             return None

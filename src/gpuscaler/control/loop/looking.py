@@ -25,13 +25,13 @@ class WirePod(msgspec.Struct):
     status: WireStatus = msgspec.field(default_factory=WireStatus)
 
 
-async def describe_unseen_pod(client: Client, node: str, known: Set[str]) -> str:
-    """A sentence about a pod that is bound to ``node`` and has a uid outside ``known``; empty if there is none.
+async def describe_unseen_pod(client: Client, node: str, known_uids: Set[str]) -> str:
+    """A sentence about a pod that is bound to ``node`` and has a uid outside ``known_uids``; empty if there is none.
 
     Raises the errors of reading. A stalled watch is detected after 90 s, and an idle machine is ended sooner than that.
     """
     for data in await client.list_all(PODS, query={"fieldSelector": f"spec.nodeName={node}"}):
         pod = msgspec.json.decode(data, type=WirePod)
-        if pod.status.phase not in _FINISHED and pod.metadata.uid not in known:
+        if pod.status.phase not in _FINISHED and pod.metadata.uid not in known_uids:
             return f"pod {pod.metadata.namespace}/{pod.metadata.name} is on it, and the watch has not shown that yet"
     return ""

@@ -22,15 +22,15 @@ SHOWN, LISTED = 3, 50
 
 
 class DiscoveredPools:
-    """Keeps the pools that ``look`` found. A failed read changes nothing: ``trouble`` says why, and the known pools are kept.
+    """Keeps the pools that ``read_account`` found. A failed read changes nothing: ``trouble`` says why, and the known pools are kept.
 
     ``random`` varies the times between reads.
     """
 
-    def __init__(self, look: Callable[[], Awaitable[AccountReport]], *, random: Random) -> None:
+    def __init__(self, read_account: Callable[[], Awaitable[AccountReport]], *, random: Random) -> None:
         self.newest = AccountReport()
         self.trouble = ""
-        self._look, self._random = look, random
+        self._read_account, self._random = read_account, random
         self._soon = asyncio.Event()
         self._changed: Callable[[], None] = lambda: None
 
@@ -42,14 +42,14 @@ class DiscoveredPools:
         """Have ``changed`` called whenever the pools have changed."""
         self._changed = changed
 
-    def hasten(self) -> None:
+    def read_soon(self) -> None:
         """Read the account again at once: the settings of the pools have changed."""
         self._soon.set()
 
-    async def begin(self) -> None:
+    async def read_until_known(self) -> None:
         """Read the account until something is known: without pools nothing can be decided."""
         pause = AGAIN_SECONDS
-        while not await self._ask():
+        while not await self._read():
             _LOG.warning("the account could not be read yet; retrying", problem=self.trouble, seconds=pause)
             await asyncio.sleep(pause)
             pause = min(2 * pause, LOOK_SECONDS)
@@ -71,13 +71,13 @@ class DiscoveredPools:
                     await self._soon.wait()
             self._soon.clear()
             before = self.newest.pools
-            if await self._ask() and self.newest.pools != before:
+            if await self._read() and self.newest.pools != before:
                 self._changed()
 
-    async def _ask(self) -> bool:
+    async def _read(self) -> bool:
         """Read the account once; True if anything is known now."""
         try:
-            report = await self._look()
+            report = await self._read_account()
         except (CloudError, LostAnswerError) as error:
             self.trouble = str(error)
             return False

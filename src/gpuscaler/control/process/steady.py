@@ -17,11 +17,11 @@ class SteadyClock:
         self._ahead = wall() - monotonic()
 
     def __call__(self) -> float:
-        told, steady = self._wall(), self._monotonic() + self._ahead
-        if abs(told - steady) > JUMP_SECONDS:
+        wall_time, steady = self._wall(), self._monotonic() + self._ahead
+        if abs(wall_time - steady) > JUMP_SECONDS:
             return steady
-        self._ahead += told - steady
-        return told
+        self._ahead += wall_time - steady
+        return wall_time
 
     @property
     def trouble(self) -> str:

@@ -23,8 +23,8 @@ def format_ordered_price(machine: OrderedMachine, policy: Policy | None) -> str:
 
 def ordered_price_range(machine: OrderedMachine, policy: Policy | None) -> tuple[float, float]:
     """The lowest and highest possible cost of an ordered machine, in dollars per hour."""
-    may_be = (machine.offering,) if machine.offering is not None else machine.offerings[: max(1, machine.meant)]
-    prices = [price for key in may_be if (price := price_of(policy, key)) is not None] or [machine.price]
+    possible_offerings = (machine.offering,) if machine.offering is not None else machine.offerings[: max(1, machine.meant)]
+    prices = [price for key in possible_offerings if (price := price_of(policy, key)) is not None] or [machine.price]
     return min(prices), max(prices)
 
 

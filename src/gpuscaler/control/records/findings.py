@@ -24,10 +24,11 @@ def describe_findings(plan: Plan, cluster: Cluster, members: Mapping[str, Member
     halted = next((blocked.detail for blocked in plan.blocked_nodes if blocked.blocker == "unhealthy"), None)
     if halted is not None:
         yield halted
-    for unpooled_machines in unpooled:
+    for unknown_pool in unpooled:
         yield (
-            f"pool {unpooled_machines.pool}: the cloud lists {format_count(unpooled_machines.machines, 'machine')} of it for this cluster ({unpooled_machines.machine}"
-            f"{', …' if unpooled_machines.machines > 1 else ''}), expected pools of the settings; its machines are not counted, opened or removed; "
+            f"pool {unknown_pool.pool}: the cloud lists {format_count(unknown_pool.machines, 'machine')} of it for this cluster "
+            f"({unknown_pool.machine}{', …' if unknown_pool.machines > 1 else ''}), expected pools of the settings; its machines are not "
+            f"counted, opened or removed; "
             f"add the pool, or remove this cluster's name from its machines if they do not belong to the cluster"
         )
     short: dict[str, list[str]] = defaultdict(list)

@@ -43,21 +43,21 @@ class Listeners:
         """Problems of certificates, a sentence each."""
         return tuple(live_tls.trouble for live_tls in self.tls if live_tls.trouble)
 
-    async def metrics(self, http: HttpSettings, routes: Iterable[web.RouteDef]) -> None:
+    async def serve_metrics(self, http: HttpSettings, routes: Iterable[web.RouteDef]) -> None:
         """Serve ``routes`` to everyone who can connect. Raises :class:`UnusableError`, like the methods below."""
-        tls = self._certified("http", http.certificate, http.key) if http.certificate else None
+        tls = self._tls_context("http", http.certificate, http.key) if http.certificate else None
         await self._listen("http", routes, host=http.host, port=http.port, tls=tls)
 
-    async def pages(self, pages: PagesSettings, routes: Iterable[web.RouteDef]) -> None:
+    async def serve_pages(self, pages: PagesSettings, routes: Iterable[web.RouteDef]) -> None:
         """Serve ``routes`` to this machine; in a pod, to everyone who may forward a port to it."""
         await self._listen("pages", with_guard(routes, require_loopback), host=pages.host, port=pages.port)
 
-    async def authenticated(self, settings: AuthenticatedSettings, routes: Iterable[web.RouteDef], client: Client) -> None:
+    async def serve_authenticated(self, settings: AuthenticatedSettings, routes: Iterable[web.RouteDef], client: Client) -> None:
         """Serve ``routes`` to users who may read them according to the API server; ``client`` asks it."""
         # Reviews change nothing, so they are also allowed for a process that does not lead, and on a dry run.
         asking = replace(client, fence=no_fence, dry_run=False, limit=RateLimit(qps=QPS, burst=BURST), write_timeout=REVIEW_SECONDS)
         reviews = Reviews(asking, asking, clock=asyncio.get_running_loop().time, always=frozenset())
-        tls = self._certified("pages.authenticated", settings.certificate, settings.key)
+        tls = self._tls_context("pages.authenticated", settings.certificate, settings.key)
         await self._listen(
             "pages.authenticated", with_guard(routes, TokenGuard(reviews)), host=settings.host, port=settings.port or 0, tls=tls
         )
@@ -65,7 +65,7 @@ class Listeners:
     async def close(self) -> None:
         await self._open.aclose()
 
-    def _certified(self, group: str, certificate: str, key: str) -> ssl.SSLContext:
+    def _tls_context(self, group: str, certificate: str, key: str) -> ssl.SSLContext:
         try:
             tls = LiveTls(Path(certificate), Path(key))
         except CertificateError as error:

@@ -24,7 +24,7 @@ def latest(*boots: float, bought: Boots | None = None, listed: bool = True) -> L
 
 
 def test_the_forecast_is_based_on_existing_nodes_until_a_machine_was_bought() -> None:
-    forecast = latest(40.0, 60.0, 50.0).outlook(KIND.key)
+    forecast = latest(40.0, 60.0, 50.0).forecast_for(KIND.key)
 
     assert (forecast.typical, forecast.seen) == (50.0, 0)
     assert forecast.basis == "from 3 of its kind that became nodes, without device plugins; none was bought by gpuscaler yet"
@@ -33,17 +33,17 @@ def test_the_forecast_is_based_on_existing_nodes_until_a_machine_was_bought() ->
 def test_machines_that_were_bought_take_precedence_over_existing_nodes() -> None:
     bought = Boots((BootTimes(KIND.pool, "g.1", (10.0,) * 9, (5.0,) * 9),))
 
-    assert latest(40.0, bought=bought).outlook(KIND.key) == Forecast(15.0, 15.0, 9, "")
+    assert latest(40.0, bought=bought).forecast_for(KIND.key) == Forecast(15.0, 15.0, 9, "")
 
 
 @pytest.mark.parametrize("boots", [(), (-5.0,), (3600.0,)])
 def test_nodes_without_usable_boot_times_leave_the_forecast_to_the_settings(boots: tuple[float, ...]) -> None:
-    assert latest(*boots).outlook(KIND.key) == SET
+    assert latest(*boots).forecast_for(KIND.key) == SET
 
 
 def test_without_a_list_of_machines_and_for_another_kind_the_settings_are_used() -> None:
-    assert latest(40.0, listed=False).outlook(KIND.key) == SET
-    assert latest(40.0).outlook(OTHER.key) == SET
+    assert latest(40.0, listed=False).forecast_for(KIND.key) == SET
+    assert latest(40.0).forecast_for(OTHER.key) == SET
 
 
 def test_the_settings_of_the_simulated_cloud_give_a_forecast() -> None:

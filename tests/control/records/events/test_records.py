@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import structlog
-from tests.control.records.deciding import idle
+from tests.control.records.deciding import removal_decision
 from tests.control.world import World, world
 from tests.objects import pod
 
@@ -36,7 +36,7 @@ pools:
 DRY = OfferingKey("gpu", "on-demand", "g4dn.xlarge", "us-east-1a")
 
 
-class Kept(Sink):
+class EventCollector(Sink):
     """Keeps everything."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Kept(Sink):
         return [event for event in self.told if event.kind == kind]
 
 
-def recorded(here: World, *sinks: Sink) -> Records:
+def connect_recorder(here: World, *sinks: Sink) -> Records:
     """Connect the world's controller to a recorder over ``sinks``."""
     records = Records(sinks)
     here.notes = records  # type: ignore[assignment]  # the world only asks for a recorder
@@ -66,8 +66,8 @@ def recorded(here: World, *sinks: Sink) -> Records:
 
 async def test_each_step_of_a_machine_from_its_order_to_its_end_is_recorded_once() -> None:
     async with world(IDLE_SOON) as here:
-        kept = Kept()
-        recorded(here, kept)
+        kept = EventCollector()
+        connect_recorder(here, kept)
         await here.sleep(3.0)
         await here.user.create(PODS, pod("a", 1, {"gpuscaler.io/run-for": "60s"}), namespace="default")
         await here.sleep(600.0)
@@ -91,8 +91,8 @@ async def test_each_step_of_a_machine_from_its_order_to_its_end_is_recorded_once
 
 async def test_an_order_states_the_offering_its_price_and_when_it_should_be_ready() -> None:
     async with world() as here:
-        kept = Kept()
-        recorded(here, kept)
+        kept = EventCollector()
+        connect_recorder(here, kept)
         await here.sleep(3.0)
         await here.submit("a")
         await here.sleep(120.0)
@@ -110,8 +110,8 @@ async def test_an_order_states_the_offering_its_price_and_when_it_should_be_read
 
 async def test_events_name_the_plan_that_led_to_them() -> None:
     async with world() as here:
-        kept = Kept()
-        recorded(here, kept)
+        kept = EventCollector()
+        connect_recorder(here, kept)
         await here.sleep(3.0)
         await here.submit("a")
         await here.sleep(120.0)
@@ -124,15 +124,15 @@ async def test_events_name_the_plan_that_led_to_them() -> None:
 
 async def test_ids_of_decisions_continue_in_the_next_process() -> None:
     async with world() as here:
-        first, second = Kept(), Kept()
-        recorded(here, first)
+        first, second = EventCollector(), EventCollector()
+        connect_recorder(here, first)
         await here.sleep(3.0)
         await here.submit("a")
         await here.sleep(5.0)
         await here.submit("b")
         await here.sleep(5.0)
         await here.kill()
-        recorded(here, second)
+        connect_recorder(here, second)
         await here.sleep(10.0)
         await here.submit("c")
         await here.sleep(5.0)
@@ -142,13 +142,13 @@ async def test_ids_of_decisions_continue_in_the_next_process() -> None:
 
 async def test_events_name_their_plan_in_the_next_process_too() -> None:
     async with world(IDLE_SOON) as here:
-        first, second = Kept(), Kept()
-        recorded(here, first)
+        first, second = EventCollector(), EventCollector()
+        connect_recorder(here, first)
         await here.sleep(3.0)
         await here.user.create(PODS, pod("a", 1, {"gpuscaler.io/run-for": "60s"}), namespace="default")
         await here.sleep(12.0)
         await here.kill()
-        recorded(here, second)
+        connect_recorder(here, second)
         await here.sleep(600.0)
 
     opened, removed = second.of(kinds.OPENED), second.of(kinds.REMOVED)
@@ -158,8 +158,8 @@ async def test_events_name_their_plan_in_the_next_process_too() -> None:
 async def test_a_forecast_is_compared_with_the_actual_time() -> None:
     delays = Delays(boot=Delay(30.0, 30.0, 30.0), device_plugin=Delay(0, 0, 0), answer=Delay(1, 1, 1), image_pull=Delay(0, 0, 0))
     async with world(delays=delays) as here:
-        kept = Kept()
-        recorded(here, kept)
+        kept = EventCollector()
+        connect_recorder(here, kept)
         await here.sleep(3.0)
         await here.submit("a")
         await here.sleep(120.0)
@@ -177,8 +177,8 @@ async def test_a_forecast_is_compared_with_the_actual_time() -> None:
 
 async def test_the_reason_of_an_unplaced_pod_is_reported_once_and_again_when_it_changes() -> None:
     async with world() as here:
-        kept = Kept()
-        recorded(here, kept)
+        kept = EventCollector()
+        connect_recorder(here, kept)
         await here.sleep(3.0)
         await here.user.create(PODS, pod("big", gpus=8), namespace="default")
         await here.sleep(120.0)
@@ -197,8 +197,8 @@ async def test_the_reason_of_an_unplaced_pod_is_reported_once_and_again_when_it_
 
 async def test_a_refusal_is_reported_on_pending_pods_with_the_clouds_words() -> None:
     async with world(markets=Markets({DRY: Steps([0.0], [0.0])})) as here:
-        kept = Kept()
-        recorded(here, kept)
+        kept = EventCollector()
+        connect_recorder(here, kept)
         await here.sleep(3.0)
         await here.submit("a")
         await here.sleep(30.0)
@@ -211,8 +211,8 @@ async def test_a_refusal_is_reported_on_pending_pods_with_the_clouds_words() -> 
 
 async def test_a_grant_with_a_lost_answer_is_reported_once_the_cloud_lists_the_machine() -> None:
     async with world(calls=CallFaults(lost=1.0, tokens=False), seed=1) as here:
-        kept = Kept()
-        recorded(here, kept)
+        kept = EventCollector()
+        connect_recorder(here, kept)
         await here.sleep(3.0)
         await here.submit("a")
         await here.sleep(300.0)
@@ -233,8 +233,8 @@ async def test_a_failing_sink_does_not_affect_other_sinks_or_the_controller() ->
 
     with structlog.testing.capture_logs() as logs:
         async with world() as here:
-            kept = Kept()
-            records = recorded(here, Broken(), kept)
+            kept = EventCollector()
+            records = connect_recorder(here, Broken(), kept)
             await here.sleep(3.0)
             await here.submit("a")
             await here.sleep(120.0)
@@ -250,7 +250,7 @@ async def test_a_failing_sink_does_not_affect_other_sinks_or_the_controller() ->
 async def test_the_log_has_a_line_for_a_decision_and_names_few_of_many_pods() -> None:
     with structlog.testing.capture_logs() as logs:
         async with world() as here:
-            recorded(here, LogLines())
+            connect_recorder(here, LogLines())
             await here.sleep(3.0)
             for number in range(12):
                 await here.user.create(PODS, pod(f"p{number}", gpus=4), namespace="default")
@@ -270,7 +270,7 @@ async def test_the_log_has_a_line_for_a_decision_and_names_few_of_many_pods() ->
     ],
 )
 def test_failures_are_reported_with_their_text(call: Callable[[Records], None], text: str) -> None:
-    kept = Kept()
+    kept = EventCollector()
     call(Records((kept,)))
 
     assert [event.at for event in kept.told] == [5.0]
@@ -278,7 +278,7 @@ def test_failures_are_reported_with_their_text(call: Callable[[Records], None], 
 
 
 def test_a_lasting_failure_is_reported_once_a_minute() -> None:
-    kept = Kept()
+    kept = EventCollector()
     records = Records((kept,))
     for second in range(90):
         records.failed("the memory could not be written", OSError("no route"), 1_000.0 + second)
@@ -292,7 +292,7 @@ def test_a_lasting_failure_is_reported_once_a_minute() -> None:
 
 
 def test_an_unchanged_decision_is_recorded_once_and_again_after_an_action() -> None:
-    kept, decision = Kept(), idle()
+    kept, decision = EventCollector(), removal_decision()
     records = Records((kept,))
 
     def plan() -> None:
@@ -302,8 +302,8 @@ def test_an_unchanged_decision_is_recorded_once_and_again_after_an_action() -> N
     plan()
     assert len(kept.decisions) == 1
     leaving = Removal("n1", "i-1", DRY, "idle", 1_000.0, 1_000.0)
-    records.looked(Reconciliation(Memory(ledger=Ledger(leaving=(leaving,)))), decision.cluster, 1_001.0)
-    records.looked(Reconciliation(Memory()), decision.cluster, 1_002.0)
+    records.observed(Reconciliation(Memory(ledger=Ledger(leaving=(leaving,)))), decision.cluster, 1_001.0)
+    records.observed(Reconciliation(Memory()), decision.cluster, 1_002.0)
     plan()
     assert len(kept.decisions) == 2
     assert len({decision.id for decision in kept.decisions}) == 2

@@ -30,7 +30,7 @@ POLICY = Policy((pool(KIND),))
 WAITS = pod("p", unschedulable=True)
 
 
-class Kept(Sink):
+class EventCollector(Sink):
     """Keeps events."""
 
     def __init__(self) -> None:
@@ -43,11 +43,11 @@ class Kept(Sink):
         return [(event.kind, event.node) for event in self.told if event.machine == "i-1"]
 
 
-class Life:
+class ObservedMachine:
     """A controller with a machine that was ordered for a pod; the test triggers its observations."""
 
     def __init__(self) -> None:
-        self.kept = Kept()
+        self.kept = EventCollector()
         self.records = Records((self.kept,))
         self.memory = Memory()
         self.look(WAITS, at=0.0)
@@ -78,7 +78,7 @@ OPEN_AT_ONCE = [(kinds.GRANTED, ""), (kinds.REGISTERED, "n"), (kinds.READY, "n")
 
 
 def test_a_machine_that_registers_and_opens_in_one_observation_is_open_and_not_lost() -> None:
-    life = Life()
+    life = ObservedMachine()
     life.answer(at=1.0)
     life.look(WAITS, at=2.0)
     life.look(WAITS, node("n", KIND, provider_id="i-1", created=NOW + 50.0), at=60.0)
@@ -88,7 +88,7 @@ def test_a_machine_that_registers_and_opens_in_one_observation_is_open_and_not_l
 
 
 def test_a_machine_that_is_a_node_before_its_order_is_answered_is_reported_as_open() -> None:
-    life = Life()
+    life = ObservedMachine()
     life.look(WAITS, at=2.0, there=False)
     life.answer(at=59.0)
     life.look(WAITS, node("n", KIND, provider_id="i-1", created=NOW + 50.0), at=60.0)
@@ -97,7 +97,7 @@ def test_a_machine_that_is_a_node_before_its_order_is_answered_is_reported_as_op
 
 
 def test_a_machine_that_opens_before_the_first_observation_after_its_order_is_open() -> None:
-    life = Life()
+    life = ObservedMachine()
     life.answer(at=1.0)
     life.look(WAITS, node("n", KIND, provider_id="i-1", created=NOW + 50.0), at=60.0)
 
@@ -105,7 +105,7 @@ def test_a_machine_that_opens_before_the_first_observation_after_its_order_is_op
 
 
 def test_an_open_machine_with_a_lost_answer_is_reported_by_its_name() -> None:
-    life = Life()
+    life = ObservedMachine()
     life.lose_the_answer(at=1.0)
     life.look(WAITS, node("n", KIND, provider_id="i-1", created=NOW + 50.0), at=60.0)
 
@@ -115,7 +115,7 @@ def test_an_open_machine_with_a_lost_answer_is_reported_by_its_name() -> None:
 
 @pytest.mark.parametrize("node_came", [False, True])
 def test_a_machine_that_ends_before_it_opened_is_reported_as_lost(node_came: bool) -> None:
-    life = Life()
+    life = ObservedMachine()
     life.answer(at=1.0)
     closed = node("n", KIND, provider_id="i-1", created=NOW + 50.0, ready=False, taints=(Taint("gpuscaler.io/arriving"),))
     life.look(WAITS, *([closed] if node_came else []), at=60.0)
@@ -126,11 +126,11 @@ def test_a_machine_that_ends_before_it_opened_is_reported_as_lost(node_came: boo
     assert events[0].text.endswith("is lost: it ended before it opened")
 
 
-def answer_of(
+def answer_events(
     *, asked: int, granted: int = 0, pending: int = 0, refused: tuple[offering_events.Refused, ...] = ()
 ) -> list[tuple[str, str, str]]:
     """The events of one answer to an order of ``asked`` machines."""
-    kept = Kept()
+    kept = EventCollector()
     order = ledger.Order("t", KIND.pool, (KIND.key,), asked, at=NOW, since=NOW)
     step = ledger.Answered("t", NOW, tuple((f"i-{number}", KIND.key) for number in range(granted)), pending)
     Records((kept,), Latest(policy=POLICY)).answered(OrderAnswer(order, (step,), refused), NOW)
@@ -138,7 +138,7 @@ def answer_of(
 
 
 def test_grants_and_refusals_of_one_order_are_counted_in_one_line() -> None:
-    (kind, text, cause), *rest = answer_of(asked=10, granted=3, refused=(offering_events.Refused(KIND.key, NOW, detail="none left"),))
+    (kind, text, cause), *rest = answer_events(asked=10, granted=3, refused=(offering_events.Refused(KIND.key, NOW, detail="none left"),))
     where = f"g.1 on-demand in {KIND.zone}"
 
     assert (kind, cause) == (kinds.ANSWERED, "capacity")
@@ -148,14 +148,14 @@ def test_grants_and_refusals_of_one_order_are_counted_in_one_line() -> None:
 
 
 def test_machines_that_are_accepted_without_an_id_are_counted_separately() -> None:
-    (summary,) = [text for kind, text, _ in answer_of(asked=3, granted=1, pending=2) if kind == kinds.ANSWERED]
+    (summary,) = [text for kind, text, _ in answer_events(asked=3, granted=1, pending=2) if kind == kinds.ANSWERED]
 
     assert summary.startswith("1 of 3 machines granted: 1 x g.1")
     assert summary.endswith("; 2 more accepted, ids follow")
 
 
 def test_an_answer_that_comes_in_parts_is_counted_in_parts() -> None:
-    life = Life()
+    life = ObservedMachine()
     machines = tuple(ledger.OrderedMachine(f"m{number}", "t", (KIND.key,), 1.0, NOW) for number in range(3))
     order = ledger.Order("t", KIND.pool, (KIND.key,), 3, at=NOW, since=NOW)
     life.records.sent(order, machines, Memory(), NOW)
@@ -171,7 +171,7 @@ def test_an_answer_that_comes_in_parts_is_counted_in_parts() -> None:
 
 @pytest.mark.parametrize(("step", "words"), [(ledger.Answered("t", NOW), ()), (ledger.Doubted("t", NOW), (kinds.ANSWER_LOST,))])
 def test_an_answer_that_neither_grants_nor_refuses_has_no_count(step: ledger.Event, words: tuple[str, ...]) -> None:
-    kept = Kept()
+    kept = EventCollector()
     order = ledger.Order("t", KIND.pool, (KIND.key,), 1, at=NOW, since=NOW)
     Records((kept,)).answered(OrderAnswer(order, (step,), ()), NOW)
 
@@ -189,7 +189,7 @@ def test_the_log_has_the_count_and_the_parts_at_debug_only() -> None:
 
 
 def test_a_forbidden_act_is_reported_when_it_is_tried_and_not_during_the_pause() -> None:
-    kept, act = Kept(), Nominate("default/p", "u", "n")
+    kept, act = EventCollector(), Nominate("default/p", "u", "n")
     records = Records((kept,))
     for tried in (True, False, False, True):
         records.acted(Outcome(act, "pods is forbidden", 10.0, tried=tried), NOW)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import structlog
 from msgspec.structs import replace
-from tests.control.records.deciding import idle
+from tests.control.records.deciding import removal_decision
 
 from gpuscaler.control.records.events import happening as kinds
 from gpuscaler.control.records.events.happening import HistoryEvent
@@ -23,41 +23,43 @@ def memory(*, decisions: int = 10, most_bytes: int = 1_000) -> History:
     return open_history("", decisions=decisions, most_bytes=most_bytes)[0]
 
 
-def made(number: int, size: int = 100) -> StoredDecision:
+def stored_decision(number: int, size: int = 100) -> StoredDecision:
     return StoredDecision(f"d-{number}", float(number), f"decision {number}", Plan(), b"x" * size)
 
 
-def told(number: int, **fields: object) -> HistoryEvent:
+def history_event(number: int, **fields: object) -> HistoryEvent:
     return replace(HistoryEvent(float(number), kinds.ORDERED, f"number {number}"), **fields)
 
 
 def test_events_are_found_by_pod_node_and_decision_oldest_first() -> None:
     history = memory()
-    history.add([told(1, pods=("a/x", "a/y"), decision="d-1"), told(2, node="n"), told(3, pods=("a/x",), node="n")], [])
+    history.add(
+        [history_event(1, pods=("a/x", "a/y"), decision="d-1"), history_event(2, node="n"), history_event(3, pods=("a/x",), node="n")], []
+    )
 
-    assert [event.text for event in history.about("pod/a/x")] == ["number 1", "number 3"]
-    assert [event.text for event in history.about("pod/a/y")] == ["number 1"]
-    assert [event.text for event in history.about("node/n")] == ["number 2", "number 3"]
-    assert [event.text for event in history.about("decision/d-1")] == ["number 1"]
-    assert history.about("pod/a/x", most=1) == [told(3, pods=("a/x",), node="n")]
-    assert history.about("pod/unknown/pod") == []
+    assert [event.text for event in history.events_about("pod/a/x")] == ["number 1", "number 3"]
+    assert [event.text for event in history.events_about("pod/a/y")] == ["number 1"]
+    assert [event.text for event in history.events_about("node/n")] == ["number 2", "number 3"]
+    assert [event.text for event in history.events_about("decision/d-1")] == ["number 1"]
+    assert history.events_about("pod/a/x", most=1) == [history_event(3, pods=("a/x",), node="n")]
+    assert history.events_about("pod/unknown/pod") == []
 
 
 def test_only_the_newest_decisions_and_events_are_kept() -> None:
     history = memory(decisions=3)
     for number in range(50):
-        history.add([told(number, node="n")], [made(number, 1)])
+        history.add([history_event(number, node="n")], [stored_decision(number, 1)])
 
     assert [brief.id for brief in history.decisions()] == ["d-49", "d-48", "d-47"]
-    assert len(history.recent(most=1_000)) == 3 * EACH
-    assert len(history.about("node/n", most=1_000)) == 3 * EACH
+    assert len(history.recent_events(most=1_000)) == 3 * EACH
+    assert len(history.events_about("node/n", most=1_000)) == 3 * EACH
     assert history.decision("d-1") is None
 
 
 def test_the_inputs_of_old_decisions_are_deleted_first_and_the_reason_is_kept() -> None:
     history = memory(most_bytes=250)
     for number in range(4):
-        history.add([], [made(number)])
+        history.add([], [stored_decision(number)])
 
     assert [brief.size for brief in history.decisions()] == [100, 100, 0, 0]
     old = history.decision("d-0", inputs=True)
@@ -68,7 +70,7 @@ def test_the_inputs_of_old_decisions_are_deleted_first_and_the_reason_is_kept() 
 
 def test_inputs_are_read_only_if_requested() -> None:
     history = memory()
-    history.add([], [made(1)])
+    history.add([], [stored_decision(1)])
 
     without, with_inputs = history.decision("d-1"), history.decision("d-1", inputs=True)
     assert without is not None
@@ -81,8 +83,8 @@ def test_the_files_are_made_readable_only_for_their_owner(tmp_path: Path) -> Non
     for _ in range(2):
         history, trouble = open_history(str(tmp_path), decisions=3, most_bytes=1 << 20)
         assert trouble == ""
-        assert {one.name: oct(one.stat().st_mode & 0o777) for one in tmp_path.iterdir()} == dict.fromkeys(
-            [one.name for one in tmp_path.iterdir()], "0o600"
+        assert {path.name: oct(path.stat().st_mode & 0o777) for path in tmp_path.iterdir()} == dict.fromkeys(
+            [path.name for path in tmp_path.iterdir()], "0o600"
         )
         history.close()
         path.chmod(0o644)
@@ -90,7 +92,7 @@ def test_the_files_are_made_readable_only_for_their_owner(tmp_path: Path) -> Non
 
 def test_a_file_keeps_the_history_across_restarts(tmp_path: Path) -> None:
     first, trouble = open_history(str(tmp_path / "new"), decisions=10, most_bytes=1_000)
-    first.add([told(1, node="n")], [made(1)])
+    first.add([history_event(1, node="n")], [stored_decision(1)])
     first.close()
 
     again, _ = open_history(str(tmp_path / "new"), decisions=10, most_bytes=1_000)
@@ -98,7 +100,7 @@ def test_a_file_keeps_the_history_across_restarts(tmp_path: Path) -> None:
     assert trouble == ""
     assert again.on_disk
     assert [brief.id for brief in again.decisions()] == ["d-1"]
-    assert again.about("node/n") == [told(1, node="n")]
+    assert again.events_about("node/n") == [history_event(1, node="n")]
     again.close()
 
 
@@ -125,7 +127,7 @@ def test_a_folder_that_is_not_writable_is_reported_and_the_history_stays_in_memo
     (tmp_path / "file").write_text("")
 
     history, trouble = open_history(str(tmp_path / "file"), decisions=10, most_bytes=1_000)
-    history.add([told(1)], [])
+    history.add([history_event(1)], [])
 
     assert not history.on_disk
     assert trouble.startswith(f"history.folder {tmp_path}/file: saw ")
@@ -135,25 +137,25 @@ def test_a_folder_that_is_not_writable_is_reported_and_the_history_stays_in_memo
 async def test_decisions_are_written_soon_and_can_be_replayed() -> None:
     keeper = HistoryWriter(memory(most_bytes=1_000_000))
     running = asyncio.create_task(keeper.run())
-    keeper.happened(told(1, node="n"))
-    keeper.decided(idle())
+    keeper.happened(history_event(1, node="n"))
+    keeper.decided(removal_decision())
     assert keeper.history.decisions() == []
     await asyncio.sleep(2.0)
 
-    kept = keeper.history.decision("d-1", inputs=True)
-    assert kept is not None
-    assert kept.inputs is not None
-    decision, _ = unpack_decision(kept.inputs)
+    stored = keeper.history.decision("d-1", inputs=True)
+    assert stored is not None
+    assert stored.inputs is not None
+    decision, _ = unpack_decision(stored.inputs)
     assert replay_decision(decision).identical
-    keeper.happened(told(2, node="n"))
+    keeper.happened(history_event(2, node="n"))
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    assert len(keeper.history.about("node/n")) == 2
+    assert len(keeper.history.events_about("node/n")) == 2
 
 
 async def test_many_decisions_at_once_keep_only_a_few_pictures_in_memory() -> None:
     keeper = HistoryWriter(memory())
-    some = idle()
+    some = removal_decision()
     for number in range(WAITING + 3):
         keeper.decided(Decision(f"d-{number}", some.at, "", some.cluster, some.state, some.policy, some.plan))
     await keeper.flush()
@@ -168,7 +170,7 @@ async def test_a_history_that_cannot_be_written_is_reported_once_and_counted() -
     history.close()
     with structlog.testing.capture_logs() as logs:
         for number in range(3):
-            keeper.happened(told(number))
+            keeper.happened(history_event(number))
             await keeper.flush()
 
     assert keeper.lost == 3

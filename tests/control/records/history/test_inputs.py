@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from tests.control.records.deciding import POLICY, decided, idle
-from tests.control.records.events.test_records import Kept, recorded
-from tests.control.world import luck, world
+from tests.control.records.deciding import POLICY, make_decision, removal_decision
+from tests.control.records.events.test_records import EventCollector, connect_recorder
+from tests.control.world import seeded_random, world
 from tests.objects import pod
 from tests.planning.building import NOW, node, pods, spec
 from tests.planning.changing import POLICIES, World
@@ -42,7 +42,7 @@ def test_replaying_any_cluster_gives_the_identical_plan(policy: Policy, seed: in
     here = World(Random(seed))
     for _ in range(steps):
         here.step()
-    decision = decided(here.cluster, here.state, policy, here.now)
+    decision = make_decision(here.cluster, here.state, policy, here.now)
 
     again, _ = unpack_decision(pack_decision(decision))
 
@@ -67,9 +67,9 @@ def test_decisions_that_are_packed_one_after_the_other_lose_nothing(policy: Poli
     for _ in range(5):
         for _ in range(steps):
             here.step()
-        decision = decided(here.cluster, here.state, policy, here.now)
+        decision = make_decision(here.cluster, here.state, policy, here.now)
 
-        again, _ = unpack_decision(packer.packed(decision))
+        again, _ = unpack_decision(packer.pack(decision))
 
         assert list(again.cluster.pods.items()) == list(decision.cluster.pods.items())
         assert again.cluster.nodes == decision.cluster.nodes
@@ -78,19 +78,19 @@ def test_decisions_that_are_packed_one_after_the_other_lose_nothing(policy: Poli
 
 def streams(data: bytes) -> list[bytes]:
     """The compressed streams in ``data``."""
-    found = []
+    pieces = []
     while data:
         decompressor = zlib.decompressobj()
         decompressor.decompress(data)
         rest = decompressor.unused_data
-        found.append(data[: len(data) - len(rest)])
+        pieces.append(data[: len(data) - len(rest)])
         data = rest
-    return found
+    return pieces
 
 
 def test_only_the_changes_of_a_large_cluster_are_written_again() -> None:
     cluster, packer = Cluster.of((*pods("a", 3000, uid="u"), *(node(f"n{number}") for number in range(9)))), Packer()
-    first = packer.packed(decided(cluster, State(), POLICY, NOW))
+    first = packer.pack(make_decision(cluster, State(), POLICY, NOW))
     some = [cluster.pods[f"default/a-{number}"] for number in (7, 2999)]
     upserts: tuple[Item, ...] = (
         *(replace(pod, phase="Failed") for pod in some),
@@ -99,8 +99,8 @@ def test_only_the_changes_of_a_large_cluster_are_written_again() -> None:
         node("n20"),
     )
     changed = cluster.apply(Delta(deletes=((Pod, "default/a-5"), (Node, "n6")), upserts=upserts))
-    second = packer.packed(decided(changed, State(), POLICY, NOW))
-    third = packer.packed(decided(changed, State(), POLICY, NOW))
+    second = packer.pack(make_decision(changed, State(), POLICY, NOW))
+    third = packer.pack(make_decision(changed, State(), POLICY, NOW))
 
     assert streams(second)[:2] == streams(first)[:2]
     assert len(streams(second)[2]) < 0.2 * len(streams(first)[1])
@@ -110,7 +110,7 @@ def test_only_the_changes_of_a_large_cluster_are_written_again() -> None:
     assert list(again.nodes.items()) == list(changed.nodes.items())
     # After many changes everything is written again.
     other = cluster.apply(Delta(upserts=tuple(replace(pod, phase="Failed") for pod in cluster.pods.values())))
-    fourth = packer.packed(decided(other, State(), POLICY, NOW))
+    fourth = packer.pack(make_decision(other, State(), POLICY, NOW))
     assert len(streams(fourth)) == 3
     assert list(unpack_decision(fourth)[0].cluster.pods.items()) == list(other.pods.items())
 
@@ -121,7 +121,7 @@ def test_after_many_small_changes_everything_is_written_again() -> None:
     for number in range(30):
         some = [replace(cluster.pods[f"default/a-{place}"], phase=f"phase {number}") for place in range(100, 2000, 40)]
         cluster = cluster.apply(Delta(upserts=tuple(some), deletes=((Pod, f"default/a-{number}"),)))
-        packed_now = packer.packed(decided(cluster, State(), POLICY, NOW))
+        packed_now = packer.pack(make_decision(cluster, State(), POLICY, NOW))
         lengths.append(len(streams(packed_now)))
 
         assert list(unpack_decision(packed_now)[0].cluster.pods.items()) == list(cluster.pods.items())
@@ -132,10 +132,10 @@ def test_after_many_small_changes_everything_is_written_again() -> None:
 
 def test_pods_in_another_order_keep_that_order() -> None:
     cluster, packer = Cluster.of(pods("a", 9)), Packer()
-    packer.packed(decided(cluster, State(), POLICY, NOW))
+    packer.pack(make_decision(cluster, State(), POLICY, NOW))
     other = Cluster.of(reversed(cluster.pods.values()))
 
-    assert list(unpack_decision(packer.packed(decided(other, State(), POLICY, NOW)))[0].cluster.pods) == list(other.pods)
+    assert list(unpack_decision(packer.pack(make_decision(other, State(), POLICY, NOW)))[0].cluster.pods) == list(other.pods)
 
 
 def test_a_pod_is_written_with_all_its_fields() -> None:
@@ -145,14 +145,14 @@ def test_a_pod_is_written_with_all_its_fields() -> None:
 def test_skipped_objects_are_part_of_the_replayed_plan() -> None:
     cluster = Cluster.of(pods("a", 2), [Skipped("Pod x/y", "saw a number, expected a string")])
 
-    again, _ = unpack_decision(pack_decision(decided(cluster, State(), POLICY, NOW)))
+    again, _ = unpack_decision(pack_decision(make_decision(cluster, State(), POLICY, NOW)))
 
     assert again.cluster.set_aside == cluster.set_aside
     assert replay_decision(again).identical
 
 
 def test_unpacked_pods_share_the_same_objects_as_before() -> None:
-    again, _ = unpack_decision(pack_decision(decided(Cluster.of(pods("a", 3, spec())), State(), POLICY, NOW)))
+    again, _ = unpack_decision(pack_decision(make_decision(Cluster.of(pods("a", 3, spec())), State(), POLICY, NOW)))
 
     assert len({id(pod.spec) for pod in again.cluster.pods.values()}) == 1
 
@@ -171,10 +171,10 @@ pools:
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_each_decision_of_a_running_controller_replays_identically(seed: int) -> None:
-    dice = luck(seed, "replays")
+    dice = seeded_random(seed, "replays")
     async with world(SIZES, seed=seed, calls=CallFaults(throttled=0.1, lost=0.1)) as here:
-        kept = Kept()
-        recorded(here, kept)
+        sink = EventCollector()
+        connect_recorder(here, sink)
         await here.sleep(3.0)
         for number in range(12):
             body = pod(f"p{number}", dice.choice((1, 1, 2, 4)), {"gpuscaler.io/run-for": f"{dice.randint(60, 400)}s"})
@@ -182,14 +182,14 @@ async def test_each_decision_of_a_running_controller_replays_identically(seed: i
             await here.sleep(dice.choice((1.0, 20.0, 60.0)))
         await here.sleep(900.0)
 
-    assert any(decision.plan.machines for decision in kept.decisions)
-    assert any(decision.plan.removals for decision in kept.decisions)
-    for decision in kept.decisions:
+    assert any(decision.plan.machines for decision in sink.decisions)
+    assert any(decision.plan.removals for decision in sink.decisions)
+    for decision in sink.decisions:
         assert replay_decision(unpack_decision(pack_decision(decision))[0]).differences == ()
 
 
 def test_a_plan_that_withheld_removals_is_replayed_without_them() -> None:
-    decision = idle()
+    decision = removal_decision()
     assert decision.plan.removals
     withheld = Decision("d", NOW, "", decision.cluster, decision.state, POLICY, without_removals(decision.plan))
 
@@ -201,7 +201,7 @@ def test_a_plan_that_withheld_removals_is_replayed_without_them() -> None:
 
 
 def test_a_plan_that_differs_is_reported_entry_by_entry() -> None:
-    decision = idle()
+    decision = removal_decision()
     other = Decision("d", NOW, "", decision.cluster, decision.state, POLICY, replace(decision.plan, removals=(), gap=0.5))
 
     differences = replay_decision(other).differences
@@ -211,7 +211,7 @@ def test_a_plan_that_differs_is_reported_entry_by_entry() -> None:
 
 
 def test_entries_in_another_order_are_a_difference() -> None:
-    decision = decided(Cluster.of(pods("a", 2, spec(gpus=1), unschedulable=True)), State(), POLICY, NOW)
+    decision = make_decision(Cluster.of(pods("a", 2, spec(gpus=1), unschedulable=True)), State(), POLICY, NOW)
     assert len(decision.plan.machines) == 2
     other = Decision("d", NOW, "", decision.cluster, State(), POLICY, replace(decision.plan, machines=decision.plan.machines[::-1]))
 
@@ -223,7 +223,7 @@ def test_entries_in_another_order_are_a_difference() -> None:
     [
         (b"", "expected the inputs of a decision"),
         (b"no zlib at all", "cannot be read"),
-        (pack_decision(idle())[:-20], "end early"),
+        (pack_decision(removal_decision())[:-20], "end early"),
         (zlib.compress(b"\x00\x00\x00\x01\xff"), "cannot be read"),
         (zlib.compress(len(NEWER).to_bytes(4) + NEWER), "of form 9"),
     ],

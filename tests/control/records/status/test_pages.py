@@ -7,8 +7,8 @@ from typing import Any
 
 import aiohttp
 import pytest
-from tests.control.records.deciding import idle
-from tests.control.records.history.test_history import memory, told
+from tests.control.records.deciding import removal_decision
+from tests.control.records.history.test_history import history_event, memory
 from tests.control.records.status.test_why import WAITS, latest
 
 from gpuscaler.control.records.events.happening import DECIDED, ORDERED, HistoryEvent
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.looptime(False)
 STUCK = Plan(unplaced=(Unplaced(WAITS.key, (Reason("gpu", "taint", "g.1 has a taint"),)),))
 
 
-def last(*happenings: HistoryEvent) -> list[str]:
+def shown_events(*happenings: HistoryEvent) -> list[str]:
     """The events that the status shows."""
     client = Client(MemoryTransport(ApiServer(lambda: 0.0)))
     reporter = Reporter(
@@ -36,7 +36,7 @@ def last(*happenings: HistoryEvent) -> list[str]:
     )
     for event in happenings:
         reporter.happened(event)
-    return [entry.text for entry in asyncio.run(reporter.look()).happened]
+    return [entry.text for entry in asyncio.run(reporter.refresh()).happened]
 
 
 def removal(number: int, *, decision: str = "d-1", seconds: int = 60, why: str = "idle for") -> HistoryEvent:
@@ -44,10 +44,10 @@ def removal(number: int, *, decision: str = "d-1", seconds: int = 60, why: str =
 
 
 def test_nodes_that_one_decision_removes_for_the_same_reason_are_one_line_of_the_status() -> None:
-    gone = [removal(number, seconds=60 + number) for number in range(5)]
+    removals = [removal(number, seconds=60 + number) for number in range(5)]
     other = [removal(8, why="its pods fit elsewhere, which saves"), removal(9, decision="d-2")]
 
-    assert last(*gone, *other) == [
+    assert shown_events(*removals, *other) == [
         "each of 5 nodes (n0, n1, n2 and 2 more) will be removed: idle for 60s",
         "node n8 will be removed: its pods fit elsewhere, which saves 60s",
         "node n9 will be removed: idle for 60s",
@@ -55,21 +55,29 @@ def test_nodes_that_one_decision_removes_for_the_same_reason_are_one_line_of_the
 
 
 def test_removals_of_many_nodes_do_not_displace_other_events_in_the_status() -> None:
-    assert last(HistoryEvent(0.5, ORDERED, "one ordered"), *map(removal, range(300)))[0] == "one ordered"
+    assert shown_events(HistoryEvent(0.5, ORDERED, "one ordered"), *map(removal, range(300)))[0] == "one ordered"
 
 
 @asynccontextmanager
-async def served(most_bytes: int = 1_000_000, *, leads: bool = True) -> AsyncIterator[tuple[str, HistoryWriter]]:
+async def serve_pages(most_bytes: int = 1_000_000, *, leads: bool = True) -> AsyncIterator[tuple[str, HistoryWriter]]:
     """The pages of a leader that has made a decision and cannot place a pod."""
-    known = latest(WAITS, plan=STUCK)
+    latest_state = latest(WAITS, plan=STUCK)
     keeper = HistoryWriter(memory(most_bytes=most_bytes))
-    keeper.decided(idle())
-    keeper.happened(told(5, pods=(WAITS.key,), decision="d-1"))
+    keeper.decided(removal_decision())
+    keeper.happened(history_event(5, pods=(WAITS.key,), decision="d-1"))
     client = Client(MemoryTransport(ApiServer(lambda: 0.0)))
     reporter = Reporter(
-        client, known, namespace="here", process=lambda: Process("me"), troubles=lambda: (), leading=lambda: True, now=lambda: 1_000.0
+        client,
+        latest_state,
+        namespace="here",
+        process=lambda: Process("me"),
+        troubles=lambda: (),
+        leading=lambda: True,
+        now=lambda: 1_000.0,
     )
-    server = await serve(Pages(known, keeper, reporter, leading=lambda: leads, now=lambda: 1_000.0).routes(), host="127.0.0.1", port=0)
+    server = await serve(
+        Pages(latest_state, keeper, reporter, leading=lambda: leads, now=lambda: 1_000.0).routes(), host="127.0.0.1", port=0
+    )
     try:
         yield f"http://127.0.0.1:{server.port}", keeper
     finally:
@@ -83,7 +91,7 @@ async def get(url: str) -> tuple[int, Any]:
 
 
 async def test_a_pod_is_explained_with_its_events() -> None:
-    async with served() as (url, _):
+    async with serve_pages() as (url, _):
         status, answer = await get(f"{url}/why/pod/{WAITS.key}")
 
     assert status == 200
@@ -92,7 +100,7 @@ async def test_a_pod_is_explained_with_its_events() -> None:
 
 
 async def test_unknown_objects_are_not_found() -> None:
-    async with served() as (url, _):
+    async with serve_pages() as (url, _):
         pod, node, decision = [await get(f"{url}/{path}") for path in ("why/pod/x/y", "why/node/n", "decisions/d-9")]
 
     assert (pod[0], pod[1]["now"]) == (404, ["there is no such pod now"])
@@ -104,17 +112,17 @@ async def test_unknown_objects_are_not_found() -> None:
 
 
 async def test_decisions_are_listed_and_shown_individually_with_their_events() -> None:
-    async with served() as (url, _):
-        listed, one = await get(f"{url}/decisions"), await get(f"{url}/decisions/d-1")
+    async with serve_pages() as (url, _):
+        listed, shown = await get(f"{url}/decisions"), await get(f"{url}/decisions/d-1")
 
     assert [(entry["id"], entry["size"] > 0) for entry in listed[1]] == [("d-1", True)]
-    assert one[1]["happened"] == ["number 5"]
-    assert one[1]["inputs"] == "/decisions/d-1/inputs"
-    assert one[1]["plan"]["removals"][0]["node"] == "n1"
+    assert shown[1]["happened"] == ["number 5"]
+    assert shown[1]["inputs"] == "/decisions/d-1/inputs"
+    assert shown[1]["plan"]["removals"][0]["node"] == "n1"
 
 
 async def test_downloaded_inputs_of_a_decision_give_the_same_plan() -> None:
-    async with served() as (url, _):
+    async with serve_pages() as (url, _):
         status, data = await get(f"{url}/decisions/d-1/inputs")
 
     assert status == 200
@@ -122,7 +130,7 @@ async def test_downloaded_inputs_of_a_decision_give_the_same_plan() -> None:
 
 
 async def test_inputs_that_were_deleted_are_gone_with_a_reason() -> None:
-    async with served(most_bytes=10) as (url, _):
+    async with serve_pages(most_bytes=10) as (url, _):
         status, text = await get(f"{url}/decisions/d-1/inputs")
 
     assert status == 410
@@ -130,7 +138,7 @@ async def test_inputs_that_were_deleted_are_gone_with_a_reason() -> None:
 
 
 async def test_the_status_page_works_before_the_config_map_is_written() -> None:
-    async with served() as (url, _):
+    async with serve_pages() as (url, _):
         _, status = await get(f"{url}/status")
 
     assert status["unplaced"] == 1
@@ -138,7 +146,7 @@ async def test_the_status_page_works_before_the_config_map_is_written() -> None:
 
 
 async def test_a_history_that_cannot_be_read_is_reported_by_the_page() -> None:
-    async with served() as (url, keeper):
+    async with serve_pages() as (url, keeper):
         keeper.history.close()
         status, text = await get(f"{url}/decisions")
 
@@ -147,9 +155,9 @@ async def test_a_history_that_cannot_be_read_is_reported_by_the_page() -> None:
 
 
 async def test_a_process_that_does_not_lead_says_so_and_still_serves_its_history() -> None:
-    async with served(leads=False) as (url, _):
+    async with serve_pages(leads=False) as (url, _):
         now = [await get(f"{url}/{path}") for path in ("status", f"why/pod/{WAITS.key}", "why/node/n1")]
         before = await get(f"{url}/decisions")
 
     assert now == [(503, "this process does not lead; gpuscaler status shows the leader\n")] * 3
-    assert [one["id"] for one in before[1]] == ["d-1"]
+    assert [entry["id"] for entry in before[1]] == ["d-1"]

@@ -41,13 +41,13 @@ def machine(name: str, of: Any = G8, **fields: Any) -> OrderedMachine:
 def test_a_pool_counts_each_machine_once_and_its_gpus_and_dollars() -> None:
     closed = machine("m1", node="n3", instance="i-3", offering=G8.key, granted=NOW - 20)
     ledger = Ledger(coming=(closed, machine("m2", G1)), leaving=(Removal("n2", "i-2", G1.key, "idle", NOW, NOW),))
-    found = status(node("n1", G8), node("n2", G1), node("n3", G8), pod("a", spec(gpus=3), on="n1"), ledger=ledger)
+    shown = status(node("n1", G8), node("n2", G1), node("n3", G8), pod("a", spec(gpus=3), on="n1"), ledger=ledger)
 
-    (pool,) = found.pools
+    (pool,) = shown.pools
     assert (pool.machines, pool.coming, pool.leaving) == (2, 2, 1)
     assert (pool.gpus, pool.used) == (9, 3)
     assert pool.dollars_per_hour == 7.5
-    assert [(kind.instance_type, kind.state, kind.machines) for kind in found.kinds] == [
+    assert [(kind.instance_type, kind.state, kind.machines) for kind in shown.kinds] == [
         ("g.1", "coming", 1),
         ("g.1", "leaving", 1),
         ("g.8", "coming", 1),
@@ -56,22 +56,22 @@ def test_a_pool_counts_each_machine_once_and_its_gpus_and_dollars() -> None:
 
 
 def test_nodes_of_no_pool_count_as_nodes_and_not_as_machines() -> None:
-    found = status(node("other", G8, labels={"gpuscaler.io/pool": "someone-elses"}))
+    shown = status(node("other", G8, labels={"gpuscaler.io/pool": "someone-elses"}))
 
-    assert (found.nodes, found.pools[0].machines, found.kinds) == (1, 0, ())
+    assert (shown.nodes, shown.pools[0].machines, shown.kinds) == (1, 0, ())
 
 
 def test_limits_count_ordered_machines() -> None:
-    found = status(node("n1", G8), ledger=Ledger(coming=(machine("m1", G8),)))
+    shown = status(node("n1", G8), ledger=Ledger(coming=(machine("m1", G8),)))
 
-    assert {limit.name: (limit.used, limit.most) for limit in found.limits} == {"gpus": (16.0, 20.0), "dollars_per_hour": (13.0, 50.0)}
+    assert {limit.name: (limit.used, limit.most) for limit in shown.limits} == {"gpus": (16.0, 20.0), "dollars_per_hour": (13.0, 50.0)}
 
 
 def test_a_breaker_says_until_when() -> None:
     target = Target("", "spot", ("g.1",), "z1")
-    found = status(breakers=Breakers((Breaker(target, "capacity", 2, NOW - 60, NOW - 10, NOW + 100, detail="none left"),)))
+    shown = status(breakers=Breakers((Breaker(target, "capacity", 2, NOW - 60, NOW - 10, NOW + 100, detail="none left"),)))
 
-    (breaker,) = found.breakers
+    (breaker,) = shown.breakers
     assert (breaker.target, breaker.cause, breaker.open, breaker.until) == ("spot g.1 z1", "capacity", True, NOW + 100)
     assert "none left" in breaker.text
 
@@ -89,11 +89,11 @@ def test_lists_are_limited_and_counts_include_everything() -> None:
     plan = Plan(
         unplaced=tuple(Unplaced(f"default/p{number}", (Reason("gpu", "taint", f"{number} " + "é" * 900),)) for number in range(500))
     )
-    found = status(plan=plan, aside=tuple(Skipped(f"Pod default/odd-{number}", "saw nothing") for number in range(500)))
+    shown = status(plan=plan, aside=tuple(Skipped(f"Pod default/odd-{number}", "saw nothing") for number in range(500)))
 
-    assert (found.unplaced, len(found.waiting)) == (500, MOST)
-    assert (found.set_aside_count, len(found.set_aside)) == (500, MOST)
-    assert len(msgspec.json.encode(status_config_map(found, "kube-system"))) < 100_000
+    assert (shown.unplaced, len(shown.waiting)) == (500, MOST)
+    assert (shown.set_aside_count, len(shown.set_aside)) == (500, MOST)
+    assert len(msgspec.json.encode(status_config_map(shown, "kube-system"))) < 100_000
 
 
 def test_nodes_with_the_same_finding_are_one_warning() -> None:
@@ -120,10 +120,10 @@ def test_blockers_of_machines_are_one_line_with_their_number_and_cost(capsys: py
         BlockedNode("n4", "in-use", "pod default/c fits on no other node"),
         BlockedNode("other", "not-listed", "it is another program's"),
     )
-    found = status(node("n1", G8), node("n2", G8), node("n3", G1), node("n4", G1), node("other", G8), plan=Plan(blocked_nodes=stays))
-    print_status(found, NOW)
+    shown = status(node("n1", G8), node("n2", G8), node("n3", G1), node("n4", G1), node("other", G8), plan=Plan(blocked_nodes=stays))
+    print_status(shown, NOW)
 
-    assert [(held.blocker, held.machines, held.dollars_per_hour, held.node) for held in found.held] == [
+    assert [(held.blocker, held.machines, held.dollars_per_hour, held.node) for held in shown.held] == [
         ("job", 2, 13.0, "n1"),
         ("pdb", 1, 1.0, "n3"),
     ]
@@ -144,16 +144,16 @@ def test_the_status_shows_priorities_in_force_and_warns_of_odd_patterns(capsys: 
         policy=POLICY, priorities=lambda: PrioritiesInForce("the ConfigMap is in force: 9: gpu", ("its pattern 5: x matches no pool",))
     )
     print_status(status_of(latest, Process("me"), troubles=(), happened=(), now=NOW), NOW)
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
 
-    assert "\nPriorities: the ConfigMap is in force: 9: gpu.\n" in said
-    assert "\nWarnings:\n  its pattern 5: x matches no pool\n" in said
+    assert "\nPriorities: the ConfigMap is in force: 9: gpu.\n" in output
+    assert "\nWarnings:\n  its pattern 5: x matches no pool\n" in output
 
 
 def test_the_summary_is_a_line_for_people() -> None:
-    found = status(node("n1", G8), pod("a", spec(gpus=3), on="n1"), ledger=Ledger(coming=(machine("m1", pods=("default/b",)),)))
+    shown = status(node("n1", G8), pod("a", spec(gpus=3), on="n1"), ledger=Ledger(coming=(machine("m1", pods=("default/b",)),)))
 
-    assert summary(found) == ("1 machine in 1 pool at $6.50/h; 3 of 8 GPUs in use; 0 pods cannot be placed, 1 waits for ordered machines")
+    assert summary(shown) == ("1 machine in 1 pool at $6.50/h; 3 of 8 GPUs in use; 0 pods cannot be placed, 1 waits for ordered machines")
 
 
 EXPORTER = {"app.kubernetes.io/name": "gpuscaler", "app.kubernetes.io/component": "exporter"}
@@ -165,16 +165,16 @@ def exporter(**labels: str) -> Workload:
 
 
 def test_nodes_with_gpus_that_no_exporter_selects_are_reported() -> None:
-    known, unknown = node("n1", G8, labels={"gpu": "yes"}), node("n2", G8)
+    selected, unknown = node("n1", G8, labels={"gpu": "yes"}), node("n2", G8)
     paused = node("n3", G8, labels={"nvidia.com/gpu.deploy.client": "paused-for-driver-upgrade"})
     plain = node("n4", offering("c.1", 0.1, gpus=0))
-    (said,) = status(known, unknown, paused, plain, exporter(gpu="yes")).warnings
+    (warning,) = status(selected, unknown, paused, plain, exporter(gpu="yes")).warnings
 
-    assert said.startswith("DaemonSet default/exporter matches 1 of 2 nodes with NVIDIA GPUs, and not node n2: saw none of the labels")
-    assert status(known, plain, paused, exporter(gpu="yes")).warnings == ()
+    assert warning.startswith("DaemonSet default/exporter matches 1 of 2 nodes with NVIDIA GPUs, and not node n2: saw none of the labels")
+    assert status(selected, plain, paused, exporter(gpu="yes")).warnings == ()
     # Without an exporter, nothing is measured on purpose; and a second exporter may select the nodes that the first does not.
-    assert status(known, unknown).warnings == ()
-    assert status(known, unknown, exporter(gpu="yes"), replace(exporter(), name="other")).warnings == ()
+    assert status(selected, unknown).warnings == ()
+    assert status(selected, unknown, exporter(gpu="yes"), replace(exporter(), name="other")).warnings == ()
 
 
 def test_a_leader_on_a_node_with_gpus_is_reported() -> None:
@@ -185,8 +185,8 @@ def test_a_leader_on_a_node_with_gpus_is_reported() -> None:
         leader = Process("me", pod="gpuscaler-0", namespace="default")
         return status_of(latest, leader, troubles=(), happened=(), now=NOW).warnings
 
-    (said,) = warnings("gpu")
-    assert said.startswith("pod default/gpuscaler-0, which leads, runs on node gpu, which has GPUs")
+    (warning,) = warnings("gpu")
+    assert warning.startswith("pod default/gpuscaler-0, which leads, runs on node gpu, which has GPUs")
     assert warnings("plain") == warnings("gone") == ()
 
 
@@ -194,13 +194,13 @@ def test_the_status_lists_machines_by_type_the_time_of_the_plan_and_the_leaders_
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     pages = {"pod": "leader", "namespace": "gpu", "port": 8081, "address": "127.0.0.1"}
-    found = status(node("n1", G8), node("n2", G8), node("n3", G1), ledger=Ledger(coming=(machine("m1"),)))
-    told = replace(found, looked_at=NOW - 3.0, planned_at=NOW - 60.0, leader=Process("me", **pages))  # type: ignore[arg-type]
-    print_status(told, NOW)
-    print_status(replace(told, planned_at=0.0, leader=Process("me", host="h", port=1, address="::1")), NOW)
-    said = capsys.readouterr().out
+    shown = status(node("n1", G8), node("n2", G8), node("n3", G1), ledger=Ledger(coming=(machine("m1"),)))
+    with_leader = replace(shown, looked_at=NOW - 3.0, planned_at=NOW - 60.0, leader=Process("me", **pages))  # type: ignore[arg-type]
+    print_status(with_leader, NOW)
+    print_status(replace(with_leader, planned_at=0.0, leader=Process("me", host="h", port=1, address="::1")), NOW)
+    output = capsys.readouterr().out
 
-    assert "\nLast reconciled 3s ago: 3 nodes and 0 pods; planned 1m ago. Its pages are at 127.0.0.1:8081 of pod gpu/leader.\n" in said
-    assert "; not planned yet. Its pages are at [::1]:1 of h.\n" in said
-    assert f"\nMachines:\n  {found.kinds[0].pool}: " in said
-    assert {f"{kind.machines} x {kind.market} {kind.instance_type} {kind.state}" in said for kind in found.kinds} == {True}
+    assert "\nLast reconciled 3s ago: 3 nodes and 0 pods; planned 1m ago. Its pages are at 127.0.0.1:8081 of pod gpu/leader.\n" in output
+    assert "; not planned yet. Its pages are at [::1]:1 of h.\n" in output
+    assert f"\nMachines:\n  {shown.kinds[0].pool}: " in output
+    assert {f"{kind.machines} x {kind.market} {kind.instance_type} {kind.state}" in output for kind in shown.kinds} == {True}

@@ -63,8 +63,8 @@ def test_a_ready_machine_shows_why_it_is_still_closed() -> None:
 
     assert any(why in line for line in node_lines(latest(WAITS, shut, ledger=sent)))
     assert any(why in line for line in pod_lines(latest(WAITS, shut, ledger=sent)))
-    kept = Ledger(promises=sent.promises)
-    assert any("the binding of pod default/a was sent" in line for line in node_lines(latest(WAITS, shut, ledger=kept)))
+    promised = Ledger(promises=sent.promises)
+    assert any("the binding of pod default/a was sent" in line for line in node_lines(latest(WAITS, shut, ledger=promised)))
 
 
 def test_a_pod_with_a_booting_machine_shows_when_it_should_be_ready() -> None:
@@ -139,8 +139,8 @@ def test_a_pod_on_a_leaving_node_shows_the_progress_of_its_eviction(eviction: di
     evictions = (Eviction("default/a", "u-a", **eviction), Eviction("default/b", "u-b", why="another program's"))
     leaving = Removal("n1", "i-1", G1.key, "idle for 10m", NOW - 50, NOW - 30, step=DRAINING, evictions=evictions)
 
-    found = pod_lines(latest(pod("a", spec(gpus=1), on="n1", uid="u-a", **more), ledger=Ledger(leaving=(leaving,))))
-    assert found == ("it is on node n1, which is leaving: idle for 10m", line)
+    lines = pod_lines(latest(pod("a", spec(gpus=1), on="n1", uid="u-a", **more), ledger=Ledger(leaving=(leaving,))))
+    assert lines == ("it is on node n1, which is leaving: idle for 10m", line)
 
 
 def test_a_pod_that_does_not_exist_is_unknown_unless_it_has_events() -> None:
@@ -204,10 +204,10 @@ def test_a_node_of_no_pool_is_never_removed_and_says_so() -> None:
 
 
 def test_a_node_with_a_pools_labels_that_the_cloud_does_not_list_shows_no_price() -> None:
-    known = latest(node("other", G1, provider_id="aws:///z1/i-9"))
-    known.unlisted = frozenset({"other"})
+    latest_state = latest(node("other", G1, provider_id="aws:///z1/i-9"))
+    latest_state.unlisted = frozenset({"other"})
 
-    assert node_lines(known, "other") == ("it belongs to no pool: the cloud does not list aws:///z1/i-9; it is never removed",)
+    assert node_lines(latest_state, "other") == ("it belongs to no pool: the cloud does not list aws:///z1/i-9; it is never removed",)
 
 
 def test_a_machine_that_is_no_node_yet_is_explained_by_its_id() -> None:

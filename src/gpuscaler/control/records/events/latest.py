@@ -7,7 +7,7 @@ from gpuscaler.control.process.expander import PrioritiesInForce
 from gpuscaler.control.process.pools import DiscoveredPools
 from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.lifecycle.observed.machine_index import Unpooled
-from gpuscaler.lifecycle.released_pools import LetGo
+from gpuscaler.lifecycle.released_pools import ReleasedPool
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Inventory
 from gpuscaler.model.nodes import Node
@@ -26,32 +26,32 @@ NEWEST = 500
 class Latest:
     """The latest state. Times are seconds since the epoch, 0 before the first. ``forecasts`` were made when machines were granted.
 
-    ``found`` has the discovered pools, if there are any. ``unpooled`` are machines of unknown pools, ``unlisted`` nodes that belong to no
-    pool because the cloud does not list their machines. ``let_go`` are pools that are no longer managed. ``weighed`` is why nodes stay,
-    from the last plan that considered consolidation, made at ``weighed_at``. ``simulated`` is the forecast from the settings of the
-    simulated cloud, ``inventory`` returns the cloud's newest list, and ``priorities`` the priorities of pools that are in force.
+    ``unpooled`` are machines of unknown pools, ``unlisted`` nodes that belong to no pool because the cloud does not list their machines.
+    ``released_pools`` are pools that are no longer managed. ``consolidation_blockers`` says why nodes stay, according to the last plan that
+    considered consolidation, made at ``consolidation_planned_at``. ``simulated`` is the forecast from the settings of the simulated cloud,
+    ``inventory`` returns the cloud's newest list, and ``priorities`` the priorities of pools that are in force.
     """
 
     cluster: Cluster = field(default_factory=Cluster)
     memory: Memory = field(default_factory=Memory)
     plan: Plan = field(default_factory=Plan)
     policy: Policy | None = None
-    looked_at: float = 0.0
+    observed_at: float = 0.0
     planned_at: float = 0.0
     decision: str = ""
     forecasts: Mapping[str, Forecast] = field(default_factory=dict)
-    found: DiscoveredPools | None = None
+    discovered_pools: DiscoveredPools | None = None
     unpooled: tuple[Unpooled, ...] = ()
     unlisted: frozenset[str] = frozenset()
-    let_go: tuple[LetGo, ...] = ()
-    weighed: Mapping[str, BlockedNode] = field(default_factory=dict)
-    weighed_at: float = 0.0
+    released_pools: tuple[ReleasedPool, ...] = ()
+    consolidation_blockers: Mapping[str, BlockedNode] = field(default_factory=dict)
+    consolidation_planned_at: float = 0.0
     simulated: Forecast | None = None
     inventory: Callable[[], Inventory | None] = lambda: None
     priorities: Callable[[], PrioritiesInForce] = PrioritiesInForce
-    _known: tuple[Inventory, Boots] | None = None
+    _cached_times: tuple[Inventory, Boots] | None = None
 
-    def outlook(self, key: OfferingKey) -> Forecast:
+    def forecast_for(self, key: OfferingKey) -> Forecast:
         """The forecast for the next machine of the offering ``key``.
 
         It is based on machines that were bought; else on existing nodes of its kind, then on other kinds and the cloud's settings.
@@ -59,20 +59,20 @@ class Latest:
         bought = forecast(self.memory.boots, key, self.simulated)
         if bought.seen:
             return bought
-        there = forecast(self._joined(), key)
-        if not there.seen:
+        registered = forecast(self._registration_times(), key)
+        if not registered.seen:
             return bought
-        basis = f"from {there.seen} of its kind that became nodes, without device plugins; none was bought by gpuscaler yet"
-        return Forecast(there.typical, there.late, basis=basis)
+        basis = f"from {registered.seen} of its kind that became nodes, without device plugins; none was bought by gpuscaler yet"
+        return Forecast(registered.typical, registered.late, basis=basis)
 
-    def _joined(self) -> Boots:
+    def _registration_times(self) -> Boots:
         """How long the machines of existing nodes took to become nodes, if the cloud says when they were launched."""
         inventory = self.inventory()
         if inventory is None:
             return Boots()
-        if self._known is None or self._known[0] is not inventory:
-            self._known = (inventory, registration_times(inventory, self.cluster.nodes.values()))
-        return self._known[1]
+        if self._cached_times is None or self._cached_times[0] is not inventory:
+            self._cached_times = (inventory, registration_times(inventory, self.cluster.nodes.values()))
+        return self._cached_times[1]
 
 
 def registration_times(inventory: Inventory, nodes: Iterable[Node]) -> Boots:

@@ -32,7 +32,7 @@ class LogLines(Sink):
         }
         if what.late is not None:
             fields["late_seconds"] = round(what.late, 1)
-        told = {name: value for name, value in fields.items() if value or name == "late_seconds"}
+        reported_fields = {name: value for name, value in fields.items() if value or name == "late_seconds"}
         trouble = what.kind in TROUBLE or (what.kind == ANSWERED and what.cause)
         log = _LOG.debug if what.kind in PARTS else _LOG.warning if trouble else _LOG.info
-        log(what.text, kind=what.kind, at=what.at, **told)
+        log(what.text, kind=what.kind, at=what.at, **reported_fields)

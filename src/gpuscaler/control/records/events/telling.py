@@ -157,7 +157,10 @@ def observation_events(
     for remark in reconciliation.remarks:
         yield HistoryEvent(now, kinds.NOTICED, remark.text, node=remark.node, machine=remark.machine)
     for rejected_pod in reconciliation.turned_away:
-        text = f"pod {rejected_pod.pod} was bound to node {rejected_pod.node}, and the kubelet rejected it: {rejected_pod.reason}; the pod has failed for good"
+        text = (
+            f"pod {rejected_pod.pod} was bound to node {rejected_pod.node}, and the kubelet rejected it: {rejected_pod.reason}; "
+            "the pod has failed for good"
+        )
         yield HistoryEvent(now, kinds.TURNED_AWAY, text, pods=(rejected_pod.pod,), node=rejected_pod.node, uid=rejected_pod.uid)
     for unfit_node in reconciliation.unfit:
         text = (

@@ -81,9 +81,9 @@ class History:
                 self._db.execute(
                     "INSERT OR REPLACE INTO decisions (id, at, text, plan, inputs, size, missing) VALUES (?, ?, ?, ?, ?, ?, ?)", row
                 )
-            self._forget()
+            self._delete_old()
 
-    def _forget(self) -> None:
+    def _delete_old(self) -> None:
         """Limit the number of rows, and the inputs in bytes; the newest decision keeps its inputs unless they alone are too large."""
         most = self._decisions * EACH
         self._db.execute("DELETE FROM happenings WHERE number <= (SELECT max(number) FROM happenings) - ?", (most,))
@@ -97,37 +97,37 @@ class History:
                 why = f"the inputs of newer decisions take the {self._bytes} bytes that are kept (history.bytes)"
                 self._db.execute("UPDATE decisions SET inputs = NULL, size = 0, missing = ? WHERE number = ?", (why, number))
 
-    def about(self, subject: str, *, most: int = 20) -> list[HistoryEvent]:
+    def events_about(self, subject: str, *, most: int = 20) -> list[HistoryEvent]:
         """The newest events about ``pod/NS/NAME``, ``node/NAME``, ``owner/KIND/NS/NAME`` or ``decision/ID``, the oldest first."""
-        rows = self._rows(
+        rows = self._select(
             "SELECT body FROM happenings JOIN subjects USING (number) WHERE subject = ? ORDER BY number DESC LIMIT ?", (subject, most)
         )
         return [msgspec.json.decode(body, type=HistoryEvent) for (body,) in reversed(rows)]
 
-    def recent(self, *, most: int = 50) -> list[HistoryEvent]:
+    def recent_events(self, *, most: int = 50) -> list[HistoryEvent]:
         """The newest events, the oldest first."""
-        rows = self._rows("SELECT body FROM happenings ORDER BY number DESC LIMIT ?", (most,))
+        rows = self._select("SELECT body FROM happenings ORDER BY number DESC LIMIT ?", (most,))
         return [msgspec.json.decode(body, type=HistoryEvent) for (body,) in reversed(rows)]
 
     def decisions(self, *, most: int = 50) -> list[DecisionSummary]:
         """The newest decisions, the newest first."""
         return [
-            DecisionSummary(*row) for row in self._rows("SELECT id, at, text, size FROM decisions ORDER BY number DESC LIMIT ?", (most,))
+            DecisionSummary(*row) for row in self._select("SELECT id, at, text, size FROM decisions ORDER BY number DESC LIMIT ?", (most,))
         ]
 
     def decision(self, name: str, *, inputs: bool = False) -> StoredDecision | None:
         """A decision by its id, with its inputs only if ``inputs`` is set."""
         what = "inputs" if inputs else "NULL"
-        rows = self._rows(f"SELECT id, at, text, plan, {what}, missing FROM decisions WHERE id = ?", (name,))  # noqa: S608  # a constant
-        for found, at, text, plan, blob, missing in rows:
-            return StoredDecision(found, at, text, msgspec.json.decode(plan, type=Plan), blob, missing)
+        rows = self._select(f"SELECT id, at, text, plan, {what}, missing FROM decisions WHERE id = ?", (name,))  # noqa: S608  # a constant
+        for decision_id, at, text, plan, blob, missing in rows:
+            return StoredDecision(decision_id, at, text, msgspec.json.decode(plan, type=Plan), blob, missing)
         return None
 
     def close(self) -> None:
         with self._lock:
             self._db.close()
 
-    def _rows(self, statement: str, values: tuple[object, ...]) -> list[Any]:
+    def _select(self, statement: str, values: tuple[object, ...]) -> list[Any]:
         with self._lock:
             return self._db.execute(statement, values).fetchall()
 

@@ -37,7 +37,7 @@ def unpack_decision(data: bytes) -> tuple[Decision, str]:
             frames, rest = _split(rest, len(data))
             if not rest:
                 break
-            decoded_frames.take(frames)
+            decoded_frames.decode(frames)
         head = msgspec.msgpack.decode(next(frames, b""), type=Head)
     except (zlib.error, msgspec.MsgspecError, LookupError) as error:
         raise InputsError(f"saw {len(data)} bytes that cannot be read ({error}), expected the inputs of a decision") from error
@@ -72,27 +72,27 @@ class _DecodedFrames:
         self._shared: dict[str, tuple[type, list[Any]]] = {kind.__name__: (kind, []) for kind in SHARED}
 
     def items(self) -> Iterator[Item]:
-        return chain.from_iterable(found.values() for found in self._objects.values())
+        return chain.from_iterable(objects.values() for objects in self._objects.values())
 
-    def take(self, frames: Iterable[bytes]) -> None:
+    def decode(self, frames: Iterable[bytes]) -> None:
         for frame in frames:
             chunk = msgspec.msgpack.decode(frame, type=Chunk)
             if chunk.kind in self._kinds:
                 kind, key = self._kinds[chunk.kind]
                 objects: list[Any] = _decode_items(chunk, kind)
-                self._objects[chunk.kind].update((getattr(one, key), one) for one in objects)
+                self._objects[chunk.kind].update((getattr(item, key), item) for item in objects)
             elif chunk.kind in self._shared:
                 kind, items = self._shared[chunk.kind]
                 items += _decode_items(chunk, kind)
             elif chunk.kind == Pod.__name__:
-                self._objects[chunk.kind].update((pod.key, pod) for pod in self._pods(_decode_items(chunk, WirePod)))
-            elif (left := self._objects.get(chunk.kind.removeprefix(GONE))) is not None:
+                self._objects[chunk.kind].update((pod.key, pod) for pod in self._join_pods(_decode_items(chunk, WirePod)))
+            elif (remaining := self._objects.get(chunk.kind.removeprefix(GONE))) is not None:
                 for key in _decode_items(chunk, str):
-                    del left[key]
+                    del remaining[key]
             else:
                 raise InputsError(f"saw objects of kind {chunk.kind!r}, expected those that gpuscaler {__version__} knows")
 
-    def _pods(self, wires: list[WirePod]) -> Iterator[Pod]:
+    def _join_pods(self, wires: list[WirePod]) -> Iterator[Pod]:
         specs, labels, options, owners = (items for _, items in self._shared.values())
         for pod in wires:
             yield _from_wire(pod, specs[pod.spec], labels[pod.labels], options=options[pod.options], owner=owners[pod.owner])

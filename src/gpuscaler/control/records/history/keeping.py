@@ -36,11 +36,11 @@ class HistoryWriter(Sink):
         self._decisions: deque[Decision] = deque()
         self._woken, self._decided = asyncio.Event(), asyncio.Event()
 
-    def happened(self, what: HistoryEvent, /) -> None:
+    def happened(self, event: HistoryEvent, /) -> None:
         if len(self._happenings) >= MOST:
             self._happenings.popleft()
             self.lost += 1
-        self._happenings.append(what)
+        self._happenings.append(event)
         self._woken.set()
 
     def decided(self, decision: Decision, /) -> None:
@@ -62,18 +62,18 @@ class HistoryWriter(Sink):
                         await self._decided.wait()
                 await self.flush()
         finally:
-            self._write(*self._taken())
+            self._write(*self._take_batch())
 
     async def flush(self) -> None:
         """Write the records collected so far."""
-        happenings, decisions = self._taken()
+        happenings, decisions = self._take_batch()
         size = sum(len(decision.cluster.pods) + len(decision.cluster.nodes) for decision in decisions)
         if size <= INLINE and not self.history.on_disk:
             self._write(happenings, decisions)
         else:
             await asyncio.to_thread(self._write, happenings, decisions)
 
-    def _taken(self) -> tuple[list[HistoryEvent], list[Decision]]:
+    def _take_batch(self) -> tuple[list[HistoryEvent], list[Decision]]:
         self._woken.clear()
         self._decided.clear()
         happenings, decisions = list(self._happenings), list(self._decisions)
@@ -88,7 +88,7 @@ class HistoryWriter(Sink):
             self.history.add(
                 happenings,
                 [
-                    StoredDecision(decision.id, decision.at, decision.text, decision.plan, self._packer.packed(decision))
+                    StoredDecision(decision.id, decision.at, decision.text, decision.plan, self._packer.pack(decision))
                     for decision in decisions
                 ],
             )

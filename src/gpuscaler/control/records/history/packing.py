@@ -41,80 +41,82 @@ class DeltaEncoder:
         self._encode: Encode = msgspec.msgpack.Encoder().encode
         self._tables: Tables = {kind: SharedObjects() for kind in SHARED}
         self._pods: dict[str, Pod] = {}
-        self._homes: dict[type, Mapping[str, Any]] = {kind: {} for kind in (*HOMES, Node)}
-        self._size, self._changes = len(cluster.pods) + sum(map(len, self._homes_of(cluster).values())), 0
+        self._objects: dict[type, Mapping[str, Any]] = {kind: {} for kind in (*HOMES, Node)}
+        self._size, self._changes = len(cluster.pods) + sum(map(len, self._objects_of(cluster).values())), 0
         self.data = compress([self._encode(Form(FORM, __version__))])
         self._write(cluster, self._differences(cluster))
 
-    def follow(self, cluster: Cluster) -> bool:
+    def append_differences(self, cluster: Cluster) -> bool:
         """Append the differences of ``cluster``; False if there are so many that all objects should be written again."""
         differences = self._differences(cluster)
-        self._changes += sum(len(gone) + len(put) for _, gone, put in differences)
+        self._changes += sum(len(removed) + len(changed) for _, removed, changed in differences)
         if self._changes > max(FEW, CHANGED * self._size):
             return False
         self._write(cluster, differences)
         return True
 
-    def _homes_of(self, cluster: Cluster) -> dict[type, Mapping[str, Any]]:
-        return {kind: cluster.nodes if kind is Node else getattr(cluster, HOMES[kind][0]) for kind in self._homes}
+    def _objects_of(self, cluster: Cluster) -> dict[type, Mapping[str, Any]]:
+        return {kind: cluster.nodes if kind is Node else getattr(cluster, HOMES[kind][0]) for kind in self._objects}
 
     def _differences(self, cluster: Cluster) -> list[Difference]:
-        found: list[Difference] = []
-        for kind, after in self._homes_of(cluster).items():
-            if after is not self._homes[kind]:
-                found.append((kind, *changed_objects(self._homes[kind], after)))
+        differences: list[Difference] = []
+        for kind, after in self._objects_of(cluster).items():
+            if after is not self._objects[kind]:
+                differences.append((kind, *changed_objects(self._objects[kind], after)))
         if cluster.pods is not self._pods:
-            found.append((Pod, *changed_pods(self._pods, cluster.pods)))
-        return found
+            differences.append((Pod, *changed_pods(self._pods, cluster.pods)))
+        return differences
 
     def _write(self, cluster: Cluster, differences: Iterable[Difference]) -> None:
         frames: list[bytes] = []
-        for kind, gone, put in differences:
-            frames += _encode_chunks(removed_kind(kind), gone, self._encode)
-            frames += _encode_pods(put, self._tables, self._encode) if kind is Pod else _encode_chunks(kind.__name__, put, self._encode)
+        for kind, removed, changed in differences:
+            frames += _encode_chunks(removed_kind(kind), removed, self._encode)
+            frames += (
+                _encode_pods(changed, self._tables, self._encode) if kind is Pod else _encode_chunks(kind.__name__, changed, self._encode)
+            )
         if frames:
             self.data += compress(frames)
-        self._homes, self._pods = self._homes_of(cluster), cluster.pods
+        self._objects, self._pods = self._objects_of(cluster), cluster.pods
 
 
 def changed_objects(before: Mapping[str, T], after: Mapping[str, T]) -> tuple[list[str], list[T]]:
     """Keys that are gone, and objects that are new or changed; a changed object keeps its place, a new one comes last."""
-    gone = [key for key in before if key not in after]
-    put = {key: item for key, item in after.items() if before.get(key) is not item}
+    removed = [key for key in before if key not in after]
+    changed = {key: item for key, item in after.items() if before.get(key) is not item}
     expected = dict.fromkeys(before)
-    for key in gone:
+    for key in removed:
         del expected[key]
-    expected.update(dict.fromkeys(put))
-    return (gone, list(put.values())) if list(expected) == list(after) else (list(before), list(after.values()))
+    expected.update(dict.fromkeys(changed))
+    return (removed, list(changed.values())) if list(expected) == list(after) else (list(before), list(after.values()))
 
 
 def changed_pods(before: dict[str, Pod], after: dict[str, Pod]) -> tuple[list[str], list[Pod]]:
     """Keys of pods that are gone or changed, and pods to append: a cluster moves a pod that changes to the end."""
-    put: list[Pod] = []
+    added: list[Pod] = []
     for key, pod in reversed(after.items()):
         if before.get(key) is pod:
             break
-        put.append(pod)
-    gone = removed_pods(list(before.values()), list(islice(after.values(), len(after) - len(put))))
-    return (list(before), list(after.values())) if gone is None else ([pod.key for pod in gone], put[::-1])
+        added.append(pod)
+    removed = removed_pods(list(before.values()), list(islice(after.values(), len(after) - len(added))))
+    return (list(before), list(after.values())) if removed is None else ([pod.key for pod in removed], added[::-1])
 
 
 def removed_pods(before: list[Pod], after: list[Pod]) -> list[Pod] | None:
     """The pods of ``before`` that are not in ``after``; None if ``after`` has other pods or another order."""
-    gone: list[Pod] = []
-    here = there = 0
-    while there < len(after):
-        size = min(ALIKE, len(after) - there)
-        if before[here : here + size] == after[there : there + size]:
-            here, there = here + size, there + size
+    removed: list[Pod] = []
+    position = after_position = 0
+    while after_position < len(after):
+        size = min(ALIKE, len(after) - after_position)
+        if before[position : position + size] == after[after_position : after_position + size]:
+            position, after_position = position + size, after_position + size
             continue
-        while here < len(before) and before[here] is after[there]:
-            here, there = here + 1, there + 1
-        if here == len(before):
+        while position < len(before) and before[position] is after[after_position]:
+            position, after_position = position + 1, after_position + 1
+        if position == len(before):
             return None
-        gone.append(before[here])
-        here += 1
-    return gone + before[here:]
+        removed.append(before[position])
+        position += 1
+    return removed + before[position:]
 
 
 class Packer:
@@ -124,12 +126,12 @@ class Packer:
         self._base: DeltaEncoder | None = None
         self._lock = threading.Lock()
 
-    def packed(self, decision: Decision) -> bytes:
+    def pack(self, decision: Decision) -> bytes:
         """The bytes of a decision's inputs and its plan."""
         with self._lock:
             # If this fails, the next decision cannot use the bytes written so far.
             base, self._base = self._base, None
-            if base is None or not base.follow(decision.cluster):
+            if base is None or not base.append_differences(decision.cluster):
                 base = DeltaEncoder(decision.cluster)
             self._base = base
             return base.data + compress([_encode_head(decision)])
@@ -137,7 +139,7 @@ class Packer:
 
 def pack_decision(decision: Decision) -> bytes:
     """The bytes of one decision's inputs and its plan, independent of others."""
-    return Packer().packed(decision)
+    return Packer().pack(decision)
 
 
 def compress(frames: Iterable[bytes]) -> bytes:
@@ -161,7 +163,7 @@ def _encode_pods(pods: Iterable[Pod], tables: Tables, encode: Callable[[Any], by
     while some := [_to_wire(pod, tables) for pod in islice(source, AT_ONCE)]:
         # Shared objects that were not written yet come before the pods that refer to them.
         for kind, table in tables.items():
-            yield from _encode_chunks(kind.__name__, table.fresh(), encode)
+            yield from _encode_chunks(kind.__name__, table.take_new(), encode)
         yield from _encode_chunks(Pod.__name__, some, encode)
 
 
@@ -175,10 +177,10 @@ def _to_wire(pod: Pod, tables: Tables) -> WirePod:
     return WirePod(
         pod.namespace,
         pod.name,
-        tables[PodSpec].place(pod.spec),
-        tables[LabelSet].place(pod.labels),
-        tables[PodOptions].place(pod.options),
-        tables[Owner].place(pod.owner),
+        tables[PodSpec].index_of(pod.spec),
+        tables[LabelSet].index_of(pod.labels),
+        tables[PodOptions].index_of(pod.options),
+        tables[Owner].index_of(pod.owner),
         pod.uid,
         pod.node_name,
         pod.nominated_node,

@@ -28,18 +28,18 @@ class Replay(Struct, frozen=True):
 
 def replay_decision(decision: Decision) -> Replay:
     """Plan again from the inputs of ``decision``. This takes as long as the recorded plan."""
-    again = planned(decision.cluster, decision.state, decision.policy, decision.at, live=True)
+    plan = planned(decision.cluster, decision.state, decision.policy, decision.at, live=True)
     if REMOVALS_WITHHELD in decision.plan.warnings:
-        again = without_removals(again)
-    return Replay(again, tuple(differences(decision.plan, again)))
+        plan = without_removals(plan)
+    return Replay(plan, tuple(differences(decision.plan, plan)))
 
 
-def differences(recorded: Plan, again: Plan) -> Iterator[str]:
+def differences(recorded: Plan, replayed: Plan) -> Iterator[str]:
     """The differences between two plans, field by field; the solve time is not compared."""
     for field in msgspec.structs.fields(Plan):
         if field.name == "solve_seconds":
             continue
-        old, new = getattr(recorded, field.name), getattr(again, field.name)
+        old, new = getattr(recorded, field.name), getattr(replayed, field.name)
         if msgspec.msgpack.encode(old) == msgspec.msgpack.encode(new):
             continue
         if isinstance(old, tuple) and isinstance(new, tuple):
@@ -49,9 +49,11 @@ def differences(recorded: Plan, again: Plan) -> Iterator[str]:
 
 
 def _entry_differences(name: str, old: tuple[Any, ...], new: tuple[Any, ...]) -> Iterator[str]:
-    gone = [one for one in old if one not in new]
-    come = [one for one in new if one not in old]
-    lines = [f"{name}: recorded, missing now: {_json(one)}" for one in gone] + [f"{name}: new, not recorded: {_json(one)}" for one in come]
+    missing = [entry for entry in old if entry not in new]
+    added = [entry for entry in new if entry not in old]
+    lines = [f"{name}: recorded, missing now: {_json(entry)}" for entry in missing] + [
+        f"{name}: new, not recorded: {_json(entry)}" for entry in added
+    ]
     yield from lines[:MAX_DIFFERENCES]
     if len(lines) > MAX_DIFFERENCES:
         yield f"{name}: {len(lines) - MAX_DIFFERENCES} more entries differ"

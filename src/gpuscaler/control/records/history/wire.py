@@ -85,17 +85,17 @@ class SharedObjects:
 
     def __init__(self) -> None:
         self.items: list[Any] = []
-        self._known: dict[int, int] = {}
+        self._indexes: dict[int, int] = {}
         self._written = 0
 
-    def fresh(self) -> list[Any]:
+    def take_new(self) -> list[Any]:
         """The objects added since the last call."""
-        found, self._written = self.items[self._written :], len(self.items)
-        return found
+        new_items, self._written = self.items[self._written :], len(self.items)
+        return new_items
 
-    def place(self, item: object) -> int:
-        found = self._known.get(id(item))
-        if found is None:
-            found = self._known[id(item)] = len(self.items)
+    def index_of(self, item: object) -> int:
+        index = self._indexes.get(id(item))
+        if index is None:
+            index = self._indexes[id(item)] = len(self.items)
             self.items.append(item)
-        return found
+        return index

@@ -87,7 +87,7 @@ class Metrics(Sink):
     def decided(self, _decision: Decision, /) -> None:
         self._decisions.inc()
 
-    def looked(self, seen: Reconciliation, /) -> None:
+    def observed(self, seen: Reconciliation, /) -> None:
         for fate in seen.arrivals.breaker_events:
             if isinstance(fate, offering_events.Lacking):
                 pool, _, instance_type, _ = fate.offering
@@ -181,9 +181,9 @@ def _unready_metrics(status: Status) -> Iterator[Metric]:
     nodes = GaugeMetricFamily("gpuscaler_unready_nodes", "Nodes that have not been Ready for 5 minutes.", labels=("pool",))
     dollars = GaugeMetricFamily("gpuscaler_unready_dollars_per_hour", "Cost per hour of the machines of such nodes.", labels=("pool",))
     for pool in status.pools:
-        here = [unready for unready in status.unready if unready.pool == pool.name]
-        nodes.add_metric((pool.name,), len(here))
-        dollars.add_metric((pool.name,), sum(unready.dollars_per_hour for unready in here))
+        unready_nodes = [unready for unready in status.unready if unready.pool == pool.name]
+        nodes.add_metric((pool.name,), len(unready_nodes))
+        dollars.add_metric((pool.name,), sum(unready.dollars_per_hour for unready in unready_nodes))
     yield from (nodes, dollars)
 
 
@@ -220,7 +220,7 @@ def _status_metrics(status: Status) -> Iterator[Metric]:
     yield GaugeMetricFamily("gpuscaler_troubles", "Sentences under Problems in gpuscaler status.", len(status.troubles))
     yield GaugeMetricFamily("gpuscaler_last_look_timestamp_seconds", "When the controller last observed the cluster.", status.looked_at)
     yield GaugeMetricFamily("gpuscaler_last_plan_timestamp_seconds", "When the controller last planned.", status.planned_at)
-    told = status.promises_kept + status.promises_broken
-    if told:
-        share = status.promises_kept / told
+    promises = status.promises_kept + status.promises_broken
+    if promises:
+        share = status.promises_kept / promises
         yield GaugeMetricFamily("gpuscaler_promises_kept_ratio", "Share of all promises that were kept.", share)

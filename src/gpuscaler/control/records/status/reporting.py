@@ -84,7 +84,7 @@ class Reporter(Sink):
     async def run(self) -> None:
         """Compute and write the status every few seconds, until cancelled."""
         while True:
-            await self.look()
+            await self.refresh()
             if self._leading():
                 await self._write()
             else:
@@ -98,17 +98,17 @@ class Reporter(Sink):
             if self._written is None and not self.trouble and self._leading() and self._latest.planned_at:
                 return
 
-    async def look(self) -> Status:
+    async def refresh(self) -> Status:
         """Bring the status up to date."""
         # A thread reads the copy while the controller continues; the objects that it refers to are never changed.
         latest = copy(self._latest)
         happened, troubles, process, now = tuple(self._happened), self._troubles(), self._process(), self._now()
         holds = self._holds()
 
-        def made() -> Status:
+        def compute() -> Status:
             return status_of(latest, process, troubles=troubles, happened=happened, now=now, holds=holds)
 
-        self.status = made() if len(latest.cluster.nodes) <= INLINE else await asyncio.to_thread(made)
+        self.status = compute() if len(latest.cluster.nodes) <= INLINE else await asyncio.to_thread(compute)
         return self.status
 
     async def _write(self) -> None:
@@ -132,8 +132,8 @@ class Reporter(Sink):
 
 def are_alike(event: HistoryEvent, other: HistoryEvent) -> bool:
     """Whether two events of one decision say the same about two nodes, apart from durations."""
-    said = [_NUMBERS.sub("", what.text.replace(f"node {what.node}", "node")) for what in (event, other)]
-    return bool(event.node) and (event.kind, event.decision, said[0]) == (other.kind, other.decision, said[1])
+    texts = [_NUMBERS.sub("", what.text.replace(f"node {what.node}", "node")) for what in (event, other)]
+    return bool(event.node) and (event.kind, event.decision, texts[0]) == (other.kind, other.decision, texts[1])
 
 
 def merge_events(alike: Sequence[HistoryEvent]) -> HistoryEvent:
