@@ -21,7 +21,7 @@ pools:
 async def test_f69_a_planner_that_ignores_ordered_machines_buys_one_machine_too_many_at_most(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(existing, "arriving", lambda *_: ({}, []))
+    monkeypatch.setattr(existing, "upcoming_nodes", lambda *_: ({}, []))
     async with recorded() as (here, _):
         await here.submit("p")
         await here.submit("q")
