@@ -79,8 +79,8 @@ class PrometheusDouble:
         if before or after:
             how, labels, inner = before.groups() if before else (after[1], after[3], after[2]) if after else ("", "", "")
             groups: dict[tuple[tuple[str, str], ...], list[float]] = {}
-            for found, value in self._evaluated(inner):
-                key = tuple((label, found[label]) for label in labels.split(",") if label in found)
+            for series_labels, value in self._evaluated(inner):
+                key = tuple((label, series_labels[label]) for label in labels.split(",") if label in series_labels)
                 groups.setdefault(key, []).append(value)
             return [(dict(key), _COMBINE[how](values)) for key, values in groups.items()]
         if promql.startswith("timestamp("):

@@ -11,8 +11,8 @@ async def test_the_reason_for_not_being_ready_is_logged_when_it_changes_or_ends(
     wrong = {"source": "", "trust": ""}
     with structlog.testing.capture_logs() as logs:
         task = asyncio.create_task(log_problems({"source": lambda: wrong["source"], "trust": lambda: wrong["trust"]}))
-        for said in ("", 'cannot list resource "pods"', 'cannot list resource "pods"', 'cannot watch resource "pods"', ""):
-            wrong["source"] = said
+        for trouble in ("", 'cannot list resource "pods"', 'cannot list resource "pods"', 'cannot watch resource "pods"', ""):
+            wrong["source"] = trouble
             await asyncio.sleep(10)
         task.cancel()
 

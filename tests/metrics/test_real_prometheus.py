@@ -75,15 +75,15 @@ async def serving(url: str, rules: RuleSet | None = None, stale: float = 120.0) 
         await prometheus.close()
 
 
-async def until(found: Callable[[], Awaitable[T]], wanted: Callable[[T], bool]) -> T:
+async def until(fetch: Callable[[], Awaitable[T]], wanted: Callable[[T], bool]) -> T:
     async with asyncio.timeout(PATIENCE):
-        while not wanted(value := await found()):  # noqa: ASYNC110  # it is other processes that change it
+        while not wanted(value := await fetch()):  # noqa: ASYNC110  # it is other processes that change it
             await asyncio.sleep(0.1)
     return value
 
 
 @dataclass(frozen=True)
-class Whole:
+class MonitoredCluster:
     gpus: asyncio.subprocess.Process
     prometheus: RealPrometheus
     source: PrometheusSource
@@ -103,49 +103,49 @@ class Whole:
 
 
 @asynccontextmanager
-async def whole(folder: Path) -> AsyncIterator[Whole]:
+async def monitored_cluster(folder: Path) -> AsyncIterator[MonitoredCluster]:
     program = binary()
     async with (
         exporter(folder) as (target, gpus),
         real_prometheus(program, folder, target) as prometheus,
         serving(prometheus.url) as source,
     ):
-        yield Whole(gpus, prometheus, source)
+        yield MonitoredCluster(gpus, prometheus, source)
 
 
-def both(found: dict[str, Value] | Exception) -> bool:
-    return isinstance(found, dict) and len(found) == 2
+def has_both_pods(values: dict[str, Value] | Exception) -> bool:
+    return isinstance(values, dict) and len(values) == 2
 
 
 async def test_numbers_of_gpus_become_values_of_pods_and_end_with_their_source(tmp_path: Path) -> None:
-    async with whole(tmp_path) as here:
-        duty = await until(here.ask, both)
+    async with monitored_cluster(tmp_path) as here:
+        duty = await until(here.ask, has_both_pods)
         assert isinstance(duty, dict)
         # The third pod has no GPU: it is absent, not 0.
         assert list(duty) == ["inference-0", "training-0"]
         assert 90_000 <= parse_milli(duty["training-0"].quantity) <= 100_000
         assert abs(time.time() - duty["training-0"].timestamp) < PATIENCE
-        await until(lambda: here.ask("memory_total_bytes_current"), both)
-        one = await here.of("pods", "inference-0", "memory_total_bytes_current")
-        assert await here.of("pods", "training-0", "memory_total_bytes_current") == 2 * one > 0
+        await until(lambda: here.ask("memory_total_bytes_current"), has_both_pods)
+        memory = await here.of("pods", "inference-0", "memory_total_bytes_current")
+        assert await here.of("pods", "training-0", "memory_total_bytes_current") == 2 * memory > 0
         assert 30_000 <= await here.of("nodes", "n1", "temperature_celsius_current") <= 70_000
 
         # Prometheus marks the series of a missing target as stale, so their last values are not used any more.
         here.gpus.terminate()
-        assert await until(here.ask, lambda found: found == {}) == {}
+        assert await until(here.ask, lambda values: values == {}) == {}
 
         await here.prometheus.stop()
-        gone = await until(here.ask, lambda found: isinstance(found, Unavailable))
-        assert "cannot connect" in str(gone)
+        error = await until(here.ask, lambda values: isinstance(values, Unavailable))
+        assert "cannot connect" in str(error)
 
 
 async def test_prometheus_is_used_again_after_an_outage_without_our_restart(tmp_path: Path) -> None:
-    async with whole(tmp_path) as here:
-        await until(here.ask, both)
+    async with monitored_cluster(tmp_path) as here:
+        await until(here.ask, has_both_pods)
         await here.prometheus.stop()
-        await until(here.ask, lambda found: isinstance(found, Unavailable))
+        await until(here.ask, lambda values: isinstance(values, Unavailable))
         await here.prometheus.start()
-        await until(here.ask, both)
+        await until(here.ask, has_both_pods)
         assert here.source.objects.lists == 1
 
 
@@ -181,10 +181,10 @@ async def test_usual_queries_for_scaling_from_zero_have_values_with_and_without_
             return {name: [value.quantity for value in await source.external(namespace="ml", metric=name)] for name in FROM_ZERO}
 
         there = {"queue_or_zero": ["4"], "rate_or_zero": ["0"], "number": ["4"], "gone": [], "below": ["-6"], "nothing": []}
-        assert await until(ask, lambda found: found == there) == there
+        assert await until(ask, lambda values: values == there) == there
         await exporting.cleanup()
         empty = {"queue_or_zero": ["0"], "rate_or_zero": ["0"], "number": ["7"], "gone": ["1"], "below": [], "nothing": []}
-        assert await until(ask, lambda found: found == empty) == empty
+        assert await until(ask, lambda values: values == empty) == empty
         zero = (await source.external(namespace="ml", metric="queue_or_zero"))[0]
         assert abs(time.time() - zero.timestamp) < PATIENCE
 

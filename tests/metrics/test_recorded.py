@@ -91,6 +91,6 @@ async def test_every_recorded_request_is_answered_like_prometheus_adapter_or_bet
         async with asyncio.timeout(PATIENCE):
             while not (answers.source.external_metrics() and len(answers.source.custom_metrics()) >= 7):  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
-        found = {one["path"]: await asked(answers, one["path"]) for one in recorded}
-    assert found == {one["path"]: one.get("ours", one["adapter"]) for one in recorded}
-    assert all(one["why"] and one["ours"] != one["adapter"] for one in recorded if "ours" in one)
+        replies = {case["path"]: await asked(answers, case["path"]) for case in recorded}
+    assert replies == {case["path"]: case.get("ours", case["adapter"]) for case in recorded}
+    assert all(case["why"] and case["ours"] != case["adapter"] for case in recorded if "ours" in case)

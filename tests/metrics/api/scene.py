@@ -30,7 +30,7 @@ HPA = "system:serviceaccount:kube-system:horizontal-pod-autoscaler"
 
 
 @dataclass
-class ByHand:
+class FixedSource:
     """A source with the values of the test. ``labels`` are those of objects by namespace and name."""
 
     values: list[Value] = field(default_factory=list)
@@ -89,7 +89,7 @@ def pod(name: str, text: str, namespace: str = "default", **more: Any) -> Value:
 
 
 @dataclass
-class Reviewing:
+class ReviewServer:
     """A transport to an API server that knows ``tokens`` and decides reviews by calling ``allows`` with their spec."""
 
     tokens: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -121,7 +121,7 @@ async def _once(body: bytes) -> AsyncIterator[bytes]:
 
 
 @dataclass
-class Answered:
+class HttpReply:
     status: int
     body: bytes
     headers: dict[str, str]
@@ -136,8 +136,8 @@ class Scene:
     """The served API; ``get`` sends requests as a front proxy, or as the given user."""
 
     api: Api
-    source: ByHand
-    reviewing: Reviewing
+    source: FixedSource
+    reviewing: ReviewServer
     tls: LiveTls
     url: str
     proxies: CertificateAuthority
@@ -174,19 +174,19 @@ class Scene:
         user: str = HPA,
         headers: Sequence[tuple[str, str]] = (),
         method: str = "GET",
-    ) -> Answered:
+    ) -> HttpReply:
         """Send a request with the certificate ``pair``; without one, as the front proxy on behalf of ``user``."""
         if pair is None:
             pair, headers = self.proxies.issue("front-proxy-client"), [("X-Remote-User", user), *headers]
         return await self.ask(path, pair, headers, method)
 
-    async def ask(self, path: str, pair: CertificatePair | None, headers: Sequence[tuple[str, str]] = (), method: str = "GET") -> Answered:
+    async def ask(self, path: str, pair: CertificatePair | None, headers: Sequence[tuple[str, str]] = (), method: str = "GET") -> HttpReply:
         connector = aiohttp.TCPConnector(ssl=self.context(pair), force_close=True)
         async with (
             aiohttp.ClientSession(connector=connector) as session,
             session.request(method, URL(self.url + path, encoded=True), headers=list(headers), allow_redirects=False) as answer,
         ):
-            return Answered(answer.status, await answer.read(), {name.lower(): value for name, value in answer.headers.items()})
+            return HttpReply(answer.status, await answer.read(), {name.lower(): value for name, value in answer.headers.items()})
 
 
 @asynccontextmanager
@@ -194,7 +194,7 @@ async def scene(folder: Path, **more: Any) -> AsyncIterator[Scene]:
     proxies, clients, serving = (CertificateAuthority(name, now=time.time()) for name in ("front-proxy-ca", "kubernetes-ca", "serving-ca"))
     serving.issue("server", hosts=("127.0.0.1", "localhost")).write(folder, "server")
     tls = LiveTls(folder / "server.crt", folder / "server.key", ask_clients=True)
-    source, reviewing = ByHand(), Reviewing()
+    source, reviewing = FixedSource(), ReviewServer()
     reviews = Reviews(Client(reviewing), Client(reviewing), clock=time.monotonic)
     api = Api(Responder(source, **more), reviews, time.time, lambda *_: None)
     server = await listen(api, host="127.0.0.1", port=0, tls=tls.context)

@@ -63,8 +63,8 @@ async def test_a_star_in_any_encoding_requests_all_objects_that_the_selector_mat
         made.source.labels = {("default", "a"): {"app": "x"}, ("default", "b"): {"app": "y"}}
         path = f"{V1}/namespaces/default/pods/{star}/duty_cycle_current"
         chosen = await made.get(f"{path}?labelSelector=app+in+%28x%29&timeout=5s&limit=10&resourceVersion=0")
-        assert [one["describedObject"]["name"] for one in chosen.json["items"]] == ["a"]
-        assert [one["describedObject"]["name"] for one in (await made.get(path)).json["items"]] == ["a", "b"]
+        assert [item["describedObject"]["name"] for item in chosen.json["items"]] == ["a"]
+        assert [item["describedObject"]["name"] for item in (await made.get(path)).json["items"]] == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ async def test_a_deployment_without_its_group_is_described_in_full_but_not_in_er
 
 
 @pytest.mark.parametrize(
-    ("query", "said"),
+    ("query", "phrase"),
     [
         ("labelSelector=app+in+x", "unable to parse requirement: found 'x' expected: '('"),
         ("metricLabelSelector=%2C", "unable to parse requirement: found ',', expected: identifier"),
@@ -119,10 +119,10 @@ async def test_a_deployment_without_its_group_is_described_in_full_but_not_in_er
         ("fieldSelector=status.phase%3DRunning", "fieldSelector metadata.name doesn't match requested name"),
     ],
 )
-async def test_a_query_that_cannot_be_parsed_is_a_bad_request(tmp_path: Path, query: str, said: str) -> None:
+async def test_a_query_that_cannot_be_parsed_is_a_bad_request(tmp_path: Path, query: str, phrase: str) -> None:
     async with scene(tmp_path) as made:
         answer = await made.get(f"{V1}/namespaces/n/pods/p/m?{query}")
-        assert (answer.status, answer.json["reason"], answer.json["message"]) == (400, "BadRequest", said)
+        assert (answer.status, answer.json["reason"], answer.json["message"]) == (400, "BadRequest", phrase)
         assert made.source.asked == []
 
 
@@ -130,7 +130,7 @@ async def test_a_field_selector_that_repeats_the_name_is_accepted(tmp_path: Path
     async with scene(tmp_path) as made:
         made.source.values = [pod("p", "1")]
         answer = await made.get(f"{V1}/namespaces/default/pods/p/duty_cycle_current?fieldSelector=metadata.name%3Dp")
-        assert [one["value"] for one in answer.json["items"]] == ["1"]
+        assert [item["value"] for item in answer.json["items"]] == ["1"]
 
 
 async def test_errors_have_the_texts_of_prometheus_adapter(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ async def test_an_error_of_the_source_is_an_error_and_never_a_number(tmp_path: P
         path = f"{V1}/namespaces/default/pods/*/duty_cycle_current"
         made.source.values = [pod("a", "1")]
         assert (await made.get(path)).status == 200
-        for error, code, said in (
+        for error, code, phrase in (
             (Unavailable(""), 500, "Internal error occurred: unable to fetch metrics"),
             (Unavailable("prometheus is away"), 500, "Internal error occurred: unable to fetch metrics: prometheus is away"),
             (Rejected("gpus>4 cannot be said in PromQL"), 400, "gpus>4 cannot be said in PromQL"),
@@ -160,7 +160,7 @@ async def test_an_error_of_the_source_is_an_error_and_never_a_number(tmp_path: P
         ):
             made.source.error = error
             answer = await made.get(path)
-            assert (answer.status, answer.json["code"], answer.json["message"]) == (code, code, said)
+            assert (answer.status, answer.json["code"], answer.json["message"]) == (code, code, phrase)
 
 
 async def test_an_internal_error_is_reported_without_details(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ async def test_a_value_that_changes_gives_a_new_answer(tmp_path: Path) -> None:
         path = f"{V2}/namespaces/default/pods/*/duty_cycle_current"
         for text in ("1", "1", "2"):
             made.source.values = [pod("a", text)]
-            assert [one["value"] for one in (await made.get(path)).json["items"]] == [text]
+            assert [item["value"] for item in (await made.get(path)).json["items"]] == [text]
 
 
 async def test_a_selector_may_be_long(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ async def test_a_selector_may_be_long(tmp_path: Path) -> None:
         made.source.labels = {("default", "a"): {"job": "j-4999"}, ("default", "b"): {"job": "other"}}
         selector = "job+in+%28" + "%2C".join(f"j-{number}" for number in range(5000)) + "%29"
         answer = await made.get(f"{V1}/namespaces/default/pods/*/duty_cycle_current?labelSelector={selector}")
-        assert [one["describedObject"]["name"] for one in answer.json["items"]] == ["a"]
+        assert [item["describedObject"]["name"] for item in answer.json["items"]] == ["a"]
 
 
 async def test_pretty_is_the_same_with_more_whitespace(tmp_path: Path) -> None:

@@ -155,15 +155,15 @@ def test_random_values_have_the_same_bytes(oracle: Oracle) -> None:
         values = [
             Value(
                 "m",
-                format_value(one["Number"]) or "",
-                one["Timestamp"],
+                format_value(value["Number"]) or "",
+                value["Timestamp"],
                 resource,
-                one["Namespace"],
-                one["Name"],
-                one["Window"],
-                one["Labels"],
+                value["Namespace"],
+                value["Name"],
+                value["Window"],
+                value["Labels"],
             )
-            for one in drawn
+            for value in drawn
         ]
         ours = [bodies.encode_custom(Metric(CUSTOM, version, "m", resource), values, terms) for version in ("v1beta1", "v1beta2")]
         ours.append(bodies.encode_external(Metric(EXTERNAL, "v1beta1", "m"), values))
@@ -185,7 +185,7 @@ def _written(term: Term) -> str:
         ({"Error": "bad", "Why": "found 'x' > 1"}, statuses.bad_request("found 'x' > 1")),
         ({"Error": "unauthorized"}, statuses.unauthorized()),
     ],
-    ids=lambda one: one.get("Error", "") if isinstance(one, dict) else "",
+    ids=lambda case: case.get("Error", "") if isinstance(case, dict) else "",
 )
 def test_errors_have_the_same_bytes(oracle: Oracle, case: Json, ours: statuses.Failure) -> None:
     assert oracle.ask(case)["bodies"] == [ours.body().decode()]

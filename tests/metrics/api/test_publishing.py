@@ -39,32 +39,32 @@ class Registry:
 
     async def _answer(self, request: Request) -> Answer:
         name = request.path.rpartition("/")[2]
-        found = self.objects.get(name)
-        if found is None:
+        api_service = self.objects.get(name)
+        if api_service is None:
             return refusal(404, "not found", reason="NotFound", content_type="application/json")
         if request.method == "PATCH":
             change = msgspec.json.decode(request.body)
-            if self.clash or change["metadata"]["resourceVersion"] != found["metadata"]["resourceVersion"]:
+            if self.clash or change["metadata"]["resourceVersion"] != api_service["metadata"]["resourceVersion"]:
                 self.clash -= 1
                 return refusal(409, "changed", reason="Conflict", content_type="application/json")
             self.writes.append(name)
-            found["spec"].update(change["spec"])
-        return answer(200, found, content_type="application/json")
+            api_service["spec"].update(change["spec"])
+        return answer(200, api_service, content_type="application/json")
 
     def bundles(self) -> set[str]:
-        return {one["spec"].get("caBundle", "") for one in self.objects.values()}
+        return {api_service["spec"].get("caBundle", "") for api_service in self.objects.values()}
 
 
 def authorities(bundle: str) -> list[x509.Certificate]:
     return x509.load_pem_x509_certificates(b64decode(bundle))
 
 
-def made(folder: Path, clock: list[float]) -> OwnCertificate:
+def make_certificate(folder: Path, clock: list[float]) -> OwnCertificate:
     return OwnCertificate(folder, PLACE, lambda: clock[0])
 
 
 def test_the_certificate_is_for_the_name_that_kube_aggregator_requires(tmp_path: Path) -> None:
-    self_made = made(tmp_path / "certs", [NOW])
+    self_made = make_certificate(tmp_path / "certs", [NOW])
     leaf = x509.load_pem_x509_certificate(self_made.files[0].read_bytes())
     names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName)
 
@@ -75,7 +75,7 @@ def test_the_certificate_is_for_the_name_that_kube_aggregator_requires(tmp_path:
 
 
 async def test_the_authority_is_written_into_every_api_service_that_leads_here_and_only_once(tmp_path: Path) -> None:
-    registry, self_made = Registry(custom1=OURS, custom2=OURS, external=OURS), made(tmp_path, [NOW])
+    registry, self_made = Registry(custom1=OURS, custom2=OURS, external=OURS), make_certificate(tmp_path, [NOW])
     publisher = Publisher(registry.client, PLACE, self_made)
 
     assert await publisher.check()
@@ -88,7 +88,7 @@ async def test_the_authority_is_written_into_every_api_service_that_leads_here_a
 async def test_an_api_service_of_another_program_is_not_changed_but_named(tmp_path: Path) -> None:
     keda = {"name": "keda-operator-metrics-apiserver", "namespace": "keda"}
     registry = Registry(custom1=OURS, custom2=OURS, external=keda)
-    publisher = Publisher(registry.client, PLACE, made(tmp_path, [NOW]))
+    publisher = Publisher(registry.client, PLACE, make_certificate(tmp_path, [NOW]))
 
     assert await publisher.check()
     assert registry.objects["v1beta1.external.metrics.k8s.io"]["spec"] == {"service": keda}
@@ -100,7 +100,7 @@ async def test_an_api_service_of_another_program_is_not_changed_but_named(tmp_pa
 async def test_an_api_service_that_is_missing_or_insecure_is_reported(tmp_path: Path) -> None:
     registry = Registry(custom1=OURS, custom2=OURS)
     registry.objects["v1beta2.custom.metrics.k8s.io"]["spec"]["insecureSkipTLSVerify"] = True
-    publisher = Publisher(registry.client, PLACE, made(tmp_path, [NOW]))
+    publisher = Publisher(registry.client, PLACE, make_certificate(tmp_path, [NOW]))
 
     assert await publisher.check()
     assert "saw no such APIService" in publisher.states["v1beta1.external.metrics.k8s.io"]
@@ -122,7 +122,7 @@ async def test_with_a_given_certificate_an_insecure_api_service_is_reported_but_
 
 
 async def test_a_write_with_a_conflict_is_repeated_on_the_new_version(tmp_path: Path) -> None:
-    registry, self_made = Registry(custom1=OURS, custom2=OURS, external=OURS), made(tmp_path, [NOW])
+    registry, self_made = Registry(custom1=OURS, custom2=OURS, external=OURS), make_certificate(tmp_path, [NOW])
     registry.clash = 1
     publisher = Publisher(registry.client, PLACE, self_made)
 
@@ -133,7 +133,7 @@ async def test_a_write_with_a_conflict_is_repeated_on_the_new_version(tmp_path: 
 
 async def test_two_replicas_share_one_bundle(tmp_path: Path) -> None:
     registry = Registry(custom1=OURS, custom2=OURS, external=OURS)
-    first, second = made(tmp_path / "a", [NOW]), made(tmp_path / "b", [NOW])
+    first, second = make_certificate(tmp_path / "a", [NOW]), make_certificate(tmp_path / "b", [NOW])
     for self_made in (first, second, first):
         await Publisher(registry.client, PLACE, self_made).check()
 
@@ -143,7 +143,7 @@ async def test_two_replicas_share_one_bundle(tmp_path: Path) -> None:
 
 async def test_a_renewed_certificate_is_served_once_its_authority_is_published(tmp_path: Path) -> None:
     registry, clock = Registry(custom1=OURS, custom2=OURS, external=OURS), [NOW]
-    self_made = made(tmp_path, clock)
+    self_made = make_certificate(tmp_path, clock)
     publisher = Publisher(registry.client, PLACE, self_made)
     await publisher.check()
     before, served = self_made.authority, self_made.files[0].read_bytes()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from tests.metrics.api.scene import HPA, Reviewing, pod, scene
+from tests.metrics.api.scene import HPA, ReviewServer, pod, scene
 
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import Unreachable
@@ -85,7 +85,7 @@ async def test_rights_that_cannot_be_checked_are_refused(tmp_path: Path) -> None
 
 
 async def test_a_review_is_cached_for_its_time_and_shared_by_concurrent_requests() -> None:
-    plane, now = Reviewing(allows=lambda spec: spec["user"] == "jane"), [0.0]
+    plane, now = ReviewServer(allows=lambda spec: spec["user"] == "jane"), [0.0]
     reviews = Reviews(Client(plane), Client(plane), clock=lambda: now[0], ttl=Ttl(allowed=10.0, denied=5.0))
     assert all(verdict.allowed for verdict in await asyncio.gather(*(reviews.verdict(JANE, ASKED) for _ in range(20))))
     assert not (await reviews.verdict(User("joe"), ASKED)).allowed
@@ -106,10 +106,10 @@ def about(path: str) -> Attributes:
 @pytest.mark.parametrize("user", [ANONYMOUS_USER, User("tenant")])
 async def test_callers_without_a_certificate_wait_at_most_a_second_and_behind_others(user: User) -> None:
     """Since time stands still, the number of reviews is the burst plus those of one second."""
-    plane = Reviewing()
+    plane = ReviewServer()
     reviews = Reviews(Client(plane), Client(plane), clock=lambda: 0.0)
-    found = await asyncio.gather(*(reviews.verdict(user, about(f"/made/up/{number}")) for number in range(1000)), return_exceptions=True)
-    busy = [one for one in found if isinstance(one, BusyError)]
+    verdicts = await asyncio.gather(*(reviews.verdict(user, about(f"/made/up/{number}")) for number in range(1000)), return_exceptions=True)
+    busy = [outcome for outcome in verdicts if isinstance(outcome, BusyError)]
     began = asyncio.get_running_loop().time()
     assert (await reviews.verdict(JANE, ASKED, vouched=True)).allowed
     assert asyncio.get_running_loop().time() - began < 0.1
@@ -117,10 +117,10 @@ async def test_callers_without_a_certificate_wait_at_most_a_second_and_behind_ot
 
 
 async def test_invented_tokens_do_not_delay_callers_with_a_certificate() -> None:
-    plane = Reviewing()
+    plane = ReviewServer()
     reviews = Reviews(Client(plane), Client(plane), clock=lambda: 0.0)
-    found = await asyncio.gather(*(reviews.user_of(f"made-up-{number}") for number in range(1000)), return_exceptions=True)
-    assert sum(isinstance(one, BusyError) for one in found) == 1000 - len(plane.specs) >= 849
+    users = await asyncio.gather(*(reviews.user_of(f"made-up-{number}") for number in range(1000)), return_exceptions=True)
+    assert sum(isinstance(outcome, BusyError) for outcome in users) == 1000 - len(plane.specs) >= 849
     assert (await reviews.verdict(JANE, ASKED, vouched=True)).allowed
 
 
@@ -143,7 +143,7 @@ async def test_too_many_anonymous_requests_are_refused_while_a_proxys_are_answer
 
 
 async def test_a_caller_that_gives_up_does_not_cancel_the_review_for_others() -> None:
-    plane = Reviewing()
+    plane = ReviewServer()
     reviews = Reviews(Client(plane), Client(plane), clock=lambda: 0.0)
     first, second = (asyncio.ensure_future(reviews.verdict(JANE, ASKED)) for _ in range(2))
     await asyncio.sleep(0)
@@ -153,14 +153,14 @@ async def test_a_caller_that_gives_up_does_not_cancel_the_review_for_others() ->
 
 
 async def test_a_failed_review_is_an_error_for_all_waiting_requests_and_retried() -> None:
-    plane = Reviewing(away=True)
+    plane = ReviewServer(away=True)
     reviews = Reviews(Client(plane), Client(plane), clock=lambda: 0.0)
     gone = asyncio.ensure_future(reviews.verdict(JANE, ASKED))
     waiting = [asyncio.ensure_future(reviews.verdict(JANE, ASKED)) for _ in range(3)]
     await asyncio.sleep(0)
     gone.cancel()
-    found = await asyncio.gather(*waiting, return_exceptions=True)
-    assert [type(one) for one in found] == [Unreachable] * 3
+    outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [Unreachable] * 3
     plane.away = False
     assert (await reviews.verdict(JANE, ASKED)).allowed
 

@@ -92,17 +92,17 @@ def test_nothing_is_trusted_by_default() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "text", "said"),
+    ("key", "text", "message"),
     [
         ("client-ca-file", "-----BEGIN NOTHING-----", "client-ca-file: saw 23 bytes that are not PEM certificates"),
         ("requestheader-allowed-names", "front-proxy-client", "requestheader-allowed-names: saw 'front-proxy-client'"),
         ("requestheader-username-headers", '{"a": 1}', "requestheader-username-headers"),
     ],
 )
-def test_an_invalid_key_is_named(key: str, text: str, said: str) -> None:
+def test_an_invalid_key_is_named(key: str, text: str, message: str) -> None:
     with pytest.raises(TrustError, match="saw") as caught:
         parse_trust({**DATA, key: text})
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 async def test_a_change_is_used_immediately_and_watched_by_name() -> None:

@@ -44,7 +44,7 @@ def test_a_signal_of_the_replicas_themselves_cannot_scale_from_zero(aim: str) ->
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "expected KEY=VALUE"),
         ("duty_cycle", "expected KEY=VALUE"),
@@ -67,6 +67,6 @@ def test_a_signal_of_the_replicas_themselves_cannot_scale_from_zero(aim: str) ->
         ("target=7,max=8", "without a profile"),
     ],
 )
-def test_an_invalid_value_is_an_error_with_the_expected_one(text: str, said: str) -> None:
-    with pytest.raises(AnnotationError, match=said):
+def test_an_invalid_value_is_an_error_with_the_expected_one(text: str, message: str) -> None:
+    with pytest.raises(AnnotationError, match=message):
         parse_annotation(text)

@@ -48,7 +48,7 @@ def autoscaler(name: str, target: str = "web", **labels: str) -> dict[str, Any]:
 
 
 @dataclass
-class Here:
+class AutoscaledCluster:
     client: Client
     faults: Faults
 
@@ -58,29 +58,29 @@ class Here:
 
     async def scaler(self, name: str = NAME) -> dict[str, Any] | None:
         try:
-            found: dict[str, Any] = json.loads(await self.client.get(AUTOSCALERS, name, namespace="ml"))
+            scaler: dict[str, Any] = json.loads(await self.client.get(AUTOSCALERS, name, namespace="ml"))
         except NotFound:
             return None
-        return found
+        return scaler
 
     async def events(self) -> list[tuple[str, str]]:
         await asyncio.sleep(5)
-        return [(one["reason"], one["note"]) for one in map(json.loads, await self.client.list_all(EVENTS, namespace="ml"))]
+        return [(event["reason"], event["note"]) for event in map(json.loads, await self.client.list_all(EVENTS, namespace="ml"))]
 
 
 @asynccontextmanager
 async def controlled(
     *objects: dict[str, Any], copies: int = 1, served: list[Collection[str] | None] | None = None, fault: Fault | None = None
-) -> AsyncIterator[Here]:
+) -> AsyncIterator[AutoscaledCluster]:
     """The last of ``served`` are the metrics that are served now; ``fault`` is active from the start."""
-    said = served or [SERVED]
+    answers = served or [SERVED]
     clock = asyncio.get_running_loop().time
     api = ApiServer(lambda: EPOCH + clock())
     api.load([{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in ("ml", "gpus")])
     client = Client(MemoryTransport(api))
-    for one in objects:
-        resource = {"Deployment": DEPLOYMENTS, "StatefulSet": STATEFUL_SETS}.get(one["kind"], AUTOSCALERS)
-        await client.create(resource, one, namespace="ml")
+    for manifest in objects:
+        resource = {"Deployment": DEPLOYMENTS, "StatefulSet": STATEFUL_SETS}.get(manifest["kind"], AUTOSCALERS)
+        await client.create(resource, manifest, namespace="ml")
     if fault is not None:
         api.faults.add(fault)
     running = []
@@ -92,14 +92,14 @@ async def controlled(
             client.fenced(election.fence),
             election=election,
             events=EventRecorder(client, lambda: EPOCH + clock()),
-            served=lambda: said[-1],
+            served=lambda: answers[-1],
             clock=clock,
             random=Random(number),
         )
         running.append(asyncio.create_task(controller.run()))
     await asyncio.sleep(30)
     try:
-        yield Here(client, api.faults)
+        yield AutoscaledCluster(client, api.faults)
     finally:
         for task in running:
             task.cancel()
@@ -192,8 +192,8 @@ async def test_a_rejected_autoscaler_is_reported_once_and_retried(status: int, r
         here.faults.add(Fault("POST", "/horizontalpodautoscalers", refusal=Failure(status, reason, message)))
         await here.annotate("external=queue_length:10,min=0,max=8")
         await asyncio.sleep(300)
-        ((told, note),) = await here.events()
-        assert told == "AutoscaleFailed"
+        ((event_reason, note),) = await here.events()
+        assert event_reason == "AutoscaleFailed"
         assert message in note
         here.faults.clear()
         await asyncio.sleep(90)
@@ -306,7 +306,7 @@ LEASE = "/leases/gpuscaler-autoscale"
 @pytest.mark.parametrize(
     ("verb", "resource", "fault"),
     [
-        *(("list", one, Fault("GET", rf"/{one}\?")) for one in LISTED),
+        *(("list", resource, Fault("GET", rf"/{resource}\?")) for resource in LISTED),
         *(
             (verb, "horizontalpodautoscalers", Fault(method, "/horizontalpodautoscalers"))
             for verb, method in (("create", "POST"), ("update", "PUT"), ("delete", "DELETE"))
@@ -317,17 +317,17 @@ LEASE = "/leases/gpuscaler-autoscale"
     ],
 )
 async def test_a_missing_right_is_named_and_everything_works_once_it_is_granted(verb: str, resource: str, fault: Fault) -> None:
-    said = f'cannot {verb} resource "{resource}"'
+    message = f'cannot {verb} resource "{resource}"'
     with structlog.testing.capture_logs() as logs:
         async with controlled(
-            workload(annotation="duty_cycle=60,max=8"), fault=replace(fault, refusal=Failure(403, "Forbidden", said))
+            workload(annotation="duty_cycle=60,max=8"), fault=replace(fault, refusal=Failure(403, "Forbidden", message))
         ) as here:
             await here.annotate("duty_cycle=70,max=4")
             if verb == "delete":
                 await here.annotate(None)
             await asyncio.sleep(60)
-            assert any(said in str(log) for log in logs)
+            assert any(message in str(log) for log in logs)
             here.faults.clear()
             await asyncio.sleep(180)
-            found = await here.scaler()
-            assert (found or {"spec": {}})["spec"].get("maxReplicas") == (None if verb == "delete" else 4)
+            scaler = await here.scaler()
+            assert (scaler or {"spec": {}})["spec"].get("maxReplicas") == (None if verb == "delete" else 4)

@@ -31,7 +31,7 @@ def test_without_problems_no_link_is_broken() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "link", "said"),
+    ("changed", "link", "phrase"),
     [
         ({"values": {"p0": "40"}, "exporters": {"n0": WELL.exporters["n0"]}}, "exporter", "no exporter runs on node n1 of pod p1"),
         ({"values": {}, "exporters": {"n0": ExporterState("gpu/e0", False)}}, "exporter", "gpu/e0 on node n0 of pod p0 is not ready"),
@@ -53,11 +53,11 @@ def test_without_problems_no_link_is_broken() -> None:
         ({"condition": FAILED}, "HPA", "FailedGetPodsMetric: the HPA was unable"),
     ],
 )
-def test_the_first_broken_link_is_named(changed: dict[str, Any], link: str, said: str) -> None:
+def test_the_first_broken_link_is_named(changed: dict[str, Any], link: str, phrase: str) -> None:
     worst = first_broken(judge(facts(**changed)))
     assert worst is not None
     assert worst.name == link
-    assert said in worst.text
+    assert phrase in worst.text
 
 
 def test_a_link_that_cannot_be_seen_is_neither_ok_nor_broken() -> None:

@@ -30,7 +30,7 @@ SERVICE = {"spec": {"service": {"namespace": "gpu", "name": "gpuscaler-metrics"}
 PAGE = 'nvidia_gpu_duty_cycle{node_name="n0",uuid="a",pod_name="p0",namespace_name="ml"} 40\n'
 
 
-class Aggregated:
+class AggregatedApi:
     """``here`` with our APIs at the paths of an aggregator; ``available`` is the condition of the APIService."""
 
     def __init__(self, here: Serving) -> None:
@@ -44,8 +44,8 @@ class Aggregated:
     async def exchange(self, request: Request) -> AsyncIterator[Answer]:
         if "apiregistration" in request.path:
             status = {"conditions": [{"type": "Available", "status": str(self.available), "message": "no endpoints"}]}
-            found = {**SERVICE, "status": status} if self.installed else {"kind": "Status", "code": 404, "reason": "NotFound"}
-            yield reply(json.dumps(found).encode(), status=200 if self.installed else 404)
+            body = {**SERVICE, "status": status} if self.installed else {"kind": "Status", "code": 404, "reason": "NotFound"}
+            yield reply(json.dumps(body).encode(), status=200 if self.installed else 404)
         elif ".metrics.k8s.io" in request.path:
             yield await self._metrics(request)
         else:
@@ -60,10 +60,10 @@ class Aggregated:
             return reply(self.unheard.encode(), status=503)
         query = "&".join(f"{name}={value}" for name, value in request.query.items())
         try:
-            said = await Responder(self._here.source).answer(parse_request("GET", f"{request.path}?{query}"), {})  # type: ignore[arg-type]  # no header is asked for
+            served = await Responder(self._here.source).answer(parse_request("GET", f"{request.path}?{query}"), {})  # type: ignore[arg-type]  # no header is asked for
         except Failure as failure:
             return reply(failure.body(), status=failure.code)
-        return reply(said.body, status=said.status)
+        return reply(served.body, status=served.status)
 
 
 def autoscaler(*metrics: dict[str, Any]) -> dict[str, Any]:
@@ -79,18 +79,18 @@ def autoscaler(*metrics: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def of_pods(name: str) -> dict[str, Any]:
+def pods_metric(name: str) -> dict[str, Any]:
     return {"type": "Pods", "pods": {"metric": {"name": name}, "target": {"type": "AverageValue", "averageValue": "60"}}}
 
 
 def running(name: str, node: str, namespace: str = "ml", **labels: str) -> dict[str, Any]:
-    found = pod(name, namespace, **labels)
+    manifest = pod(name, namespace, **labels)
     status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
-    return {**found, "spec": {**found["spec"], "nodeName": node}, "status": status}
+    return {**manifest, "spec": {**manifest["spec"], "nodeName": node}, "status": status}
 
 
 @asynccontextmanager
-async def chained(*metrics: dict[str, Any], measured: bool = True) -> AsyncIterator[tuple[Serving, Client, Aggregated]]:
+async def metric_chain(*metrics: dict[str, Any], measured: bool = True) -> AsyncIterator[tuple[Serving, Client, AggregatedApi]]:
     """One pod with a GPU on n0, its exporter, and an autoscaler."""
     double = PrometheusDouble()
     if measured:
@@ -101,14 +101,14 @@ async def chained(*metrics: dict[str, Any], measured: bool = True) -> AsyncItera
         deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "llm", "namespace": "ml"}}
         spec = {"selector": {"matchLabels": {"app": "llm"}}, "template": template}
         await here.client.create(DEPLOYMENTS, {**deployment, "spec": spec}, namespace="ml")
-        await here.client.create(AUTOSCALERS, autoscaler(*(metrics or (of_pods("duty_cycle_current"),))), namespace="ml")
+        await here.client.create(AUTOSCALERS, autoscaler(*(metrics or (pods_metric("duty_cycle_current"),))), namespace="ml")
 
         await asyncio.sleep(5)
-        aggregated = Aggregated(here)
+        aggregated = AggregatedApi(here)
         yield here, Client(aggregated), aggregated
 
 
-def showing(page: str = PAGE) -> Pages:
+def show_page(page: str = PAGE) -> Pages:
     """The exporter's page."""
 
     async def pages(where: PodPort, path: str) -> tuple[int, bytes]:
@@ -118,44 +118,44 @@ def showing(page: str = PAGE) -> Pages:
     return pages
 
 
-async def worst(client: Client, page: str = PAGE) -> tuple[str, str]:
+async def first_broken_link(client: Client, page: str = PAGE) -> tuple[str, str]:
     """The broken link of the only metric, and its description."""
-    (facts,) = await collect_facts(client, "ml", "llm", pages=showing(page))
+    (facts,) = await collect_facts(client, "ml", "llm", pages=show_page(page))
     link = first_broken(judge(facts))
     return (link.name, link.text) if link else ("", "")
 
 
 async def test_without_problems_every_link_is_ok() -> None:
-    async with chained() as (_, client, _):
-        (facts,) = await collect_facts(client, "ml", "llm", pages=showing())
+    async with metric_chain() as (_, client, _):
+        (facts,) = await collect_facts(client, "ml", "llm", pages=show_page())
         assert dict(facts.values) == {"p0": "40"}
         assert facts.exporters["n0"].shows == frozenset({"ml/p0"})
         assert [link.verdict for link in judge(facts)] == ["ok", "ok", "ok", "ok", "unknown"]
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "phrase"),
     [
         (NotAnsweredError("pod gpu/exporter-x, port 9400: connection refused"), "connection refused"),
         (Forbidden(403, "pods/portforward is forbidden"), "pods/portforward is forbidden"),
         (Unreachable("away"), "away"),
     ],
 )
-async def test_without_the_page_of_an_exporter_its_link_is_unknown(error: Exception, said: str) -> None:
+async def test_without_the_page_of_an_exporter_its_link_is_unknown(error: Exception, phrase: str) -> None:
     async def pages(_where: PodPort, _path: str) -> tuple[int, bytes]:
         raise error
 
-    async with chained(measured=False) as (_, client, _):
+    async with metric_chain(measured=False) as (_, client, _):
         (facts,) = await collect_facts(client, "ml", "llm", pages=pages)
     link = judge(facts)[0]
 
     assert (link.name, link.verdict) == ("exporter", "unknown")
-    assert said in link.text
+    assert phrase in link.text
 
 
 async def test_an_exporter_that_does_not_show_the_pod_is_named() -> None:
-    async with chained(measured=False) as (_, client, _):
-        name, text = await worst(client, page="")
+    async with metric_chain(measured=False) as (_, client, _):
+        name, text = await first_broken_link(client, page="")
         assert (name, text) == (
             "exporter",
             "pod gpu/exporter-x on node n0 shows no GPU of pod p0: the pod has none, or its GPUs are not known",
@@ -163,47 +163,50 @@ async def test_an_exporter_that_does_not_show_the_pod_is_named() -> None:
 
 
 async def test_an_unavailable_prometheus_is_named() -> None:
-    async with chained() as (here, client, _):
+    async with metric_chain() as (here, client, _):
         here.prometheus.error = PrometheusAway("prometheus:9090: cannot connect")
         await asyncio.sleep(60)
-        name, text = await worst(client)
+        name, text = await first_broken_link(client)
         assert name == "scrape"
         assert "prometheus:9090: cannot connect" in text
 
 
 async def test_a_target_that_is_not_scraped_differs_from_a_missing_exporter() -> None:
-    async with chained() as (_, client, _):
+    async with metric_chain() as (_, client, _):
         await asyncio.sleep(200)
-        assert await worst(client) == ("scrape", "exporters show p0 but there is no fresh sample; see the targets of Prometheus")
+        assert await first_broken_link(client) == (
+            "scrape",
+            "exporters show p0 but there is no fresh sample; see the targets of Prometheus",
+        )
 
 
 async def test_a_metric_that_no_rule_makes_is_named() -> None:
-    async with chained(of_pods("nothing")) as (_, client, _):
-        name, text = await worst(client)
+    async with metric_chain(pods_metric("nothing")) as (_, client, _):
+        name, text = await first_broken_link(client)
         assert name == "rule"
         assert text.startswith("no rule makes nothing of pods")
 
 
 async def test_a_missing_or_silent_api_is_named() -> None:
-    async with chained() as (_, client, aggregated):
+    async with metric_chain() as (_, client, aggregated):
         aggregated.available = False
-        assert await worst(client) == ("API", "Service gpu/gpuscaler-metrics does not answer: no endpoints")
+        assert await first_broken_link(client) == ("API", "Service gpu/gpuscaler-metrics does not answer: no endpoints")
         aggregated.installed = False
-        assert (await worst(client))[0] == "API"
+        assert (await first_broken_link(client))[0] == "API"
 
 
 async def test_a_server_that_is_not_trusted_differs_from_an_unavailable_prometheus() -> None:
-    async with chained() as (_, client, aggregated):
+    async with metric_chain() as (_, client, aggregated):
         aggregated.unheard = "error trying to reach service: tls: failed to verify certificate: x509: certificate has expired"
-        assert await worst(client) == ("API", f"Service gpu/gpuscaler-metrics does not answer: {aggregated.unheard}")
+        assert await first_broken_link(client) == ("API", f"Service gpu/gpuscaler-metrics does not answer: {aggregated.unheard}")
 
 
 async def test_the_condition_of_the_autoscaler_is_shown_if_all_other_links_are_ok() -> None:
-    async with chained() as (_, client, _):
+    async with metric_chain() as (_, client, _):
         conditions = [{"type": "ScalingActive", "status": FAILED[0], "reason": FAILED[1], "message": FAILED[2]}]
         status = {"status": {"conditions": conditions, "desiredReplicas": 1, "currentReplicas": 1}}
         await client.merge_patch(AUTOSCALERS, "llm", status, namespace="ml", subresource="status")
-        assert await worst(client) == ("HPA", f"{FAILED[1]}: {FAILED[2]}")
+        assert await first_broken_link(client) == ("HPA", f"{FAILED[1]}: {FAILED[2]}")
 
 
 async def test_objects_and_external_metrics_are_requested_like_the_autoscaler_does() -> None:
@@ -213,17 +216,17 @@ async def test_objects_and_external_metrics_are_requested_like_the_autoscaler_do
     about = {"apiVersion": "v1", "kind": "Namespace", "name": "ml"}
     of_object = {"type": "Object", "object": {"metric": {"name": "duty_cycle_current"}, "describedObject": about, "target": target}}
     cpu = {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}
-    async with chained(external, of_object, cpu) as (here, client, _):
+    async with metric_chain(external, of_object, cpu) as (here, client, _):
         here.prometheus.put("queue_length", 5, queue="a", namespace="ml")
         here.prometheus.put("queue_length", 9, queue="b", namespace="ml")
         await asyncio.sleep(70)
-        queue, space = await collect_facts(client, "ml", "llm", pages=showing())
+        queue, space = await collect_facts(client, "ml", "llm", pages=show_page())
         assert list(queue.values.values()) == ["5"]
         assert queue.listed
         assert dict(space.values) == {"ml": "40"}
 
 
 async def test_a_missing_autoscaler_is_not_found() -> None:
-    async with chained() as (_, client, _):
+    async with metric_chain() as (_, client, _):
         with pytest.raises(NotFound):
-            await collect_facts(client, "ml", "missing", pages=showing())
+            await collect_facts(client, "ml", "missing", pages=show_page())

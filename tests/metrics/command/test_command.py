@@ -61,7 +61,7 @@ stderrthreshold tls-cert-file tls-cipher-suites tls-min-version tls-private-key-
 OF_OLD = ["--logtostderr=true", "--v=10", "--metrics-relist-interval", "1m", "--config", "config.yaml", "--prometheus-url", "http://p:9090"]
 
 
-def ran(*words: str) -> Result:
+def run_command(*words: str) -> Result:
     return CliRunner().invoke(main, ["metrics", *words], env={"HOME": "/nowhere", "KUBECONFIG": None, "KUBERNETES_SERVICE_HOST": None})
 
 
@@ -91,18 +91,21 @@ def test_a_switch_does_not_consume_the_next_word() -> None:
 
 
 def test_switches_with_an_effect_accept_the_syntax_of_go() -> None:
-    known = frozenset({"prometheus-auth-incluster"})
-    assert without_ignored(["--prometheus-auth-incluster=true"], known)[0] == ["--prometheus-auth-incluster"]
-    assert without_ignored(["--prometheus-auth-incluster=false"], known)[0] == []
+    switches = frozenset({"prometheus-auth-incluster"})
+    assert without_ignored(["--prometheus-auth-incluster=true"], switches)[0] == ["--prometheus-auth-incluster"]
+    assert without_ignored(["--prometheus-auth-incluster=false"], switches)[0] == []
     with pytest.raises(FlagError, match="expected true or false"):
-        without_ignored(["--prometheus-auth-incluster=maybe"], known)
+        without_ignored(["--prometheus-auth-incluster=maybe"], switches)
 
 
 def test_the_cache_time_of_reviews_may_be_zero() -> None:
     assert parse_seconds("--authentication-token-webhook-cache-ttl", "0s", zero=True) == 0
     flags = ("authentication-token", "authorization")
-    words = [f"--{flags[0]}-webhook-cache-ttl=0s", *(f"--{flags[1]}-webhook-cache-{one}-ttl=0" for one in ("authorized", "unauthorized"))]
-    assert "--prometheus-url: saw no URL" in ran(*words).output
+    words = [
+        f"--{flags[0]}-webhook-cache-ttl=0s",
+        *(f"--{flags[1]}-webhook-cache-{verdict}-ttl=0" for verdict in ("authorized", "unauthorized")),
+    ]
+    assert "--prometheus-url: saw no URL" in run_command(*words).output
 
 
 def test_values_of_flags_are_parsed_as_in_go() -> None:
@@ -130,7 +133,7 @@ def test_a_header_file_needs_name_and_path(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "said"),
+    ("options", "fragments"),
     [
         ({"prometheus_urls": ("https://me:s3cret@p",)}, ["saw a password in the URL"]),
         (
@@ -144,10 +147,10 @@ def test_a_header_file_needs_name_and_path(text: str) -> None:
         ({"prometheus_urls": ("http://p",), "prometheus_headers": (("X-Scope-OrgID", "ml"),)}, []),
     ],
 )
-def test_secrets_that_others_can_read_cause_warnings_that_do_not_contain_them(told: dict[str, Any], said: list[str]) -> None:
-    warnings = Options(trust=TrustFlags(), **told).warnings()
-    assert len(warnings) == len(said)
-    assert all(part in text for part, text in zip(said, warnings, strict=True))
+def test_secrets_that_others_can_read_cause_warnings_that_do_not_contain_them(options: dict[str, Any], fragments: list[str]) -> None:
+    warnings = Options(trust=TrustFlags(), **options).warnings()
+    assert len(warnings) == len(fragments)
+    assert all(part in text for part, text in zip(fragments, warnings, strict=True))
     assert "s3cret" not in "".join(warnings)
 
 
@@ -169,7 +172,7 @@ def test_authorities_from_flags_replace_those_of_the_config_map(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--source=exporters", "--prometheus-url=http://p"], "--prometheus-url: saw it with --source exporters"),
         (["--source=exporters"], "--source exporters: saw no namespace of the exporters"),
@@ -190,11 +193,11 @@ def test_authorities_from_flags_replace_those_of_the_config_map(tmp_path: Path) 
         (["now"], "unexpected extra argument"),
     ],
 )
-def test_invalid_options_end_with_status_2_and_a_reason(words: list[str], said: str) -> None:
-    done = ran(*words)
+def test_invalid_options_end_with_status_2_and_a_reason(words: list[str], message: str) -> None:
+    done = run_command(*words)
 
     assert done.exit_code == 2
-    assert said in done.output
+    assert message in done.output
 
 
 def test_settings_have_defaults_and_every_key_is_read() -> None:
@@ -236,7 +239,7 @@ def test_settings_have_defaults_and_every_key_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("stales: 1m", "stales"),
         ("stale: 60", "expected a duration with its unit"),
@@ -252,10 +255,10 @@ def test_settings_have_defaults_and_every_key_is_read() -> None:
         ("a: [", "settings:"),
     ],
 )
-def test_invalid_settings_are_named(text: str, said: str) -> None:
+def test_invalid_settings_are_named(text: str, message: str) -> None:
     with pytest.raises(SettingsError) as caught:
         parse(text)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 RULE = "rules: [{seriesQuery: '%s', resources: {template: <<.Resource>>}, metricsQuery: 'sum(<<.Series>>{<<.LabelMatchers>>})'}]\n"

@@ -15,7 +15,7 @@ ACCOUNT = "system:serviceaccount:monitoring:adapter"
 HPA = "system:serviceaccount:kube-system:horizontal-pod-autoscaler"
 
 
-class Plane:
+class ApiServerDouble:
     """An API server with APIServices by name; ``wide`` has the accounts that may do everything."""
 
     def __init__(self, *wide: str, forbidden: bool = False) -> None:
@@ -56,62 +56,64 @@ class Plane:
         return refusal(404, "not found", reason="NotFound", content_type=json)
 
 
-async def told(plane: Plane) -> list[str]:
+async def describe(plane: ApiServerDouble) -> list[str]:
     return [registration.text for registration in await find_registrations(plane.client)]
 
 
 async def test_a_server_that_answers_is_shown_with_its_apis() -> None:
-    plane = Plane()
+    plane = ApiServerDouble()
     plane.add("custom.metrics.k8s.io", "v1beta2")
     plane.add("custom.metrics.k8s.io", "v1beta1")
     plane.add("external.metrics.k8s.io", "v1beta1", namespace="keda")
-    assert await told(plane) == [
+    assert await describe(plane) == [
         "custom.metrics.k8s.io/v1beta2, custom.metrics.k8s.io/v1beta1 by Service monitoring/adapter: no problems",
         "external.metrics.k8s.io/v1beta1 by Service keda/adapter: no problems",
     ]
 
 
 async def test_a_certificate_that_is_not_trusted_is_shown_with_the_api_servers_error() -> None:
-    for said in (EXPIRED, OTHER):
-        plane = Plane()
-        plane.unheard = f"error trying to reach service: {said}"
+    for message in (EXPIRED, OTHER):
+        plane = ApiServerDouble()
+        plane.unheard = f"error trying to reach service: {message}"
         plane.add("custom.metrics.k8s.io", "v1beta2")
         plane.add("custom.metrics.k8s.io", "v1beta1")
-        (found,) = await told(plane)
-        expected = f"by Service monitoring/adapter: the API server gets no answer from it: error trying to reach service: {said} (503)"
-        assert found.endswith(expected), found
+        (registration,) = await describe(plane)
+        expected = f"by Service monitoring/adapter: the API server gets no answer from it: error trying to reach service: {message} (503)"
+        assert registration.endswith(expected), registration
 
 
 async def test_a_missing_server_is_shown_once() -> None:
-    plane = Plane()
+    plane = ApiServerDouble()
     plane.unheard = "error trying to reach service: no endpoints"
     plane.add("custom.metrics.k8s.io", "v1beta2", message="endpoints for service/adapter have no addresses with port name https")
-    (found,) = await told(plane)
-    assert found.endswith(": it does not answer the API server: endpoints for service/adapter have no addresses with port name https")
+    (registration,) = await describe(plane)
+    assert registration.endswith(
+        ": it does not answer the API server: endpoints for service/adapter have no addresses with port name https"
+    )
 
 
 async def test_an_unchecked_certificate_and_roles_that_are_too_wide_are_shown() -> None:
-    plane = Plane(ACCOUNT, HPA)
+    plane = ApiServerDouble(ACCOUNT, HPA)
     plane.add("custom.metrics.k8s.io", "v1beta2", insecureSkipTLSVerify=True)
-    (found,) = await told(plane)
-    assert "insecureSkipTLSVerify: the server is not authenticated" in found
-    assert f"saw every verb on every resource of custom.metrics.k8s.io for {HPA}, expected get and list; narrow its role" in found
-    assert f"saw that {ACCOUNT} may do everything in the cluster" in found
-    assert f"saw that {ACCOUNT} may read all Secrets" in found
+    (registration,) = await describe(plane)
+    assert "insecureSkipTLSVerify: the server is not authenticated" in registration
+    assert f"saw every verb on every resource of custom.metrics.k8s.io for {HPA}, expected get and list; narrow its role" in registration
+    assert f"saw that {ACCOUNT} may do everything in the cluster" in registration
+    assert f"saw that {ACCOUNT} may read all Secrets" in registration
 
 
 async def test_the_rights_of_other_programs_are_not_checked() -> None:
-    plane = Plane(ACCOUNT)
+    plane = ApiServerDouble(ACCOUNT)
     plane.args = ["operator"]
     plane.add("external.metrics.k8s.io", "v1beta1")
-    assert await told(plane) == ["external.metrics.k8s.io/v1beta1 by Service monitoring/adapter: no problems"]
+    assert await describe(plane) == ["external.metrics.k8s.io/v1beta1 by Service monitoring/adapter: no problems"]
 
 
 async def test_a_user_who_may_not_check_rights_sees_the_rest() -> None:
-    plane = Plane(ACCOUNT, HPA, forbidden=True)
+    plane = ApiServerDouble(ACCOUNT, HPA, forbidden=True)
     plane.add("custom.metrics.k8s.io", "v1beta2")
-    assert await told(plane) == ["custom.metrics.k8s.io/v1beta2 by Service monitoring/adapter: no problems"]
+    assert await describe(plane) == ["custom.metrics.k8s.io/v1beta2 by Service monitoring/adapter: no problems"]
 
 
 async def test_a_cluster_without_a_metrics_api_shows_none() -> None:
-    assert await told(Plane()) == []
+    assert await describe(ApiServerDouble()) == []

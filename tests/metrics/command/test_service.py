@@ -274,7 +274,9 @@ async def test_an_expired_certificate_for_another_service_is_logged_at_start(tmp
     certificate, key = pair.write(tmp_path, "theirs")
     with structlog.testing.capture_logs() as logs:
         async with running(tmp_path, certificate=certificate, key=key), asyncio.timeout(60):
-            while not (problems := [log["problem"] for log in logs if log["event"] == "needs to be fixed" and log["about"] == "certificate"]):  # noqa: ASYNC110
+            while not (  # noqa: ASYNC110
+                problems := [log["problem"] for log in logs if log["event"] == "needs to be fixed" and log["about"] == "certificate"]
+            ):
                 await asyncio.sleep(0.05)
     assert f"{certificate}: it expired on " in problems[0]
     assert "saw a certificate for gpuscaler-metrics.monitoring.svc, expected gpuscaler-metrics.default.svc" in problems[0]

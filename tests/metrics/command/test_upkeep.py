@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import structlog
-from tests.metrics.api.scene import HPA, Reviewing
+from tests.metrics.api.scene import HPA, ReviewServer
 
 from gpuscaler.kube.client import Client
 from gpuscaler.metrics.api.paths import VERSIONS
@@ -30,7 +30,7 @@ def nameless() -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("pem", "now", "said"),
+    ("pem", "now", "problems"),
     [
         (issued(HOST), NOW, ()),
         (issued("other", "*.gpu.svc"), NOW, ()),
@@ -51,8 +51,8 @@ def nameless() -> bytes:
         (b"nothing", NOW, ("saw no certificate, expected one in PEM",)),
     ],
 )
-def test_a_certificate_that_the_api_server_will_not_trust_is_reported(pem: bytes, now: float | None, said: tuple[str, ...]) -> None:
-    assert certificate_problems(pem, host=HOST, now=now) == said
+def test_a_certificate_that_the_api_server_will_not_trust_is_reported(pem: bytes, now: float | None, problems: tuple[str, ...]) -> None:
+    assert certificate_problems(pem, host=HOST, now=now) == problems
 
 
 def served(folder: Path, *hosts: str) -> LiveTls:
@@ -60,14 +60,14 @@ def served(folder: Path, *hosts: str) -> LiveTls:
     return LiveTls(folder / "server.crt", folder / "server.key")
 
 
-def looking(tls: LiveTls, reviewing: Reviewing, clock: list[float], *, own: bool = True) -> SelfCheck:
+def looking(tls: LiveTls, reviewing: ReviewServer, clock: list[float], *, own: bool = True) -> SelfCheck:
     client = Client(reviewing)
     return SelfCheck(tls, HOST, client if own else None, client, tuple(VERSIONS), lambda: clock[0])
 
 
 async def test_a_certificate_that_expires_is_logged_once_and_again_once_renewed(tmp_path: Path) -> None:
     tls, clock = served(tmp_path, HOST), [NOW]
-    upkeep = looking(tls, Reviewing(allows=lambda _: False), clock)
+    upkeep = looking(tls, ReviewServer(allows=lambda _: False), clock)
     with structlog.testing.capture_logs() as logs:
         for days in (0, 366, 366, 366):
             clock[0] = NOW + days * DAY
@@ -84,7 +84,7 @@ async def test_unneeded_rights_are_named_and_unchecked_ones_keep_their_finding(t
         asked = spec["resourceAttributes"]
         return bool(asked["verb"] == "*" and (spec.get("user") == HPA) == (asked["group"] == "custom.metrics.k8s.io"))
 
-    reviewing = Reviewing(allows=wide)
+    reviewing = ReviewServer(allows=wide)
     upkeep = looking(served(tmp_path, HOST), reviewing, [NOW])
     await upkeep.check()
     expected = {"own rights", "rights of autoscalers to custom.metrics.k8s.io"}
@@ -99,7 +99,7 @@ async def test_unneeded_rights_are_named_and_unchecked_ones_keep_their_finding(t
 
 
 async def test_the_rights_of_a_person_are_not_checked(tmp_path: Path) -> None:
-    reviewing = Reviewing(allows=lambda spec: "user" not in spec)
+    reviewing = ReviewServer(allows=lambda spec: "user" not in spec)
     upkeep = looking(served(tmp_path, HOST), reviewing, [NOW], own=False)
     await upkeep.check()
     assert upkeep.findings == {}

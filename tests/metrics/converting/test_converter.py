@@ -21,7 +21,7 @@ def converted(text: str) -> tuple[list[Json], list[str]]:
     return objects, [f"{note.where}: {note.text}" for note in notes]
 
 
-def one(text: str) -> Json:
+def convert_one(text: str) -> Json:
     objects, _ = converted(text)
     (only,) = objects
     return only
@@ -103,10 +103,10 @@ status: {{currentReplicas: 1}}
     ],
 )
 def test_metrics_of_v2beta1_become_those_of_v2(metric: str, becomes: Json) -> None:
-    found = one(autoscaler("v2beta1", f"metrics: [{metric}]"))
-    assert found["apiVersion"] == "autoscaling/v2"
-    assert found["spec"]["metrics"] == [becomes]
-    assert "status" not in found
+    manifest = convert_one(autoscaler("v2beta1", f"metrics: [{metric}]"))
+    assert manifest["apiVersion"] == "autoscaling/v2"
+    assert manifest["spec"]["metrics"] == [becomes]
+    assert "status" not in manifest
 
 
 def test_the_annotations_of_a_v1_autoscaler_are_converted() -> None:
@@ -114,19 +114,19 @@ def test_the_annotations_of_a_v1_autoscaler_are_converted() -> None:
       autoscaling.alpha.kubernetes.io/metrics: '[{"type":"Pods","pods":{"metricName":"duty","targetAverageValue":"40"}}]',
       autoscaling.alpha.kubernetes.io/behavior: '{"ScaleDown":{"stabilizationWindowSeconds":60}}',
       autoscaling.alpha.kubernetes.io/conditions: '[]', team: ml}"""
-    found = one(autoscaler("v1", "targetCPUUtilizationPercentage: 70", annotations))
-    assert found["metadata"]["annotations"] == {"team": "ml"}
-    assert found["spec"]["metrics"] == [
+    manifest = convert_one(autoscaler("v1", "targetCPUUtilizationPercentage: 70", annotations))
+    assert manifest["metadata"]["annotations"] == {"team": "ml"}
+    assert manifest["spec"]["metrics"] == [
         {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 70}}},
         {"type": "Pods", "pods": {"metric": {"name": "duty"}, "target": {"type": "AverageValue", "averageValue": "40"}}},
     ]
-    assert found["spec"]["behavior"] == {"scaleDown": {"stabilizationWindowSeconds": 60}}
-    assert "targetCPUUtilizationPercentage" not in found["spec"]
+    assert manifest["spec"]["behavior"] == {"scaleDown": {"stabilizationWindowSeconds": 60}}
+    assert "targetCPUUtilizationPercentage" not in manifest["spec"]
 
 
 def test_a_v2beta2_autoscaler_already_has_the_fields() -> None:
     spec = "metrics: [{type: Pods, pods: {metric: {name: duty}, target: {type: AverageValue, averageValue: 40}}}]"
-    assert one(autoscaler("v2beta2", spec))["spec"] == one(autoscaler("v2", spec))["spec"]
+    assert convert_one(autoscaler("v2beta2", spec))["spec"] == convert_one(autoscaler("v2", spec))["spec"]
 
 
 @pytest.mark.parametrize(
@@ -146,15 +146,15 @@ def test_an_object_that_cannot_be_converted_stays_unchanged_with_the_reason(vers
 
 
 def test_a_deployment_gets_the_selector_that_it_needs() -> None:
-    found = one("""
+    manifest = convert_one("""
 apiVersion: extensions/v1beta1
 kind: Deployment
 metadata: {name: web}
 spec: {rollbackTo: {revision: 1}, template: {metadata: {labels: {app: web}}, spec: {containers: []}}}
 """)
-    assert found["apiVersion"] == "apps/v1"
-    assert found["spec"]["selector"] == {"matchLabels": {"app": "web"}}
-    assert "rollbackTo" not in found["spec"]
+    assert manifest["apiVersion"] == "apps/v1"
+    assert manifest["spec"]["selector"] == {"matchLabels": {"app": "web"}}
+    assert "rollbackTo" not in manifest["spec"]
 
 
 def test_a_workload_without_labels_cannot_be_converted() -> None:
@@ -165,19 +165,19 @@ def test_a_workload_without_labels_cannot_be_converted() -> None:
 
 def test_pods_that_were_replaced_manually_still_are() -> None:
     template = "template: {metadata: {labels: {a: b}}}"
-    daemons = one(
+    daemons = convert_one(
         f"{{apiVersion: extensions/v1beta1, kind: DaemonSet, metadata: {{name: x}}, spec: {{templateGeneration: 2, {template}}}}}"
     )
     assert daemons["spec"]["updateStrategy"] == {"type": "OnDelete"}
     assert "templateGeneration" not in daemons["spec"]
-    sets = one(f"{{apiVersion: apps/v1beta1, kind: StatefulSet, metadata: {{name: x}}, spec: {{{template}}}}}")
+    sets = convert_one(f"{{apiVersion: apps/v1beta1, kind: StatefulSet, metadata: {{name: x}}, spec: {{{template}}}}}")
     assert (sets["spec"]["updateStrategy"], sets["spec"]["serviceName"]) == ({"type": "OnDelete"}, "x")
-    later = one(f"{{apiVersion: apps/v1beta2, kind: DaemonSet, metadata: {{name: x}}, spec: {{{template}}}}}")
+    later = convert_one(f"{{apiVersion: apps/v1beta2, kind: DaemonSet, metadata: {{name: x}}, spec: {{{template}}}}}")
     assert "updateStrategy" not in later["spec"]
 
 
 def test_the_backends_of_an_ingress_are_converted() -> None:
-    found = one("""
+    manifest = convert_one("""
 apiVersion: extensions/v1beta1
 kind: Ingress
 metadata: {name: web, annotations: {kubernetes.io/ingress.class: nginx}}
@@ -187,9 +187,9 @@ spec:
   - http: {paths: [{path: /x, backend: {serviceName: web, servicePort: 80}}, {backend: {serviceName: y, servicePort: 1}}]}
   - host: b.example
 """)
-    assert found["apiVersion"] == "networking.k8s.io/v1"
-    assert found["spec"]["defaultBackend"] == {"service": {"name": "rest", "port": {"name": "http"}}}
-    assert found["spec"]["rules"][0]["http"]["paths"] == [
+    assert manifest["apiVersion"] == "networking.k8s.io/v1"
+    assert manifest["spec"]["defaultBackend"] == {"service": {"name": "rest", "port": {"name": "http"}}}
+    assert manifest["spec"]["rules"][0]["http"]["paths"] == [
         {"path": "/x", "backend": {"service": {"name": "web", "port": {"number": 80}}}, "pathType": "ImplementationSpecific"},
         {"path": "/", "backend": {"service": {"name": "y", "port": {"number": 1}}}, "pathType": "ImplementationSpecific"},
     ]
@@ -235,7 +235,7 @@ items:
 
 
 def test_booleans_and_numbers_are_quoted_where_text_is_required() -> None:
-    found = one("""
+    manifest = convert_one("""
 apiVersion: batch/v1
 kind: CronJob
 metadata: {name: x, labels: {release: 1.5}, annotations: {since: 7, until: 2020-01-02}}
@@ -246,22 +246,22 @@ spec:
         metadata: {labels: {gpu: yes}}
         spec: {nodeSelector: {gpu: true}, containers: [{name: c, env: [{name: N, value: 3}]}]}
 """)
-    assert found["metadata"]["labels"] == {"release": "1.5"}
-    assert found["metadata"]["annotations"] == {"since": "7", "until": "2020-01-02"}
-    template = found["spec"]["jobTemplate"]["spec"]["template"]
+    assert manifest["metadata"]["labels"] == {"release": "1.5"}
+    assert manifest["metadata"]["annotations"] == {"since": "7", "until": "2020-01-02"}
+    template = manifest["spec"]["jobTemplate"]["spec"]["template"]
     assert template["metadata"]["labels"] == {"gpu": "true"}
     assert template["spec"]["nodeSelector"] == {"gpu": "true"}
     assert template["spec"]["containers"][0]["env"] == [{"name": "N", "value": "3"}]
 
 
 def test_the_removed_flag_of_kube_controller_manager_is_left_out() -> None:
-    found = one("""
+    manifest = convert_one("""
 apiVersion: v1
 kind: Pod
 metadata: {name: kube-controller-manager, namespace: kube-system}
 spec: {containers: [{name: c, command: [kube-controller-manager, --horizontal-pod-autoscaler-use-rest-clients=true, --v=2]}]}
 """)
-    assert found["spec"]["containers"][0]["command"] == ["kube-controller-manager", "--v=2"]
+    assert manifest["spec"]["containers"][0]["command"] == ["kube-controller-manager", "--v=2"]
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ spec: {containers: [{name: c, command: [kube-controller-manager, --horizontal-po
     ],
 )
 def test_prometheus_adapter_is_replaced_by_ours_with_its_flags(image: str) -> None:
-    found = one(f"""
+    manifest = convert_one(f"""
 apiVersion: apps/v1
 kind: Deployment
 metadata: {{name: adapter}}
@@ -283,14 +283,14 @@ spec:
     spec:
       containers: [{{name: a, image: "{image}", command: [/adapter, --secure-port=6443], args: [--v=6, --config=/c.yaml, -v=1]}}]
 """)
-    (container,) = found["spec"]["template"]["spec"]["containers"]
+    (container,) = manifest["spec"]["template"]["spec"]["containers"]
     assert container == {"name": "a", "image": "ours:1", "args": ["metrics", "--secure-port=6443", "--config=/c.yaml"]}
 
 
 def test_the_manifests_of_the_write_up_are_served_now() -> None:
     objects, notes = converted((ROOT / "docs" / "examples" / "hpa-of-2018.yaml").read_text(encoding="utf-8"))
-    by_kind = {f"{found['kind']}/{found['metadata']['name']}": found for found in objects}
-    assert not [found for found in objects if "beta" in found["apiVersion"]]
+    by_kind = {f"{manifest['kind']}/{manifest['metadata']['name']}": manifest for manifest in objects}
+    assert not [manifest for manifest in objects if "beta" in manifest["apiVersion"]]
     adapter = by_kind["Deployment/custom-metrics-apiserver"]
     assert adapter["metadata"]["namespace"] == by_kind["Service/custom-metrics-apiserver"]["metadata"]["namespace"] == "kube-system"
     assert by_kind["ConfigMap/adapter-config"]["metadata"]["namespace"] == "kube-system"
@@ -304,7 +304,7 @@ def test_the_manifests_of_the_write_up_are_served_now() -> None:
 
 def test_the_command_line_of_the_write_up_is_accepted() -> None:
     objects, _ = converted((ROOT / "docs" / "examples" / "hpa-of-2018.yaml").read_text(encoding="utf-8"))
-    (container,) = next(found for found in objects if found["kind"] == "Deployment")["spec"]["template"]["spec"]["containers"]
+    (container,) = next(manifest for manifest in objects if manifest["kind"] == "Deployment")["spec"]["template"]["spec"]["containers"]
     command, *words = container["args"]
     parsed = metrics.make_context(command, words).params
     assert parsed["prometheus_url"] == ("http://prometheus-svc.kube-system.svc.cluster.local:9090/",)
@@ -312,13 +312,13 @@ def test_the_command_line_of_the_write_up_is_accepted() -> None:
 
 
 def test_a_flag_with_its_value_in_the_next_word_keeps_it() -> None:
-    found = one("""
+    manifest = convert_one("""
 apiVersion: v1
 kind: Pod
 metadata: {name: adapter}
 spec: {containers: [{name: a, image: prometheus-adapter, args: [--v, 10, --logtostderr, --config, /c.yaml]}]}
 """)
-    (container,) = found["spec"]["containers"]
+    (container,) = manifest["spec"]["containers"]
     assert container["args"] == ["metrics", "--v", "10", "--config", "/c.yaml"]
 
 
@@ -336,13 +336,13 @@ def test_a_field_of_a_wrong_type_does_not_affect_other_objects(odd: Any) -> None
     for number, described in enumerate(whole):
         for path in places(described):
             if path not in (("kind",), ("apiVersion",)):
-                objects = [copy.deepcopy(one) if one is described else one for one in whole]
+                objects = [copy.deepcopy(item) if item is described else item for item in whole]
                 parent: Any = objects[number]
                 for key in path[:-1]:
                     parent = parent[key]
                 parent[path[-1]] = odd
                 done, _ = convert(objects, image="ours:1")
-                assert [found["apiVersion"] for found in done].count("autoscaling/v2") >= 1
+                assert [manifest["apiVersion"] for manifest in done].count("autoscaling/v2") >= 1
 
 
 def test_a_service_with_a_namespace_is_not_moved() -> None:
@@ -374,7 +374,7 @@ def test_text_stays_text_for_other_yaml_parsers(value: str) -> None:
 def test_an_anchor_is_converted_separately_in_each_place() -> None:
     text = "{apiVersion: v1, kind: List, items: [&x {apiVersion: batch/v1beta1, kind: CronJob, metadata: {name: a}}, *x]}"
     objects, _ = converted(text)
-    assert [found["apiVersion"] for found in objects] == ["batch/v1", "batch/v1"]
+    assert [manifest["apiVersion"] for manifest in objects] == ["batch/v1", "batch/v1"]
     assert "*" not in write(objects)
 
 

@@ -35,24 +35,24 @@ def volume(secret: str, **more: Any) -> Json:
     return {"name": secret, "secret": {"secretName": secret, **more}}
 
 
-def made(kind: str, name: str, namespace: str = "", version: str = "v1", **fields: Any) -> Json:
+def manifest_of(kind: str, name: str, namespace: str = "", version: str = "v1", **fields: Any) -> Json:
     return {"apiVersion": version, "kind": kind, "metadata": {"name": name} | ({"namespace": namespace} if namespace else {}), **fields}
 
 
 def secret(*hosts: str, namespace: str = "") -> Json:
     pem = CertificateAuthority("test", now=NOW).issue("server", hosts=hosts).certificate
-    return made("Secret", "certs", namespace, data={"serving.crt": b64encode(pem).decode(), "serving.key": ""})
+    return manifest_of("Secret", "certs", namespace, data={"serving.crt": b64encode(pem).decode(), "serving.key": ""})
 
 
 def binding(kind: str, role: str, *, namespace: str = "", subject: str = "kube-system", account: str = "adapter") -> Json:
-    found = made(kind, f"b-{role}", namespace, "rbac.authorization.k8s.io/v1")
-    found["roleRef"] = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind.removesuffix("Binding"), "name": role}
-    found["subjects"] = [{"kind": "ServiceAccount", "name": account, "namespace": subject}]
-    return found
+    manifest = manifest_of(kind, f"b-{role}", namespace, "rbac.authorization.k8s.io/v1")
+    manifest["roleRef"] = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind.removesuffix("Binding"), "name": role}
+    manifest["subjects"] = [{"kind": "ServiceAccount", "name": account, "namespace": subject}]
+    return manifest
 
 
-SERVICE = made("Service", "adapter", spec={"selector": {"app": "adapter"}, "ports": [{"port": 443}]})
-ACCOUNT = made("ServiceAccount", "adapter")
+SERVICE = manifest_of("Service", "adapter", spec={"selector": {"app": "adapter"}, "ports": [{"port": 443}]})
+ACCOUNT = manifest_of("ServiceAccount", "adapter")
 API = {
     "apiVersion": "apiregistration.k8s.io/v1",
     "kind": "APIService",
@@ -67,50 +67,52 @@ API = {
 }
 
 
-def moved(*objects: Json) -> tuple[dict[str, Json], list[str]]:
+def move(*objects: Json) -> tuple[dict[str, Json], list[str]]:
     """The objects by kind and name, and the notes, after prometheus-adapter moved to the namespace of its APIService."""
     source = yaml.safe_dump_all([*objects, SERVICE, ACCOUNT, API])
-    found, notes = convert(read(source), image="ours:1")
-    return {f"{one['kind']}/{one['metadata']['name']}": one for one in found}, [f"{note.where}: {note.text}" for note in notes]
+    manifests, notes = convert(read(source), image="ours:1")
+    return {f"{manifest['kind']}/{manifest['metadata']['name']}": manifest for manifest in manifests}, [
+        f"{note.where}: {note.text}" for note in notes
+    ]
 
 
-def place(found: Json) -> str | None:
-    return found["metadata"].get("namespace")  # type: ignore[no-any-return]
+def namespace_of(manifest: Json) -> str | None:
+    return manifest["metadata"].get("namespace")  # type: ignore[no-any-return]
 
 
 def test_bindings_name_the_moved_account_and_stay_with_their_roles() -> None:
-    found, notes = moved(
+    manifests, notes = move(
         deployment(),
         secret("adapter.monitoring.svc"),
         binding("ClusterRoleBinding", "reader"),
         binding("RoleBinding", "extension-apiserver-authentication-reader", namespace="kube-system"),
         binding("RoleBinding", "own"),
-        made("Role", "own", version="rbac.authorization.k8s.io/v1", rules=[]),
+        manifest_of("Role", "own", version="rbac.authorization.k8s.io/v1", rules=[]),
         binding("ClusterRoleBinding", "autoscaler", account="horizontal-pod-autoscaler"),
     )
-    subjects = {name: one["subjects"][0]["namespace"] for name, one in found.items() if "subjects" in one}
+    subjects = {name: manifest["subjects"][0]["namespace"] for name, manifest in manifests.items() if "subjects" in manifest}
     assert subjects == {
         "ClusterRoleBinding/b-reader": "monitoring",
         "RoleBinding/b-extension-apiserver-authentication-reader": "monitoring",
         "RoleBinding/b-own": "monitoring",
         "ClusterRoleBinding/b-autoscaler": "kube-system",
     }
-    assert place(found["RoleBinding/b-extension-apiserver-authentication-reader"]) == "kube-system"
-    assert place(found["RoleBinding/b-own"]) == place(found["Role/own"]) == "monitoring"
+    assert namespace_of(manifests["RoleBinding/b-extension-apiserver-authentication-reader"]) == "kube-system"
+    assert namespace_of(manifests["RoleBinding/b-own"]) == namespace_of(manifests["Role/own"]) == "monitoring"
     assert "ClusterRoleBinding b-reader: its subject ServiceAccount adapter is in monitoring now, not in kube-system" in notes
 
 
 def test_a_binding_of_another_account_with_that_name_is_not_changed() -> None:
-    found, _ = moved(deployment(), made("ServiceAccount", "adapter", "kube-system"), binding("ClusterRoleBinding", "reader"))
-    assert found["ClusterRoleBinding/b-reader"]["subjects"][0]["namespace"] == "kube-system"
+    manifests, _ = move(deployment(), manifest_of("ServiceAccount", "adapter", "kube-system"), binding("ClusterRoleBinding", "reader"))
+    assert manifests["ClusterRoleBinding/b-reader"]["subjects"][0]["namespace"] == "kube-system"
 
 
 def test_a_needed_secret_is_moved_and_a_missing_one_is_reported() -> None:
     container = {"envFrom": [{"secretRef": {"name": "tokens"}}, {"configMapRef": {"name": "maybe", "optional": True}}]}
-    found, notes = moved(
+    manifests, notes = move(
         deployment(container=container, imagePullSecrets=[{"name": "pull"}]), secret("adapter.monitoring.svc", namespace="old")
     )
-    assert place(found["Secret/certs"]) == "monitoring"
+    assert namespace_of(manifests["Secret/certs"]) == "monitoring"
     assert "Secret old/certs: moved from old to monitoring, where the pods that need it run" not in notes
     assert "Secret monitoring/certs: moved from old to monitoring, where the pods that need it run" in notes
     lacking = [note for note in notes if "not among these objects" in note]
@@ -124,8 +126,8 @@ def test_a_needed_secret_is_moved_and_a_missing_one_is_reported() -> None:
 def test_a_secret_that_other_pods_need_stays_and_must_be_copied() -> None:
     other = deployment(container={"image": "other"})
     other["metadata"] = {"name": "other", "namespace": "old"}
-    found, notes = moved(deployment(), other, secret("adapter.monitoring.svc", namespace="old"))
-    assert place(found["Secret/certs"]) == "old"
+    manifests, notes = move(deployment(), other, secret("adapter.monitoring.svc", namespace="old"))
+    assert namespace_of(manifests["Secret/certs"]) == "old"
     assert (
         "Deployment monitoring/adapter: its pods need the Secret certs in monitoring; "
         "here it is in old, where other pods need it too: copy it" in notes
@@ -134,7 +136,7 @@ def test_a_secret_that_other_pods_need_stays_and_must_be_copied() -> None:
 
 @pytest.mark.parametrize("hosts", [("adapter.monitoring.svc",), ("*.monitoring.svc",), ("adapter.kube-system.svc",)])
 def test_a_certificate_for_another_name_is_reported(hosts: tuple[str, ...]) -> None:
-    _, notes = moved(deployment(), secret(*hosts))
+    _, notes = move(deployment(), secret(*hosts))
     wrong = (
         "Secret monitoring/certs: serving.crt: saw a certificate for adapter.kube-system.svc, expected adapter.monitoring.svc, "
         f"the name that the API server uses; reissue it for that name, {INSTEAD}"
@@ -143,24 +145,24 @@ def test_a_certificate_for_another_name_is_reported(hosts: tuple[str, ...]) -> N
 
 
 def test_a_missing_certificate_must_be_checked_by_a_person() -> None:
-    _, notes = moved(deployment())
+    _, notes = move(deployment())
     expected = "make sure that the certificate serving.crt is for adapter.monitoring.svc, the name that the API server uses"
     assert f"Deployment monitoring/adapter: {expected}, {INSTEAD}" in notes
 
 
 def test_a_certificate_of_cert_manager_gets_the_right_namespace_and_name() -> None:
-    certificate = made(
+    certificate = manifest_of(
         "Certificate", "serving", "kube-system", "cert-manager.io/v1", spec={"secretName": "certs", "dnsNames": ["adapter.kube-system.svc"]}
     )
-    found, notes = moved(deployment(), certificate)
-    assert place(found["Certificate/serving"]) == "monitoring"
-    assert found["Certificate/serving"]["spec"]["dnsNames"] == ["adapter.kube-system.svc", "adapter.monitoring.svc"]
+    manifests, notes = move(deployment(), certificate)
+    assert namespace_of(manifests["Certificate/serving"]) == "monitoring"
+    assert manifests["Certificate/serving"]["spec"]["dnsNames"] == ["adapter.kube-system.svc", "adapter.monitoring.svc"]
     assert not [note for note in notes if "not among these objects" in note or "make sure that the certificate" in note]
 
 
 def test_a_role_that_allows_everything_with_metrics_is_reported_but_not_changed() -> None:
-    role = made("ClusterRole", "wide", version="rbac.authorization.k8s.io/v1")
+    role = manifest_of("ClusterRole", "wide", version="rbac.authorization.k8s.io/v1")
     role["rules"] = [{"apiGroups": ["custom.metrics.k8s.io"], "resources": ["*"], "verbs": ["*"]}]
-    found, notes = moved(deployment(), role)
-    assert found["ClusterRole/wide"]["rules"] == role["rules"]
+    manifests, notes = move(deployment(), role)
+    assert manifests["ClusterRole/wide"]["rules"] == role["rules"]
     assert "ClusterRole wide: rules[0] allows every verb on custom.metrics.k8s.io; get and list are enough to read metrics" in notes

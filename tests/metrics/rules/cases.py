@@ -38,7 +38,10 @@ pod namespace node instance exported_pod pod_name namespace_name node_name kube_
 kube_batch_job deployment service job container uuid __tmp kube_storage_k8s_io_storageclass persistentvolume kube_node le ingress
 """.split()
 _RESOURCES = [
-    *({"resource": one} for one in "pod pods namespace namespaces node deployment jobs Pod persistentvolume ingress service".split()),
+    *(
+        {"resource": resource}
+        for resource in "pod pods namespace namespaces node deployment jobs Pod persistentvolume ingress service".split()
+    ),
     {"group": "apps", "resource": "deployment"},
     {"group": "batch", "resource": "cronjobs"},
     {"group": "storage", "resource": "storageclass"},
@@ -128,9 +131,9 @@ class _Drawing:
         return self._rng.choice(_PATTERNS if self._chance(0.96) else [*_BAD_PATTERNS, ""])
 
     def _resources(self) -> Json:
-        found: Json = {}
+        resources: Json = {}
         if self._chance(0.7):
-            found["overrides"] = {"pod": {"resource": "pod"}, "namespace": {"resource": "namespace"}}
+            resources["overrides"] = {"pod": {"resource": "pod"}, "namespace": {"resource": "namespace"}}
             if self._chance(0.5):
                 # Each resource has one label: of two, prometheus-adapter picks one at random.
                 label, resource = (
@@ -138,14 +141,14 @@ class _Drawing:
                     self._rng.choice([*_RESOURCES * 9, {"resource": "turbine"}, {"group": "apps"}]),
                 )
                 if str(resource.get("resource")).lower().rstrip("s") not in ("pod", "namespace"):
-                    found["overrides"][label] = resource
+                    resources["overrides"][label] = resource
         if self._chance(0.4):
-            found["template"] = self._rng.choice(
+            resources["template"] = self._rng.choice(
                 [*_LABEL_TEMPLATES * 9, "<<.Group>>", "x", "<<.Kind>>", "<<.Resource", "<<if .Group>>g_<<end>><<.Resource>>"]
             )
         if self._chance(0.3):
-            found["namespaced"] = self._chance(0.5)
-        return found
+            resources["namespaced"] = self._chance(0.5)
+        return resources
 
     def _series(self) -> list[Json]:
         drawn = []

@@ -9,7 +9,7 @@ from gpuscaler.metrics.rules.resources import Resources
 from gpuscaler.metrics.rules.rule import Rule
 
 RESOURCES = Resources()
-POD, NODE, NAMESPACE, DEPLOYMENT = (RESOURCES.find(one) for one in ("pod", "node", "namespace", "deployment"))
+POD, NODE, NAMESPACE, DEPLOYMENT = (RESOURCES.find(name) for name in ("pod", "node", "namespace", "deployment"))
 OVERRIDES = {"pod": {"resource": "pod"}, "namespace": {"resource": "namespace"}, "node": {"resource": "node"}}
 SUM = "sum(<<.Series>>{<<.LabelMatchers>>}) by (<<.GroupBy>>)"
 

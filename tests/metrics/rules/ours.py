@@ -14,7 +14,10 @@ Json = dict[str, Any]
 
 def answer(case: Json) -> Json:
     resources = {
-        (one["Group"], one["Plural"]): Resource(one["Plural"], one["Singular"], one["Group"], one["Namespaced"]) for one in case["Known"]
+        (resource["Group"], resource["Plural"]): Resource(
+            resource["Plural"], resource["Singular"], resource["Group"], resource["Namespaced"]
+        )
+        for resource in case["Known"]
     }
     try:
         rules = read_rules(case["Config"])
@@ -23,8 +26,8 @@ def answer(case: Json) -> Json:
     if rules.problems:
         return {"refused": str(rules.problems)}
     (rule,) = (*rules.rules, *rules.external)
-    found = [_found(rule, one) for one in case["Series"]]
-    return {"found": found, "queries": [_query(rule, ask, resources[ask["Group"], ask["Resource"]]) for ask in case["Asks"]]}
+    results = [_found(rule, series) for series in case["Series"]]
+    return {"found": results, "queries": [_query(rule, ask, resources[ask["Group"], ask["Resource"]]) for ask in case["Asks"]]}
 
 
 def _found(rule: Rule, series: Json) -> Json:
@@ -48,13 +51,13 @@ def differences(case: Json, theirs: Json, ours: Json) -> list[str]:
     if "refused" in theirs or "refused" in ours:
         both = "refused" in theirs and "refused" in ours
         return [] if both else [f"theirs {theirs.get('refused', 'taken')}, ours {ours.get('refused', 'taken')}"]
-    found: list[str] = []
+    differing: list[str] = []
     for series, their, our in zip(case["Series"], theirs["found"], ours["found"], strict=True):
         # In our answer, a resource that two labels name is listed once.
         their["resources"] = sorted(set(their["resources"]))
         if their != our:
-            found.append(f"series {series}: theirs {their}, ours {our}")
+            differing.append(f"series {series}: theirs {their}, ours {our}")
     for ask, their, our in zip(case["Asks"], theirs["queries"], ours["queries"], strict=True):
         if their != our:
-            found.append(f"question {ask}: theirs {their!r}, ours {our!r}")
-    return found
+            differing.append(f"question {ask}: theirs {their!r}, ours {our!r}")
+    return differing

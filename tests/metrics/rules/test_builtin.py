@@ -27,23 +27,23 @@ MAPPED = {
 }
 
 
-def discovered(*found: dict[str, str]) -> Discovery:
+def discover(*series: dict[str, str]) -> Discovery:
     """The metrics made of these series. As in Prometheus, each rule gets the series that match its series query."""
-    return RULES.discover({query: [one for one in found if selected(query, one)] for query in RULES.series_queries})
+    return RULES.discover({query: [labels for labels in series if is_selected(query, labels)] for query in RULES.series_queries})
 
 
-def selected(query: str, one: dict[str, str]) -> bool:
+def is_selected(query: str, labels: dict[str, str]) -> bool:
     selector = parse(query)
     assert isinstance(selector, Selector)
     for matcher in selector.matchers:
-        value = one.get(matcher.label, "")
+        value = labels.get(matcher.label, "")
         same = fullmatch(matcher.value, value) is not None if "~" in matcher.operator else value == matcher.value
         if same != (matcher.operator in ("=", "=~")):
             return False
     return True
 
 
-def asked(discovery: Discovery, metric: str, resource: str = "pods") -> str:
+def query_of(discovery: Discovery, metric: str, resource: str = "pods") -> str:
     origin = discovery.custom[resource, metric]
     assert origin.resource is not None
     return origin.rule.query(origin.series, resource=origin.resource, names=["x"])
@@ -59,11 +59,11 @@ def test_can_be_written_to_a_file_and_read_back() -> None:
 
 @pytest.mark.parametrize("key", [key for key, what in FIELDS.items() if what.metric.startswith("nvidia_gpu_")])
 def test_metrics_of_the_write_up_are_served_as_current_and_over_three_minutes(key: str) -> None:
-    discovery = discovered(series(FIELDS[key].metric, *OURS))
+    discovery = discover(series(FIELDS[key].metric, *OURS))
     together = "sum" if key.endswith(("_bytes", "_milliwatts")) else "avg"
     metric = FIELDS[key].metric
-    assert asked(discovery, f"{key}_current") == f'{together}({metric}{{pod_name="x"}}) by (pod_name)'
-    assert asked(discovery, f"{key}_over_time") == f'{together}(avg_over_time({metric}{{pod_name="x"}}[3m])) by (pod_name)'
+    assert query_of(discovery, f"{key}_current") == f'{together}({metric}{{pod_name="x"}}) by (pod_name)'
+    assert query_of(discovery, f"{key}_over_time") == f'{together}(avg_over_time({metric}{{pod_name="x"}}[3m])) by (pod_name)'
     assert {resource for resource, _ in discovery.custom} == {"pods", "nodes", "namespaces"}
 
 
@@ -71,27 +71,27 @@ def test_metrics_of_the_write_up_are_served_as_current_and_over_three_minutes(ke
     "metric", [what.metric for what in FIELDS.values() if what.kind == "gauge" and what.metric.startswith("gpuscaler_gpu_")]
 )
 def test_every_other_gauge_of_our_exporter_is_served_under_its_name(metric: str) -> None:
-    discovery = discovered(series(metric, *OURS))
+    discovery = discover(series(metric, *OURS))
     assert ("pods", metric.removeprefix("gpuscaler_")) in discovery.custom
 
 
 @pytest.mark.parametrize("seconds", WINDOWS)
 def test_windows_of_our_exporter_are_separate_metrics(seconds: int) -> None:
-    discovery = discovered({**series("gpuscaler_gpu_duty_cycle_ratio_max", *OURS), "window": f"{seconds}s"})
-    assert asked(discovery, f"gpu_duty_cycle_ratio_max_{seconds}s") == (
+    discovery = discover({**series("gpuscaler_gpu_duty_cycle_ratio_max", *OURS), "window": f"{seconds}s"})
+    assert query_of(discovery, f"gpu_duty_cycle_ratio_max_{seconds}s") == (
         f'avg(gpuscaler_gpu_duty_cycle_ratio_max{{pod_name="x",window="{seconds}s"}}) by (pod_name)'
     )
     assert [metric for _, metric in discovery.custom] == [f"gpu_duty_cycle_ratio_max_{seconds}s"] * 3
 
 
 def test_power_over_a_window_is_summed_over_gpus() -> None:
-    discovery = discovered({**series("gpuscaler_gpu_power_watts_mean", *OURS), "window": "60s"})
-    assert asked(discovery, "gpu_power_watts_mean_60s").startswith("sum(")
+    discovery = discover({**series("gpuscaler_gpu_power_watts_mean", *OURS), "window": "60s"})
+    assert query_of(discovery, "gpu_power_watts_mean_60s").startswith("sum(")
 
 
 def test_figures_of_single_processes_and_counters_are_left_out() -> None:
     names = ("gpuscaler_gpu_process_sm_ratio", "gpuscaler_gpu_energy_joules_total", "gpuscaler_gpu_allocation_info")
-    assert discovered(*(series(name, *OURS) for name in names)).custom == {}
+    assert discover(*(series(name, *OURS) for name in names)).custom == {}
 
 
 @pytest.mark.parametrize(
@@ -99,29 +99,29 @@ def test_figures_of_single_processes_and_counters_are_left_out() -> None:
     [(HONORED, "pod", ',exported_pod=""'), (RENAMED, "exported_pod", ""), (OLD, "pod_name", "")],
 )
 def test_dcgm_exporter_is_served_with_any_style_of_labels(labels: tuple[str, ...], pod: str, more: str) -> None:
-    discovery = discovered(*(series(name, *labels) for name in MAPPED.values()))
-    assert asked(discovery, "DCGM_FI_DEV_GPU_UTIL") == f'avg(DCGM_FI_DEV_GPU_UTIL{{{pod}="x"{more}}}) by ({pod})'
-    assert asked(discovery, "memory_used_bytes_current") == f'sum(1048576 * DCGM_FI_DEV_FB_USED{{{pod}="x"{more}}}) by ({pod})'
+    discovery = discover(*(series(name, *labels) for name in MAPPED.values()))
+    assert query_of(discovery, "DCGM_FI_DEV_GPU_UTIL") == f'avg(DCGM_FI_DEV_GPU_UTIL{{{pod}="x"{more}}}) by ({pod})'
+    assert query_of(discovery, "memory_used_bytes_current") == f'sum(1048576 * DCGM_FI_DEV_FB_USED{{{pod}="x"{more}}}) by ({pod})'
     for name in MAPPED:
         for suffix in ("current", "over_time"):
-            assert f'{pod}="x"' in asked(discovery, f"{name}_{suffix}")
+            assert f'{pod}="x"' in query_of(discovery, f"{name}_{suffix}")
 
 
 def test_a_pod_on_a_part_of_a_gpu_has_a_duty_cycle_too() -> None:
-    discovery = discovered(series("DCGM_FI_PROF_GR_ENGINE_ACTIVE", *HONORED))
-    assert "100 * DCGM_FI_PROF_GR_ENGINE_ACTIVE{" in asked(discovery, "duty_cycle_current")
+    discovery = discover(series("DCGM_FI_PROF_GR_ENGINE_ACTIVE", *HONORED))
+    assert "100 * DCGM_FI_PROF_GR_ENGINE_ACTIVE{" in query_of(discovery, "duty_cycle_current")
 
 
 def test_renamed_labels_take_precedence_over_those_of_the_exporters_own_pod() -> None:
     # An idle GPU has no exported_pod, so the label pod, which is the exporter's, looks like a user of the GPU.
-    discovery = discovered(series("DCGM_FI_DEV_GPU_UTIL", *RENAMED), series("DCGM_FI_DEV_GPU_UTIL", "pod", "namespace", "Hostname"))
-    assert 'exported_pod="x"' in asked(discovery, "DCGM_FI_DEV_GPU_UTIL")
-    assert 'exported_pod="x"' in asked(discovery, "duty_cycle_current")
+    discovery = discover(series("DCGM_FI_DEV_GPU_UTIL", *RENAMED), series("DCGM_FI_DEV_GPU_UTIL", "pod", "namespace", "Hostname"))
+    assert 'exported_pod="x"' in query_of(discovery, "DCGM_FI_DEV_GPU_UTIL")
+    assert 'exported_pod="x"' in query_of(discovery, "duty_cycle_current")
 
 
 def test_our_exporter_takes_precedence_over_dcgm_exporter() -> None:
-    discovery = discovered(series("nvidia_gpu_duty_cycle", *OURS), series("DCGM_FI_DEV_GPU_UTIL", *RENAMED))
-    assert "nvidia_gpu_duty_cycle" in asked(discovery, "duty_cycle_current")
+    discovery = discover(series("nvidia_gpu_duty_cycle", *OURS), series("DCGM_FI_DEV_GPU_UTIL", *RENAMED))
+    assert "nvidia_gpu_duty_cycle" in query_of(discovery, "duty_cycle_current")
     assert ("pods", "DCGM_FI_DEV_GPU_UTIL") in discovery.custom
 
 
@@ -139,8 +139,8 @@ def test_our_exporter_takes_precedence_over_dcgm_exporter() -> None:
     ],
 )
 def test_demand_of_model_servers_is_served_by_pod_and_as_a_whole(name: str, metric: str, together: str) -> None:
-    discovery = discovered(series(name, "pod", "namespace", "model_name"))
-    assert asked(discovery, metric) == f'{together}({name}{{pod="x"}}) by (pod)'
+    discovery = discover(series(name, "pod", "namespace", "model_name"))
+    assert query_of(discovery, metric) == f'{together}({name}{{pod="x"}}) by (pod)'
     origin = discovery.external[metric]
     assert origin.rule.external_query(origin.series, namespace="ml") == f'{together}({name}{{namespace="ml"}})'
     assert is_exported_by_replicas(metric)
@@ -148,7 +148,7 @@ def test_demand_of_model_servers_is_served_by_pod_and_as_a_whole(name: str, metr
 
 
 def test_the_queue_of_a_gateway_exists_without_replicas() -> None:
-    discovery = discovered(
+    discovery = discover(
         series("inference_pool_average_queue_size", "namespace", "name"), series("inference_extension_flow_control_queue_size")
     )
     for metric, together in (("inference_pool_average_queue_size", "avg"), ("inference_extension_flow_control_queue_size", "sum")):
@@ -162,7 +162,7 @@ def test_the_queue_of_a_gateway_exists_without_replicas() -> None:
 
 
 def test_all_rules_have_one_query_for_all_pods_or_nodes_of_the_cluster() -> None:
-    discovery = discovered(series("nvidia_gpu_duty_cycle", *OURS))
+    discovery = discover(series("nvidia_gpu_duty_cycle", *OURS))
     for metric in ("duty_cycle_current", "duty_cycle_over_time"):
         rule = discovery.custom["pods", metric].rule
         wide = rule.wide_query("nvidia_gpu_duty_cycle", resource=POD)

@@ -21,8 +21,8 @@ def test_filters_by_every_filter_and_by_the_name() -> None:
 
 def test_the_later_of_two_rules_is_used() -> None:
     rules = rule_set(entry(name={"matches": "^a$", "as": "use"}), entry(seriesQuery="b", name={"matches": "^b$", "as": "use"}))
-    one, both = {ALL: [series("a", "pod")]}, {ALL: [series("a", "pod")], "b": [series("b", "pod")]}
-    assert rules.discover(one).custom["pods", "use"].series == "a"
+    single, both = {ALL: [series("a", "pod")]}, {ALL: [series("a", "pod")], "b": [series("b", "pod")]}
+    assert rules.discover(single).custom["pods", "use"].series == "a"
     assert rules.discover(both).custom["pods", "use"].series == "b"
 
 

@@ -28,8 +28,8 @@ def case(rule: Json, series: list[Json], *, external: bool = False) -> Json:
     """The rule with queries for each series: by pods, by namespaces, and as an external metric."""
     ask = {"Group": "", "Namespace": "a", "Selector": "q=b,r!=c", "Names": ["p-1", "p-2"]}
     asks = [
-        {**ask, "Series": one["Name"], "Resource": resource, "External": outside}
-        for one in series
+        {**ask, "Series": labels["Name"], "Resource": resource, "External": outside}
+        for labels in series
         for resource, outside in (("pods", False), ("namespaces", False), ("pods", True))
     ]
     return {"Known": KNOWN, "Config": yaml.safe_dump({"externalRules" if external else "rules": [rule]}), "Series": series, "Asks": asks}
@@ -42,8 +42,8 @@ def test_random_rules_do_the_same(oracle: Oracle) -> None:
         theirs = oracle.ask(drawn)
         assert not differences(drawn, theirs, answer(drawn)), (number, drawn["Config"])
         seen["refused"] += "refused" in theirs
-        seen["names"] += sum(bool(one["name"]) for one in theirs.get("found") or ())
-        seen["resources"] += sum(bool(one["resources"]) for one in theirs.get("found") or ())
+        seen["names"] += sum(bool(result["name"]) for result in theirs.get("found") or ())
+        seen["resources"] += sum(bool(result["resources"]) for result in theirs.get("found") or ())
         seen["queries"] += sum(query is not None for query in theirs.get("queries") or ())
     # The random cases cover what they should.
     assert CASES // 10 < seen["refused"] < CASES // 2

@@ -38,7 +38,7 @@ class Endpoint:
         return web.Response(text=page(self.readings))
 
 
-class Asking:
+class PrometheusQueries:
     def __init__(self, session: aiohttp.ClientSession, url: str, at: float) -> None:
         self.session, self.url, self.at = session, url, at
 
@@ -49,15 +49,17 @@ class Asking:
         return body["data"]["result"] if body["status"] == "success" and body["data"]["resultType"] == "vector" else None
 
 
-def of(samples: list[dict[str, Any]], namespace: str | None, pod: str) -> Answer:
+def samples_of(samples: list[dict[str, Any]], namespace: str | None, pod: str) -> Answer:
     """The samples of one object, without the labels that identify it."""
-    found = [sample for sample in samples if sample["metric"].get("pod") == pod and namespace in (None, sample["metric"].get("namespace"))]
+    selected = [
+        sample for sample in samples if sample["metric"].get("pod") == pod and namespace in (None, sample["metric"].get("namespace"))
+    ]
     return Counter(
         (
-            tuple(sorted((label, value) for label, value in one["metric"].items() if label not in ("namespace", "pod"))),
-            f"{float(one['value'][1]):.9g}",
+            tuple(sorted((label, value) for label, value in sample["metric"].items() if label not in ("namespace", "pod"))),
+            f"{float(sample['value'][1]):.9g}",
         )
-        for one in found
+        for sample in selected
     )
 
 
@@ -75,9 +77,9 @@ async def test_one_query_for_all_gives_the_same_answers_as_one_for_each(tmp_path
         async with real_prometheus(binary(), tmp_path, f"{host}:{port}") as prometheus, aiohttp.ClientSession() as session:
             async with asyncio.timeout(PATIENCE):
                 await endpoint.enough.wait()
-            ask = Asking(session, prometheus.url, time.time() - 1)
+            ask = PrometheusQueries(session, prometheus.url, time.time() - 1)
             for number in range(CASES):
-                seen[await compared(ask, draw(1, number))] += 1
+                seen[await compare(ask, draw(1, number))] += 1
     finally:
         await runner.cleanup()
     assert seen["cluster"] > CASES // 10, seen
@@ -85,7 +87,7 @@ async def test_one_query_for_all_gives_the_same_answers_as_one_for_each(tmp_path
     assert seen["names"] > CASES // 10, seen
 
 
-async def compared(ask: Asking, template: str) -> str:
+async def compare(ask: PrometheusQueries, template: str) -> str:
     """The proven breadth of the template, or ``refused`` if Prometheus rejects the query for an object; asserts that it is correct."""
     rule = a_rule(template)
     proof = prove(rule, "x", POD)
@@ -96,12 +98,12 @@ async def compared(ask: Asking, template: str) -> str:
         samples = await ask(rule.query("x", resource=POD, namespace=namespace, names=[pod]))
         if samples is None:
             return "refused"
-        alone[namespace, pod] = of(samples, None, pod)
+        alone[namespace, pod] = samples_of(samples, None, pod)
     for space in {"": ""} if proof.breadth == "cluster" else dict.fromkeys(namespace for namespace, _ in OBJECTS):
         query = rule.wide_query("x", resource=POD, namespace=space)
         samples = await ask(query)
         assert samples is not None, query
         for (namespace, pod), expected in alone.items():
             if space in ("", namespace):
-                assert of(samples, None if space else namespace, pod) == expected, (query, namespace, pod)
+                assert samples_of(samples, None if space else namespace, pod) == expected, (query, namespace, pod)
     return proof.breadth

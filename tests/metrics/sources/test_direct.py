@@ -40,7 +40,7 @@ def page(*lines: str, measured: float | None = None) -> str:
     return "# HELP nvidia_gpu_duty_cycle x.\n# TYPE nvidia_gpu_duty_cycle gauge\n" + "\n".join((*lines, *own)) + "\n"
 
 
-def duty(
+def duty_line(
     value: float, name: str = "p0", *, uuid: str = "a", node: str = "n0", metric: str = "nvidia_gpu_duty_cycle", more: str = ""
 ) -> str:
     return f'{metric}{{node_name="{node}",uuid="{uuid}",pod_name="{name}",namespace_name="ml",container_name="c"{more}}} {value}'
@@ -76,10 +76,10 @@ async def scraped(
     nodes = Nodes(pages)
 
     async def answer(request: web.Request) -> web.Response:
-        found = nodes.pages.get(request.host.partition(":")[0], 404)
-        if found == 0:
+        page = nodes.pages.get(request.host.partition(":")[0], 404)
+        if page == 0:
             await nodes.never.wait()
-        return web.Response(status=found) if isinstance(found, int) else web.Response(text=found)
+        return web.Response(status=page) if isinstance(page, int) else web.Response(text=page)
 
     app = web.Application()
     app.router.add_get("/metrics", answer)
@@ -107,9 +107,9 @@ async def scraped(
         await runner.cleanup()
 
 
-async def eventually(found: Any) -> None:
+async def eventually(condition: Any) -> None:
     async with asyncio.timeout(30):
-        while not found():  # noqa: ASYNC110  # it is other tasks that change it
+        while not condition():  # noqa: ASYNC110  # it is other tasks that change it
             await asyncio.sleep(0.02)
 
 
@@ -126,21 +126,21 @@ async def becomes(nodes: Nodes, wanted: dict[str, str], metric: str = DUTY, **mo
 
 #: One line for each gauge of the exporter.
 PAGE = page(
-    duty(40),
-    *(duty(1, metric=f"nvidia_gpu_{name}") for name in ("memory_used_bytes", "memory_total_bytes", "power_usage_milliwatts")),
+    duty_line(40),
+    *(duty_line(1, metric=f"nvidia_gpu_{name}") for name in ("memory_used_bytes", "memory_total_bytes", "power_usage_milliwatts")),
     *(
-        duty(1, metric=f"gpuscaler_gpu_{name}")
+        duty_line(1, metric=f"gpuscaler_gpu_{name}")
         for name in ("sm_clock_hertz", "memory_reserved_bytes", "pcie_sent_bytes_per_second", "lost")
     ),
     *(
-        duty(1, metric=f"gpuscaler_gpu_{name}_{how}", more=f',window="{window}"')
+        duty_line(1, metric=f"gpuscaler_gpu_{name}_{how}", more=f',window="{window}"')
         for name in ("duty_cycle_ratio", "memory_used_bytes", "power_watts")
         for how in ("max", "mean")
         for window in ("15s", "60s")
     ),
-    duty(1, metric="gpuscaler_gpu_energy_joules_total"),
-    duty(1, metric="gpuscaler_gpu_process_memory_used_bytes"),
-    duty(1, metric="gpuscaler_gpu_allocation_info"),
+    duty_line(1, metric="gpuscaler_gpu_energy_joules_total"),
+    duty_line(1, metric="gpuscaler_gpu_process_memory_used_bytes"),
+    duty_line(1, metric="gpuscaler_gpu_allocation_info"),
 )
 
 
@@ -161,8 +161,8 @@ APART = (PODS_[0], on("n1", pod("p1", app="llm")))
 async def test_pods_have_the_mean_of_their_gpus_rates_and_the_sum_of_their_memory() -> None:
     memory = "nvidia_gpu_memory_used_bytes"
     pages: dict[str, str | int] = {
-        "127.0.0.1": page(duty(40), duty(60, uuid="b"), duty(1000, metric=memory), duty(500, uuid="b", metric=memory)),
-        "127.0.0.2": page(duty(90, "p1", uuid="c", node="n1"), duty(7, "p1", uuid="c", node="n1", metric=memory)),
+        "127.0.0.1": page(duty_line(40), duty_line(60, uuid="b"), duty_line(1000, metric=memory), duty_line(500, uuid="b", metric=memory)),
+        "127.0.0.2": page(duty_line(90, "p1", uuid="c", node="n1"), duty_line(7, "p1", uuid="c", node="n1", metric=memory)),
     }
     async with scraped(pages, *APART) as nodes:
         await becomes(nodes, {"p0": "50", "p1": "90"})
@@ -174,9 +174,9 @@ async def test_pods_have_the_mean_of_their_gpus_rates_and_the_sum_of_their_memor
 
 async def test_other_figures_have_the_names_of_the_built_in_rules_and_their_window() -> None:
     name = "gpuscaler_gpu_duty_cycle_ratio_mean"
-    power = (duty(100.5, metric="gpuscaler_gpu_power_watts_max", uuid=uuid, more=',window="60s"') for uuid in "ab")
-    lines = (duty(0.25, metric=name, more=',window="15s"'), duty(0.75, metric=name, more=',window="60s"'), duty(1), *power)
-    async with scraped({"127.0.0.1": page(*lines, duty(0.5, metric="gpuscaler_gpu_sm_occupancy_ratio"))}, *PODS_) as nodes:
+    power = (duty_line(100.5, metric="gpuscaler_gpu_power_watts_max", uuid=uuid, more=',window="60s"') for uuid in "ab")
+    lines = (duty_line(0.25, metric=name, more=',window="15s"'), duty_line(0.75, metric=name, more=',window="60s"'), duty_line(1), *power)
+    async with scraped({"127.0.0.1": page(*lines, duty_line(0.5, metric="gpuscaler_gpu_sm_occupancy_ratio"))}, *PODS_) as nodes:
         await becomes(nodes, {"p0": "750m"}, "gpu_duty_cycle_ratio_mean_60s")
         await becomes(nodes, {"p0": "250m"}, "gpu_duty_cycle_ratio_mean_15s")
         await becomes(nodes, {"p0": "201"}, "gpu_power_watts_max_60s")
@@ -184,7 +184,7 @@ async def test_other_figures_have_the_names_of_the_built_in_rules_and_their_wind
 
 
 async def test_a_selector_on_series_selects_gpus() -> None:
-    async with scraped({"127.0.0.1": page(duty(40), duty(60, uuid="b"))}, *PODS_) as nodes:
+    async with scraped({"127.0.0.1": page(duty_line(40), duty_line(60, uuid="b"))}, *PODS_) as nodes:
         await becomes(nodes, {"p0": "60"}, metric_selector=parse_selector("uuid=b"))
 
 
@@ -192,31 +192,33 @@ async def test_metrics_have_the_names_of_the_built_in_rules() -> None:
     """Checked for every gauge that the simulated exporter has for a pod."""
     shown = [f.metric for f in PageReader().read(PAGE.encode()).figures]
     series = [{"__name__": name, "uuid": "x", "pod_name": "p", "namespace_name": "ml", "node_name": "n"} for name in dict.fromkeys(shown)]
-    windowed = [one | {"window": window} for one in series if one["__name__"].endswith(("_max", "_mean")) for window in ("15s", "60s")]
-    plain = [one for one in series if not one["__name__"].endswith(("_max", "_mean"))]
+    windowed = [
+        labels | {"window": window} for labels in series if labels["__name__"].endswith(("_max", "_mean")) for window in ("15s", "60s")
+    ]
+    plain = [labels for labels in series if not labels["__name__"].endswith(("_max", "_mean"))]
     rules = builtin_rules()
-    found = {query: [one for one in (*plain, *windowed) if _takes(query, one)] for query in rules.series_queries}
-    by_rules = {metric for resource, metric in rules.discover(found).custom if resource == "pods"}
+    series_by_query = {query: [labels for labels in (*plain, *windowed) if _takes(query, labels)] for query in rules.series_queries}
+    by_rules = {metric for resource, metric in rules.discover(series_by_query).custom if resource == "pods"}
     async with scraped({"127.0.0.1": PAGE}, *PODS_) as nodes:
         assert {custom_metric.metric for custom_metric in nodes.source.custom_metrics()} == by_rules
 
 
 async def test_a_new_sample_is_used_after_the_next_round() -> None:
-    async with scraped({"127.0.0.1": page(duty(40))}, *PODS_) as nodes:
+    async with scraped({"127.0.0.1": page(duty_line(40))}, *PODS_) as nodes:
         await becomes(nodes, {"p0": "40"})
-        nodes.pages["127.0.0.1"] = page(duty(80))
+        nodes.pages["127.0.0.1"] = page(duty_line(80))
         await becomes(nodes, {"p0": "80"})
 
 
 async def test_new_exporters_are_scraped_and_numbers_of_removed_ones_vanish() -> None:
-    async with scraped({"127.0.0.1": page(duty(40)), "127.0.0.2": page(duty(90, "p1"))}, *APART) as nodes:
+    async with scraped({"127.0.0.1": page(duty_line(40)), "127.0.0.2": page(duty_line(90, "p1"))}, *APART) as nodes:
         await becomes(nodes, {"p0": "40", "p1": "90"})
         await nodes.client.delete(PODS, "exporter-1", namespace="gpus", grace=0)
         await becomes(nodes, {"p0": "40"})
 
 
 async def test_the_last_numbers_of_a_silent_exporter_are_used_until_they_are_too_old() -> None:
-    async with scraped({"127.0.0.1": page(duty(40)), "127.0.0.2": page(duty(90, "p1"))}, *APART, stale=1.0) as nodes:
+    async with scraped({"127.0.0.1": page(duty_line(40)), "127.0.0.2": page(duty_line(90, "p1"))}, *APART, stale=1.0) as nodes:
         await becomes(nodes, {"p0": "40", "p1": "90"})
         nodes.pages["127.0.0.2"] = 503
         await becomes(nodes, {"p0": "40"})
@@ -226,19 +228,21 @@ async def test_the_last_numbers_of_a_silent_exporter_are_used_until_they_are_too
 
 
 async def test_an_exporter_that_hangs_does_not_delay_others() -> None:
-    async with scraped({"127.0.0.1": page(duty(40)), "127.0.0.2": page(duty(90, "p1"))}, *APART, stale=3600.0, patience=3600.0) as nodes:
+    async with scraped(
+        {"127.0.0.1": page(duty_line(40)), "127.0.0.2": page(duty_line(90, "p1"))}, *APART, stale=3600.0, patience=3600.0
+    ) as nodes:
         await becomes(nodes, {"p0": "40", "p1": "90"})
         nodes.pages["127.0.0.2"] = 0
         for value in (41, 42, 43):
-            nodes.pages["127.0.0.1"] = page(duty(value))
+            nodes.pages["127.0.0.1"] = page(duty_line(value))
             await becomes(nodes, {"p0": str(value), "p1": "90"})
-        nodes.pages["127.0.0.2"] = page(duty(95, "p1"))
+        nodes.pages["127.0.0.2"] = page(duty_line(95, "p1"))
         nodes.never.set()
         await becomes(nodes, {"p0": "43", "p1": "95"})
 
 
 async def test_unknown_metrics_are_not_found_and_external_ones_need_prometheus() -> None:
-    async with scraped({"127.0.0.1": page(duty(40))}, *PODS_) as nodes:
+    async with scraped({"127.0.0.1": page(duty_line(40))}, *PODS_) as nodes:
         await becomes(nodes, {"p0": "40"})
         with pytest.raises(UnknownMetric):
             await told(nodes, "nothing")
@@ -254,13 +258,13 @@ async def test_unknown_metrics_are_not_found_and_external_ones_need_prometheus()
 
 @pytest.mark.parametrize("text", ["NaN", "+Inf", "-5"])
 async def test_unusable_numbers_are_absent(text: str) -> None:
-    async with scraped({"127.0.0.1": page(duty(40).replace(" 40", f" {text}"), duty(9, "p1"))}, *PODS_) as nodes:
+    async with scraped({"127.0.0.1": page(duty_line(40).replace(" 40", f" {text}"), duty_line(9, "p1"))}, *PODS_) as nodes:
         await becomes(nodes, {"p1": "9"})
 
 
 @pytest.mark.parametrize(("measured", "age"), [(2.0, 2.0), (3600.0, 5.0), (-3.0, 0.0), (-3600.0, 5.0)])
 async def test_a_number_is_as_old_as_its_sample_even_if_the_nodes_clock_is_wrong(measured: float, age: float) -> None:
-    async with scraped({"127.0.0.1": page(duty(40), measured=measured)}, *PODS_) as nodes:
+    async with scraped({"127.0.0.1": page(duty_line(40), measured=measured)}, *PODS_) as nodes:
         await becomes(nodes, {"p0": "40"})
         (exporter_,) = nodes.source.exporters.values()
         assert age - 0.5 <= exporter_.age <= age + 4 * (measured == 2.0)
@@ -289,38 +293,38 @@ def test_labels_are_unescaped_and_counters_and_lines_without_pod_skipped() -> No
 
 async def is_not_asked(forged: dict[str, Any]) -> None:
     """The pod ``forged`` at 127.0.0.2 must not be treated as an exporter, unlike the other one."""
-    async with scraped({"127.0.0.1": page(duty(40))}, *APART, forged) as nodes:
-        nodes.pages["127.0.0.2"] = page(duty(90, "p1"))
+    async with scraped({"127.0.0.1": page(duty_line(40))}, *APART, forged) as nodes:
+        nodes.pages["127.0.0.2"] = page(duty_line(90, "p1"))
         await becomes(nodes, {"p0": "40"})
-        nodes.pages["127.0.0.1"] = page(duty(41))
+        nodes.pages["127.0.0.1"] = page(duty_line(41))
         await becomes(nodes, {"p0": "41"})
         assert {exporter.address for exporter in nodes.source.exporters.values()} == {"127.0.0.1"}
 
 
 @pytest.mark.parametrize(
-    ("made", "said"),
+    ("made", "case"),
     [
         (pod("p0", "tenant", **{"app.kubernetes.io/component": "exporter"}), "of another namespace"),
         (pod("p0", "gpus", **{"app.kubernetes.io/component": "exporter"}), "made by no DaemonSet"),
     ],
 )
-async def test_only_pods_of_a_daemon_set_in_the_named_namespace_are_exporters(made: dict[str, Any], said: str) -> None:
+async def test_only_pods_of_a_daemon_set_in_the_named_namespace_are_exporters(made: dict[str, Any], case: str) -> None:
     forged = {**on("n1", made), "status": {"phase": "Running", "podIP": "127.0.0.2"}}
-    if said == "of another namespace":
+    if case == "of another namespace":
         forged["metadata"]["ownerReferences"] = exporter("x", "127.0.0.2")["metadata"]["ownerReferences"]
     await is_not_asked(forged)
 
 
 async def test_without_a_namespace_nothing_is_an_exporter() -> None:
-    async with scraped({"127.0.0.1": page(duty(40))}, *PODS_, namespace="") as nodes:
+    async with scraped({"127.0.0.1": page(duty_line(40))}, *PODS_, namespace="") as nodes:
         assert nodes.source.exporters == {}
 
 
 async def test_an_exporter_is_trusted_only_about_pods_of_its_own_node() -> None:
     """Not about pods that run elsewhere or not at all, nor about another node's name."""
     pages: dict[str, str | int] = {
-        "127.0.0.1": page(duty(40)),
-        "127.0.0.2": page(duty(100), duty(100, "ghost"), duty(60, "p1", node="n0")),
+        "127.0.0.1": page(duty_line(40)),
+        "127.0.0.2": page(duty_line(100), duty_line(100, "ghost"), duty_line(60, "p1", node="n0")),
     }
     async with scraped(pages, *APART) as nodes:
         await becomes(nodes, {"p0": "40", "p1": "60"})
@@ -347,12 +351,12 @@ def test_a_page_is_parsed_in_linear_time(text: bytes) -> None:
 
 
 def test_a_page_has_limits_for_names_figures_and_lines() -> None:
-    names = "\n".join(duty(1, metric=f"nvidia_gpu_made_up_{number}") for number in range(5_000))
+    names = "\n".join(duty_line(1, metric=f"nvidia_gpu_made_up_{number}") for number in range(5_000))
     assert len({figure.metric for figure in PageReader().read(names.encode()).figures}) == MOST_NAMES
-    many = "\n".join(duty(number) for number in range(30_000))
+    many = "\n".join(duty_line(number) for number in range(30_000))
     assert len(PageReader().read(many.encode()).figures) == MOST_FIGURES
-    long = duty(1, more=f',model="{"x" * LONGEST_LINE}"')
-    assert PageReader().read(f"{long}\n{duty(2)}\n".encode()).figures[0].value == 2
+    long = duty_line(1, more=f',model="{"x" * LONGEST_LINE}"')
+    assert PageReader().read(f"{long}\n{duty_line(2)}\n".encode()).figures[0].value == 2
 
 
 def test_the_mean_covers_three_minutes() -> None:
@@ -384,16 +388,16 @@ async def telling(nodes: Nodes) -> AsyncIterator[None]:
 
 
 async def test_a_silent_exporter_gives_one_log_line_and_another_when_it_answers() -> None:
-    one, other = "127.0.0.1", "127.0.0.2"
+    first, second = "127.0.0.1", "127.0.0.2"
     with structlog.testing.capture_logs() as logs:
-        async with scraped({one: page(), other: page()}) as nodes, telling(nodes):
+        async with scraped({first: page(), second: page()}) as nodes, telling(nodes):
             for _ in range(2):
                 before = len(logs)
-                nodes.pages[other] = 500
+                nodes.pages[second] = 500
                 await eventually(lambda before=before: len(logs) > before)
-                nodes.pages[other] = page()
+                nodes.pages[second] = page()
                 await eventually(lambda before=before: len(logs) > before + 1)
-    about = f"exporter {other} on node n1"
+    about = f"exporter {second} on node n1"
     problem = logs[0].pop("problem")
     assert problem.endswith("/metrics: ClientPayloadError: saw status 500, expected 200")
     begun = {"event": "exporter does not answer", "about": about, "log_level": "warning"}
@@ -412,7 +416,7 @@ async def test_if_no_exporter_answers_one_line_has_their_number() -> None:
             nodes.source.scraping = replace(nodes.source.scraping, port=nodes.port)
             await eventually(lambda: any(log["event"] == "exporters answer again" for log in logs))
     whole = [log for log in logs if log["event"].startswith("exporters")]
-    assert [one["event"] for one in whole] == ["exporters do not answer", "exporters answer again"]
+    assert [log["event"] for log in whole] == ["exporters do not answer", "exporters answer again"]
     assert whole[0]["problem"].startswith("3 of 3 do not answer, the first: http://127.0.0.")
 
 

@@ -51,11 +51,11 @@ def names(discoverer: Discoverer) -> set[str]:
 
 async def test_metrics_are_found_by_names_of_series_and_labels_only() -> None:
     double = filled()
-    found = discoverer(double)
-    await found.list_series()
-    assert found.has_listed
-    assert names(found) == {"gpu_duty", "http_requests", "queue_length"}
-    assert {resource for resource, _ in found.discovery.custom} == {"pods", "namespaces"}
+    lister = discoverer(double)
+    await lister.list_series()
+    assert lister.has_listed
+    assert names(lister) == {"gpu_duty", "http_requests", "queue_length"}
+    assert {resource for resource, _ in lister.discovery.custom} == {"pods", "namespaces"}
     # Series that no rule matches cause no further requests.
     assert not any("gpu_errors_total" in asked for asked in double.looked_for)
     assert len(double.looked_for) == 6
@@ -63,63 +63,63 @@ async def test_metrics_are_found_by_names_of_series_and_labels_only() -> None:
 
 async def test_one_failed_request_keeps_its_previous_result_and_affects_no_others() -> None:
     double = filled()
-    found = discoverer(double)
-    await found.list_series()
+    lister = discoverer(double)
+    await lister.list_series()
     double.refused = "http_requests"
     double.put("gpu_memory", 1, pod="p", namespace="ml")
-    await found.list_series()
-    assert names(found) == {"gpu_duty", "gpu_memory", "http_requests", "queue_length"}
-    (trouble,) = found.troubles.values()
+    await lister.list_series()
+    assert names(lister) == {"gpu_duty", "gpu_memory", "http_requests", "queue_length"}
+    (trouble,) = lister.troubles.values()
     assert "http_requests" in trouble
     assert "too many series" in trouble
-    assert found.failures == 1
+    assert lister.failures == 1
     double.refused = ""
-    await found.list_series()
-    assert not found.troubles
+    await lister.list_series()
+    assert not lister.troubles
 
 
 async def test_a_request_that_fails_from_the_start_affects_no_others() -> None:
     double = filled()
     double.refused = "gpu_"
-    found = discoverer(double)
-    await found.list_series()
-    assert found.has_listed
-    assert names(found) == {"http_requests", "queue_length"}
+    lister = discoverer(double)
+    await lister.list_series()
+    assert lister.has_listed
+    assert names(lister) == {"http_requests", "queue_length"}
 
 
 async def test_without_prometheus_no_metric_is_known_and_it_is_not_ready() -> None:
     double = filled()
     double.error = PrometheusAway("no")
-    found = discoverer(double)
-    await found.list_series()
-    assert not found.has_listed
-    assert len(found.troubles) == 3
+    lister = discoverer(double)
+    await lister.list_series()
+    assert not lister.has_listed
+    assert len(lister.troubles) == 3
 
 
 async def test_a_series_that_ended_long_ago_is_no_metric_any_more() -> None:
     double = filled()
-    found = discoverer(double, interval=60, max_age=600)
-    running = asyncio.create_task(found.run())
+    lister = discoverer(double, interval=60, max_age=600)
+    running = asyncio.create_task(lister.run())
     for _ in range(20):
         await asyncio.sleep(60)
         double.put("queue_length", 1, queue="a")
     running.cancel()
-    assert names(found) == {"queue_length"}
-    assert len(found.discovery.silent) == 2
+    assert names(lister) == {"queue_length"}
+    assert len(lister.discovery.silent) == 2
 
 
 async def test_failed_requests_are_repeated_soon() -> None:
     double = filled()
     double.error = PrometheusAway("no")
-    found = discoverer(double, interval=600, max_age=600)
-    running = asyncio.create_task(found.run())
+    lister = discoverer(double, interval=600, max_age=600)
+    running = asyncio.create_task(lister.run())
     await asyncio.sleep(25)
-    assert not found.has_listed
+    assert not lister.has_listed
     double.error = None
     double.touch()
     await asyncio.sleep(15)
     running.cancel()
-    assert names(found) == {"gpu_duty", "http_requests", "queue_length"}
+    assert names(lister) == {"gpu_duty", "http_requests", "queue_length"}
 
 
 @pytest.mark.parametrize(

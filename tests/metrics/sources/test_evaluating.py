@@ -286,9 +286,9 @@ async def test_a_request_queued_behind_a_hanging_server_fails_in_time() -> None:
     loop = asyncio.get_running_loop()
     evaluator = Evaluator(prometheus, clock=loop.time, timing=Timing(patience=12), at_once=2)
     questions = [Question(f"duty{number}", "sum(duty)", "ages(duty)", "", "namespace", "pod") for number in range(9)]
-    found = await asyncio.gather(*(answer(evaluator, question) for question in questions), return_exceptions=True)
+    outcomes = await asyncio.gather(*(answer(evaluator, question) for question in questions), return_exceptions=True)
     assert loop.time() == pytest.approx(12, abs=0.01)
-    assert all(isinstance(one, PrometheusAway) and "9 evaluations are running" in str(one) for one in found)
+    assert all(isinstance(outcome, PrometheusAway) and "9 evaluations are running" in str(outcome) for outcome in outcomes)
 
 
 async def test_a_server_slower_than_the_lifetime_of_a_result_is_an_error() -> None:
@@ -314,8 +314,8 @@ async def test_no_more_questions_wait_than_are_stored() -> None:
     prometheus.delay = 5
     evaluator = Evaluator(prometheus, clock=asyncio.get_running_loop().time, most_questions=20)
     questions = [Question(f"duty{number}", "sum(duty)", "ages(duty)", "", "namespace", "pod") for number in range(21)]
-    found = await asyncio.gather(*(answer(evaluator, question) for question in questions), return_exceptions=True)
-    assert [str(one)[:36] for one in found if isinstance(one, PrometheusAway)] == ["Prometheus: saw 20 questions waiting"]
+    outcomes = await asyncio.gather(*(answer(evaluator, question) for question in questions), return_exceptions=True)
+    assert [str(outcome)[:36] for outcome in outcomes if isinstance(outcome, PrometheusAway)] == ["Prometheus: saw 20 questions waiting"]
 
 
 async def test_results_that_are_too_large_together_are_forgotten_except_the_newest() -> None:

@@ -36,10 +36,10 @@ async def watched(*objects: Mapping[str, Any]) -> AsyncIterator[tuple[Objects, C
     api = ApiServer(lambda: 1_780_000_000.0)
     api.load([{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}}, *objects])
     client = Client(MemoryTransport(api))
-    found = Objects(client, clock=asyncio.get_running_loop().time, random=Random(1))
-    running = asyncio.create_task(found.run())
+    watched = Objects(client, clock=asyncio.get_running_loop().time, random=Random(1))
+    running = asyncio.create_task(watched.run())
     try:
-        yield found, client, api
+        yield watched, client, api
     finally:
         running.cancel()
         await asyncio.wait([running])

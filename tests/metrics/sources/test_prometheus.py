@@ -97,7 +97,7 @@ async def test_series_and_names_are_requested_for_a_period_of_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "error", "said"),
+    ("body", "status", "error", "message"),
     [
         ({"status": "error", "errorType": "bad_data", "error": "parse error: no"}, 400, QueryRefused, "400 bad_data: parse error: no"),
         (
@@ -118,14 +118,14 @@ async def test_series_and_names_are_requested_for_a_period_of_time() -> None:
     ],
 )
 async def test_an_unusable_answer_is_an_error_with_the_server_and_its_text(
-    body: Any, status: int, error: type[Exception], said: str
+    body: Any, status: int, error: type[Exception], message: str
 ) -> None:
     async with served(answering(body, status)) as (url, _):
         prometheus = asking(url)
         with pytest.raises(error) as caught:
             await prometheus.query("x")
         await prometheus.close()
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "127.0.0.1" in str(caught.value) or "query x" in str(caught.value) or "/api/v1/query" in str(caught.value)
 
 
@@ -220,12 +220,12 @@ async def test_if_no_server_listens_each_is_named() -> None:
 
 
 async def test_warnings_of_prometheus_are_passed_on_and_counted() -> None:
-    told: list[str] = []
+    warnings: list[str] = []
     async with served(answering(vector() | {"warnings": ["PromQL info: metric might not be a counter"]})) as (url, _):
-        prometheus = asking(url, warn=told.append)
+        prometheus = asking(url, warn=warnings.append)
         await prometheus.query("x")
         await prometheus.close()
-    assert "might not be a counter" in told[0]
+    assert "might not be a counter" in warnings[0]
     assert prometheus.metrics.warnings == 1
 
 

@@ -316,10 +316,10 @@ NEGATIVE = "!gpuscaler.io/autoscale"
 async def test_negative_numbers_are_served_for_a_persons_rule_but_not_for_gpus() -> None:
     double = loaded(1, 1)
     double.put("nvidia_gpu_duty_cycle", -10.0, uuid="GPU-0-0", node_name="n0", pod_name="p0", namespace_name="ml")
-    for rules, found in ((RULES, {"p0": "-10"}), (builtin_rules(), {})):
+    for rules, expected in ((RULES, {"p0": "-10"}), (builtin_rules(), {})):
         async with serving(*pods(1), rules=rules, prometheus=double) as here:
             await asyncio.sleep(5)
-            assert told(await ask(here)) == found
+            assert told(await ask(here)) == expected
 
 
 async def test_autoscalers_made_from_annotations_get_no_negative_numbers() -> None:

@@ -23,16 +23,16 @@ async def test_both_groups_are_listed_with_their_versions(tmp_path: Path) -> Non
             [CUSTOM, ["v1beta2", "v1beta1"]],
             [EXTERNAL, ["v1beta1"]],
         ]
-        one = (await made.get(f"/apis/{CUSTOM}")).json
-        assert (one["kind"], one["name"]) == ("APIGroup", CUSTOM)
-        assert one["preferredVersion"] == {"groupVersion": f"{CUSTOM}/v1beta2", "version": "v1beta2"}
+        api_group = (await made.get(f"/apis/{CUSTOM}")).json
+        assert (api_group["kind"], api_group["name"]) == ("APIGroup", CUSTOM)
+        assert api_group["preferredVersion"] == {"groupVersion": f"{CUSTOM}/v1beta2", "version": "v1beta2"}
 
 
 async def test_a_group_that_another_program_owns_is_not_served(tmp_path: Path) -> None:
     async with scene(tmp_path, groups=frozenset({CUSTOM})) as made:
         made.source.outside = ["queue_length"]
-        assert [one["name"] for one in (await made.get("/apis")).json["groups"]] == [CUSTOM]
-        assert [one["metadata"]["name"] for one in (await made.get("/apis", headers=[("Accept", ACCEPT)])).json["items"]] == [CUSTOM]
+        assert [group["name"] for group in (await made.get("/apis")).json["groups"]] == [CUSTOM]
+        assert [group["metadata"]["name"] for group in (await made.get("/apis", headers=[("Accept", ACCEPT)])).json["items"]] == [CUSTOM]
         for path in (EXTERNAL, f"{EXTERNAL}/v1beta1", f"{EXTERNAL}/v1beta1/namespaces/n/queue_length"):
             assert (await made.get(f"/apis/{path}")).status == 404
 
@@ -63,7 +63,7 @@ async def test_no_list_is_ever_empty(tmp_path: Path) -> None:
 async def test_a_resource_has_one_scope_even_if_the_source_reports_two(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         made.source.infos = [MetricInfo("pods", True, "a"), MetricInfo("pods", False, "b"), MetricInfo("pods", True, "c")]
-        assert [one["name"] for one in (await made.get(f"/apis/{CUSTOM}/v1beta2")).json["resources"]] == ["pods/a", "pods/c"]
+        assert [resource["name"] for resource in (await made.get(f"/apis/{CUSTOM}/v1beta2")).json["resources"]] == ["pods/a", "pods/c"]
 
 
 async def test_everything_is_served_at_once_with_an_etag_for_later_requests(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ async def test_everything_is_served_at_once_with_an_etag_for_later_requests(tmp_
             ],
             "freshness": "Current",
         }
-        assert [one["resource"] for one in external["versions"][0]["resources"]] == ["queue_length"]
+        assert [resource["resource"] for resource in external["versions"][0]["resources"]] == ["queue_length"]
         tag = first.headers["etag"]
         again = await made.get("/apis", headers=[("Accept", ACCEPT), ("If-None-Match", tag)])
         assert (again.status, again.body, again.headers["etag"]) == (304, b"", tag)
