@@ -60,22 +60,22 @@ def served(folder: Path, *hosts: str) -> LiveTls:
     return LiveTls(folder / "server.crt", folder / "server.key")
 
 
-def looking(tls: LiveTls, reviewing: ReviewServer, clock: list[float], *, own: bool = True) -> SelfCheck:
+def make_self_check(tls: LiveTls, reviewing: ReviewServer, clock: list[float], *, own: bool = True) -> SelfCheck:
     client = Client(reviewing)
     return SelfCheck(tls, HOST, client if own else None, client, tuple(VERSIONS), lambda: clock[0])
 
 
 async def test_a_certificate_that_expires_is_logged_once_and_again_once_renewed(tmp_path: Path) -> None:
     tls, clock = served(tmp_path, HOST), [NOW]
-    upkeep = looking(tls, ReviewServer(allows=lambda _: False), clock)
+    self_check = make_self_check(tls, ReviewServer(allows=lambda _: False), clock)
     with structlog.testing.capture_logs() as logs:
         for days in (0, 366, 366, 366):
             clock[0] = NOW + days * DAY
-            await upkeep.check()
+            await self_check.check()
         assert [(log["event"], log["about"]) for log in logs] == [("needs to be fixed", "certificate")]
         assert logs[0]["problem"].startswith(f"{tmp_path}/server.crt: it expired on 2026-12-31")
         tls.certificate.write_bytes(issued(HOST, at=clock[0]))
-        await upkeep.check()
+        await self_check.check()
     assert [log["event"] for log in logs] == ["needs to be fixed", "fixed"]
 
 
@@ -85,22 +85,22 @@ async def test_unneeded_rights_are_named_and_unchecked_ones_keep_their_finding(t
         return bool(asked["verb"] == "*" and (spec.get("user") == HPA) == (asked["group"] == "custom.metrics.k8s.io"))
 
     reviewing = ReviewServer(allows=wide)
-    upkeep = looking(served(tmp_path, HOST), reviewing, [NOW])
-    await upkeep.check()
+    self_check = make_self_check(served(tmp_path, HOST), reviewing, [NOW])
+    await self_check.check()
     expected = {"own rights", "rights of autoscalers to custom.metrics.k8s.io"}
-    assert upkeep.findings.keys() == expected
-    assert "may do everything in the cluster" in upkeep.findings["own rights"]
+    assert self_check.findings.keys() == expected
+    assert "may do everything in the cluster" in self_check.findings["own rights"]
     reviewing.away = True
-    await upkeep.check()
-    assert upkeep.findings.keys() == expected
+    await self_check.check()
+    assert self_check.findings.keys() == expected
     reviewing.away, reviewing.allows = False, lambda _: False
-    await upkeep.check()
-    assert upkeep.findings == {}
+    await self_check.check()
+    assert self_check.findings == {}
 
 
 async def test_the_rights_of_a_person_are_not_checked(tmp_path: Path) -> None:
     reviewing = ReviewServer(allows=lambda spec: "user" not in spec)
-    upkeep = looking(served(tmp_path, HOST), reviewing, [NOW], own=False)
-    await upkeep.check()
-    assert upkeep.findings == {}
+    self_check = make_self_check(served(tmp_path, HOST), reviewing, [NOW], own=False)
+    await self_check.check()
+    assert self_check.findings == {}
     assert all(spec["user"] == HPA for spec in reviewing.specs)

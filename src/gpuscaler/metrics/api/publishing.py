@@ -50,13 +50,13 @@ class ServiceName(Struct, frozen=True):
 
 @dataclass(slots=True)
 class OwnCertificate:
-    """A certificate for ``place`` in files of ``folder``. ``wall`` is the time in Unix seconds. Raises OSError for an unusable folder.
+    """A certificate for ``service`` in files of ``folder``. ``wall`` is the time in Unix seconds. Raises OSError for an unusable folder.
 
     ``authority`` is the PEM of the authority of the certificate in use. :meth:`renew` makes the next one before it is used.
     """
 
     folder: Path
-    place: ServiceName
+    service: ServiceName
     wall: Callable[[], float]
     authority: bytes = field(default=b"", init=False)
     _ends: float = field(default=0.0, init=False)
@@ -81,7 +81,7 @@ class OwnCertificate:
 
     def serve(self, authority: CertificateAuthority) -> None:
         """From now on, serve a certificate of ``authority``."""
-        authority.issue(self.place.hosts()[1], hosts=self.place.hosts()).write(self.folder, CERTIFICATE.partition(".")[0])
+        authority.issue(self.service.hosts()[1], hosts=self.service.hosts()).write(self.folder, CERTIFICATE.partition(".")[0])
         self.authority, self._ends = authority.certificate, self.wall() + VALID.total_seconds()
 
 
@@ -110,14 +110,14 @@ _api_service = msgspec.json.Decoder(WireApiService).decode
 
 @dataclass(slots=True)
 class Publisher:
-    """Keeps the authorities of ``own_certificate`` in the APIServices that lead to ``place``, while :meth:`run` runs.
+    """Keeps the authorities of ``own_certificate`` in the APIServices that lead to ``service``, while :meth:`run` runs.
 
     Without one (certificate files were given) it only checks. Only the API groups in ``groups`` are served. ``states`` has the problem
     of each APIService, empty if there is none; ``others`` has the APIServices of other programs, with the service they lead to.
     """
 
     client: Client
-    place: ServiceName
+    service: ServiceName
     own_certificate: OwnCertificate | None
     groups: Collection[str] = tuple(VERSIONS)
     states: dict[str, str] = field(default_factory=dict, init=False)
@@ -165,13 +165,13 @@ class Publisher:
 
     @property
     def _expected_service(self) -> str:
-        return f"Service {self.place.namespace}/{self.place.name}"
+        return f"Service {self.service.namespace}/{self.service.name}"
 
     async def _repair(self, name: str, authorities: Sequence[bytes]) -> str:
         """The remaining problem of the APIService, after repairing what can be repaired."""
         api_service = _api_service(await self.client.get(API_SERVICES, name))
         service = api_service.spec.service or WireService()
-        if (service.namespace, service.name) != (self.place.namespace, self.place.name):
+        if (service.namespace, service.name) != (self.service.namespace, self.service.name):
             self.others[name] = f"{service.namespace}/{service.name}"
             other, expected = self.others[name], self._expected_service
             return f"it leads to Service {other}, expected {expected}; not changed, and its metrics are not served here"

@@ -79,7 +79,7 @@ class MetricsService:
     listening: Callable[[int], None] = lambda _port: None
     figures: RequestFigures = field(default_factory=RequestFigures, init=False)
     servers: tuple[Server, ...] = field(init=False)
-    place: ServiceName = field(init=False)
+    service: ServiceName = field(init=False)
     own_certificate: OwnCertificate | None = field(init=False)
     tls: LiveTls = field(init=False)
     _stopping: bool = field(default=False, init=False)
@@ -89,12 +89,12 @@ class MetricsService:
         options.check()
         self.servers = prometheus_servers(options, self.environ)
         options.trust.as_config_map()
-        self.place = ServiceName(settings.service, settings.service_namespace or self.accesses.objects.namespace)
+        self.service = ServiceName(settings.service, settings.service_namespace or self.accesses.objects.namespace)
         if options.certificate is not None and options.key is not None:
             self.own_certificate, files = None, (options.certificate, options.key)
         else:
             folder = options.certificate_folder or Path(tempfile.mkdtemp(prefix="gpuscaler-metrics-"))
-            self.own_certificate = OwnCertificate(folder, self.place, self.clocks.wall)
+            self.own_certificate = OwnCertificate(folder, self.service, self.clocks.wall)
             files = self.own_certificate.files
         self.tls = LiveTls(*files, ask_clients=True)
 
@@ -140,10 +140,10 @@ class MetricsService:
                         tasks.create_task(self.rules.run(source.discoverer.use_rules), name="watch rules")
                     tasks.create_task(self._outage_log(source).run(), name="log outages")
                     groups = self.options.settings.apis
-                    tasks.create_task(Publisher(objects, self.place, self.own_certificate, groups).run(), name="maintain APIServices")
+                    tasks.create_task(Publisher(objects, self.service, self.own_certificate, groups).run(), name="maintain APIServices")
                     own_account = tokens if self.accesses.objects.in_pod else None
-                    upkeep = SelfCheck(self.tls, self.place.hosts()[1], own_account, access, groups, self.clocks.wall)
-                    tasks.create_task(upkeep.run(), name="check certificate and rights")
+                    self_check = SelfCheck(self.tls, self.service.hosts()[1], own_account, access, groups, self.clocks.wall)
+                    tasks.create_task(self_check.run(), name="check certificate and rights")
                     tasks.create_task(source.run(), name="keep values current")
                     tasks.create_task(log_problems(api.responder.ready), name="log failed health checks")
                     if self.options.settings.autoscale:
