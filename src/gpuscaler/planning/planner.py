@@ -349,7 +349,7 @@ def plan_removals(request: PlanRequest, draft: PlanDraft, capacity: CapacitySnap
             present=capacity.room if taken else None,
             members=capacity.by_node,
             taken=frozenset(room.table.names[row] for row in taken),
-            templates=draft.templates.after_purchases(draft.remaining.spent).settled(
+            templates=draft.templates.after_purchases(draft.remaining.spent).without_unsettled(
                 request.state.unsettled_offerings | guessed_offerings(request.policy)
             ),
             limits=draft.remaining.for_mix(),

@@ -249,7 +249,7 @@ class Templates:
         )
         return new
 
-    def settled(self, unsettled: frozenset[OfferingKey]) -> "Templates":
+    def without_unsettled(self, unsettled: frozenset[OfferingKey]) -> "Templates":
         """These templates without kinds whose offerings are all ``unsettled``.
 
         In a set that the cloud chooses from, some offering always lacks capacity: one settled offering is enough, because the cloud skips

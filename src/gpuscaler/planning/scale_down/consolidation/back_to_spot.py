@@ -2,7 +2,7 @@
 
 The spot machine that is bought acts as a probe: no pod is evicted before it is open, and if the cloud refuses it all pods stay. After one
 has arrived, an offering that was refused or reclaimed before must first prove stable before more machines move to it
-(``Templates.settled``).
+(``Templates.without_unsettled``).
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -57,7 +57,7 @@ def purchase_items(
     item_of = {}
     for running_class in arrays.size_of:
         if running_class in present:
-            kinds = replacement_kinds.kinds(running_class, tier=tier) if arrays.peer_rules.settled(running_class) else ()
+            kinds = replacement_kinds.kinds(running_class, tier=tier) if arrays.peer_rules.can_return(running_class) else ()
             item_of[running_class] = item_numbers.setdefault(
                 (arrays.size_of[running_class], kinds, arrays.peer_rules.siblings(running_class)), len(item_numbers)
             )

@@ -97,7 +97,7 @@ class PeerRules:
             mask = self._memo[running_class] = np.logical_and.reduce(masks) if masks else np.ones(len(self._rooms.planned), dtype=np.bool_)
         return mask
 
-    def settled(self, running_class: RunningClass) -> bool:
+    def can_return(self, running_class: RunningClass) -> bool:
         """Whether a pod of ``running_class`` could be placed again where it is; if not, rules are violated already and it stays."""
         mask = self.admitting(running_class)
         return mask is None or bool(mask[self._class_rows[running_class]])
