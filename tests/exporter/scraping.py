@@ -14,15 +14,17 @@ class Scrape:
 
     def values(self, metric: str, **labels: str) -> list[float]:
         """Values of the metric's samples that have these labels."""
-        return [value for found, value in self.samples.get(metric, []) if labels.items() <= found.items()]
+        return [value for sample_labels, value in self.samples.get(metric, []) if labels.items() <= sample_labels.items()]
 
     def value(self, metric: str, **labels: str) -> float:
         """Value of the only sample that has these labels."""
-        (found,) = self.values(metric, **labels)
-        return found
+        (value,) = self.values(metric, **labels)
+        return value
 
     def pods(self, metric: str, **labels: str) -> list[str | None]:
-        return [found.get("pod_name") for found, _ in self.samples.get(metric, []) if labels.items() <= found.items()]
+        return [
+            sample_labels.get("pod_name") for sample_labels, _ in self.samples.get(metric, []) if labels.items() <= sample_labels.items()
+        ]
 
 
 def scrape(page: bytes | str) -> Scrape:

@@ -29,7 +29,7 @@ async def served(
         await server.close()
 
 
-async def say(server: PageServer, text: bytes) -> bytes:
+async def send_text(server: PageServer, text: bytes) -> bytes:
     """Everything that the server answers to ``text`` until it closes the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(text)
@@ -65,7 +65,7 @@ async def test_a_page_is_built_again_for_each_request() -> None:
 
 async def test_head_has_the_length_and_no_body() -> None:
     async with served() as server:
-        answer = await say(server, b"HEAD /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        answer = await send_text(server, b"HEAD /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
 
     assert b"Content-Length: 6\r\n" in answer
     assert answer.endswith(b"\r\n\r\n")
@@ -83,7 +83,7 @@ async def test_head_has_the_length_and_no_body() -> None:
 )
 async def test_an_invalid_request_is_refused_and_the_connection_closed(request_: bytes, status: HTTPStatus) -> None:
     async with served() as server:
-        answer = await say(server, request_)
+        answer = await send_text(server, request_)
 
     assert answer.startswith(f"HTTP/1.1 {status.value} ".encode())
     assert b"Connection: close" in answer
@@ -92,7 +92,7 @@ async def test_an_invalid_request_is_refused_and_the_connection_closed(request_:
 async def test_the_body_of_a_request_is_not_mistaken_for_the_next_request() -> None:
     hidden = b"GET /metrics HTTP/1.1\r\n\r\n"
     async with served() as server:
-        answer = await say(server, b"GET /metrics HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(hidden), hidden))
+        answer = await send_text(server, b"GET /metrics HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(hidden), hidden))
 
     assert answer.count(b"hello\n") == 1
 
@@ -100,8 +100,8 @@ async def test_the_body_of_a_request_is_not_mistaken_for_the_next_request() -> N
 async def test_a_client_that_sends_nothing_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuscaler.serving.listening.LOOK", 0.01)
     async with served(bounds=Bounds(first_byte=0.05, head=0.05)) as server:
-        assert await say(server, b"GET /metrics HTT") == b""
-        assert await say(server, b"") == b""
+        assert await send_text(server, b"GET /metrics HTT") == b""
+        assert await send_text(server, b"") == b""
 
 
 async def test_a_client_that_disconnects_leaves_nothing_behind() -> None:
@@ -110,14 +110,14 @@ async def test_a_client_that_disconnects_leaves_nothing_behind() -> None:
         writer.write(b"GET /met")
         await writer.drain()
         writer.transport.abort()
-        assert (await say(server, b"GET /metrics HTTP/1.0\r\n\r\n")).endswith(b"hello\n")
+        assert (await send_text(server, b"GET /metrics HTTP/1.0\r\n\r\n")).endswith(b"hello\n")
         assert held(server) == 0
 
 
 async def test_a_frequent_client_does_not_wait_behind_a_crowd_that_came_later() -> None:
     async with served(bounds=Bounds(turns=10, turns_at_once=6, first_byte=30)) as server:
         for _ in range(5):
-            await say(server, b"GET /metrics HTTP/1.0\r\n\r\n")
+            await send_text(server, b"GET /metrics HTTP/1.0\r\n\r\n")
         crowd = []
         for number in range(120):
             _, writer = await asyncio.open_connection("127.0.0.1", server.port, local_addr=(f"127.0.1.{1 + number % 60}", 0))
@@ -125,7 +125,7 @@ async def test_a_frequent_client_does_not_wait_behind_a_crowd_that_came_later() 
             crowd.append(writer)
         # Of twelve seconds in the queue it waits for only two or three.
         async with asyncio.timeout(3):
-            assert (await say(server, b"GET /metrics HTTP/1.0\r\n\r\n")).endswith(b"hello\n")
+            assert (await send_text(server, b"GET /metrics HTTP/1.0\r\n\r\n")).endswith(b"hello\n")
         for writer in crowd:
             writer.transport.abort()
 
@@ -138,7 +138,7 @@ async def test_idle_connections_block_no_clients_and_the_longest_idle_are_closed
             for number in range(400)
         ]
         for _ in range(3):
-            assert (await say(server, b"GET /metrics HTTP/1.0\r\n\r\n")).endswith(b"hello\n")
+            assert (await send_text(server, b"GET /metrics HTTP/1.0\r\n\r\n")).endswith(b"hello\n")
         assert held(server) <= min(peers * BOUNDS.by_peer, BOUNDS.waiting)
         with suppress(ConnectionResetError):
             assert await opened[0][0].read() == b""

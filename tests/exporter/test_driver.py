@@ -77,8 +77,8 @@ def test_figures_agree_with_another_program(driver: Driver) -> None:
     with measuring(driver.environment) as child:
         values = {row[1]: settled(child, row[1]) for row in rows}
 
-    for _, uuid, *said in rows:
-        for (field, scale, tolerance), text in zip(ASKED.values(), said, strict=True):
+    for _, uuid, *texts in rows:
+        for (field, scale, tolerance), text in zip(ASKED.values(), texts, strict=True):
             if not text.startswith("["):
                 assert values[uuid][field] == pytest.approx(float(text) * scale, rel=tolerance, abs=scale), field
 
@@ -87,10 +87,10 @@ def test_every_value_has_a_known_field_and_is_plausible(driver: Driver) -> None:
     with measuring(driver.environment) as child:
         values = [settled(child, device.uuid) for device in child.devices().devices]
 
-    for one in values:
-        assert {"memory_used_bytes", "memory_total_bytes", "temperature_celsius"} <= set(one)
-        assert one["memory_used_bytes"] <= one["memory_total_bytes"]
-        for key, value in one.items():
+    for measured in values:
+        assert {"memory_used_bytes", "memory_total_bytes", "temperature_celsius"} <= set(measured)
+        assert measured["memory_used_bytes"] <= measured["memory_total_bytes"]
+        for key, value in measured.items():
             name, *labels = key.split(":")
             assert len(labels) == len(FIELDS[name].labels), key
             assert value >= 0, key

@@ -61,7 +61,7 @@ def test_the_six_have_the_names_and_labels_of_the_write_up() -> None:
 def test_a_gpu_that_is_not_allocated_has_no_pod_labels() -> None:
     scrape = page(measured(GPU, readings={"GPU-a": VALUES}))
 
-    labels = {name for samples in scrape.samples.values() for one, _ in samples for name in one}
+    labels = {name for samples in scrape.samples.values() for sample_labels, _ in samples for name in sample_labels}
     assert {"pod_name", "namespace_name", "container_name"} & labels == set()
     assert scrape.value("gpuscaler_gpu_containers", uuid="GPU-a") == 0
 
@@ -74,10 +74,10 @@ def test_values_absent_in_a_reading_are_absent_on_the_page() -> None:
 
 
 def test_a_reading_that_is_too_old_is_not_served() -> None:
-    found = measured(GPU, readings={"GPU-a": VALUES})
+    measurements = measured(GPU, readings={"GPU-a": VALUES})
 
-    assert page(found, now=105.0).values("nvidia_gpu_duty_cycle") == [60]
-    assert page(found, now=105.1).samples == {}
+    assert page(measurements, now=105.0).values("nvidia_gpu_duty_cycle") == [60]
+    assert page(measurements, now=105.1).samples == {}
 
 
 def test_pods_that_share_a_gpu_have_their_own_figures_if_processes_are_known() -> None:
@@ -127,10 +127,10 @@ def test_without_figures_of_a_process_its_pod_has_the_figure_of_the_gpu() -> Non
 
 
 def test_a_process_on_a_gpu_of_one_pod_belongs_to_it_unless_known_otherwise() -> None:
-    found = measured(GPU, readings={"GPU-a": VALUES}, processes=[Process("GPU-a", 1, 300, 20.0)])
+    measurements = measured(GPU, readings={"GPU-a": VALUES}, processes=[Process("GPU-a", 1, 300, 20.0)])
 
-    unknown = page(found, Attribution({"GPU-a": (TRAINING,)}, None))
-    outside = page(found, Attribution({"GPU-a": (TRAINING,)}, {}))
+    unknown = page(measurements, Attribution({"GPU-a": (TRAINING,)}, None))
+    outside = page(measurements, Attribution({"GPU-a": (TRAINING,)}, {}))
 
     assert unknown.pods("gpuscaler_gpu_process_memory_used_bytes", pid="1") == ["training-0"]
     assert outside.pods("gpuscaler_gpu_process_memory_used_bytes", pid="1") == [None]
@@ -187,12 +187,12 @@ def test_mig_devices_have_pod_labels_and_the_gpu_has_none() -> None:
 
 
 def test_windows_use_all_samples_and_a_scrape_resets_nothing() -> None:
-    found = measured(GPU, readings={"GPU-a": VALUES})
+    measurements = measured(GPU, readings={"GPU-a": VALUES})
     for later in range(1, 30):
         value = 100.0 if later == 20 else 0.0
-        found.apply(Reading("GPU-a", 100.0 + later, {"duty_cycle": value}, (), {"duty_cycle": 30.0} if later == 25 else {}))
+        measurements.apply(Reading("GPU-a", 100.0 + later, {"duty_cycle": value}, (), {"duty_cycle": 30.0} if later == 25 else {}))
 
-    first, second = page(found, now=129.5), page(found, now=129.5)
+    first, second = page(measurements, now=129.5), page(measurements, now=129.5)
 
     assert first == second
     assert first.value("gpuscaler_gpu_duty_cycle_ratio_max", window="15s") == 1
@@ -202,20 +202,20 @@ def test_windows_use_all_samples_and_a_scrape_resets_nothing() -> None:
 
 
 def test_the_windows_of_a_reassigned_gpu_have_no_samples_of_the_previous_pod() -> None:
-    found = measured(GPU, readings={"GPU-a": {}})
-    found.assign({"GPU-a": (TRAINING,)}, now=100.0, interval=1.0)
+    measurements = measured(GPU, readings={"GPU-a": {}})
+    measurements.assign({"GPU-a": (TRAINING,)}, now=100.0, interval=1.0)
     for at in (100.5, 101.5, 102.5):
-        found.apply(Reading("GPU-a", at, {"duty_cycle": 100.0}, (), {}))
-    before = page(found, Attribution({"GPU-a": (TRAINING,)}), now=102.6)
+        measurements.apply(Reading("GPU-a", at, {"duty_cycle": 100.0}, (), {}))
+    before = page(measurements, Attribution({"GPU-a": (TRAINING,)}), now=102.6)
 
-    found.assign({"GPU-a": (SERVING,)}, now=103.0, interval=1.0)
+    measurements.assign({"GPU-a": (SERVING,)}, now=103.0, interval=1.0)
     after = Attribution({"GPU-a": (SERVING,)})
-    at_once = page(found, after, now=103.1)
+    at_once = page(measurements, after, now=103.1)
     # This driver sample covers the last second, and its peak the time since the previous reading.
-    found.apply(Reading("GPU-a", 103.5, {"duty_cycle": 70.0}, (), {"duty_cycle": 100.0}))
-    too_early = page(found, after, now=103.6)
-    found.apply(Reading("GPU-a", 104.5, {"duty_cycle": 20.0}, (), {"duty_cycle": 30.0}))
-    own = page(found, after, now=104.6)
+    measurements.apply(Reading("GPU-a", 103.5, {"duty_cycle": 70.0}, (), {"duty_cycle": 100.0}))
+    too_early = page(measurements, after, now=103.6)
+    measurements.apply(Reading("GPU-a", 104.5, {"duty_cycle": 20.0}, (), {"duty_cycle": 30.0}))
+    own = page(measurements, after, now=104.6)
 
     assert before.value("gpuscaler_gpu_duty_cycle_ratio_max", pod_name="training-0", window="60s") == 1
     assert at_once.values("gpuscaler_gpu_duty_cycle_ratio_max") == too_early.values("gpuscaler_gpu_duty_cycle_ratio_max") == []
@@ -224,23 +224,23 @@ def test_the_windows_of_a_reassigned_gpu_have_no_samples_of_the_previous_pod() -
 
 
 def test_windows_continue_while_the_same_pod_has_the_gpu() -> None:
-    found = measured(GPU, readings={"GPU-a": {}})
-    found.assign({"GPU-a": (TRAINING,)}, now=98.0, interval=1.0)
-    found.apply(Reading("GPU-a", 100.0, VALUES, (), {}))
+    measurements = measured(GPU, readings={"GPU-a": {}})
+    measurements.assign({"GPU-a": (TRAINING,)}, now=98.0, interval=1.0)
+    measurements.apply(Reading("GPU-a", 100.0, VALUES, (), {}))
     for owner in (TRAINING._replace(uid=""), TRAINING):
-        found.assign({"GPU-a": (owner,)}, now=100.5, interval=1.0)
+        measurements.assign({"GPU-a": (owner,)}, now=100.5, interval=1.0)
 
-    assert page(found).value("gpuscaler_gpu_duty_cycle_ratio_max", window="60s") == 0.6
+    assert page(measurements).value("gpuscaler_gpu_duty_cycle_ratio_max", window="60s") == 0.6
 
 
 def test_windows_of_the_other_gpus_continue_when_one_is_reassigned() -> None:
     other = Device("GPU-b", 1, 4, "NVIDIA L4")
-    found = measured(GPU, other, readings={"GPU-a": VALUES, "GPU-b": VALUES})
-    found.assign({"GPU-b": (SERVING,)}, now=100.6, interval=1.0)
+    measurements = measured(GPU, other, readings={"GPU-a": VALUES, "GPU-b": VALUES})
+    measurements.assign({"GPU-b": (SERVING,)}, now=100.6, interval=1.0)
 
-    assert found.devices == (GPU, other)
-    assert page(found).values("gpuscaler_gpu_duty_cycle_ratio_max", uuid="GPU-a") == [0.6, 0.6]
-    assert page(found).values("gpuscaler_gpu_duty_cycle_ratio_max", uuid="GPU-b") == []
+    assert measurements.devices == (GPU, other)
+    assert page(measurements).values("gpuscaler_gpu_duty_cycle_ratio_max", uuid="GPU-a") == [0.6, 0.6]
+    assert page(measurements).values("gpuscaler_gpu_duty_cycle_ratio_max", uuid="GPU-b") == []
 
 
 def test_counters_and_labels_of_a_field_are_written() -> None:
@@ -258,11 +258,11 @@ def test_an_unknown_field_is_left_out() -> None:
 
 
 def test_xid_errors_are_counted_with_their_severity() -> None:
-    found = measured(GPU, readings={"GPU-a": VALUES})
+    measurements = measured(GPU, readings={"GPU-a": VALUES})
     for at, code in enumerate((79, 79, 31, 1)):
-        found.apply(Event("GPU-a", code, 100.0 + at))
+        measurements.apply(Event("GPU-a", code, 100.0 + at))
 
-    scrape = page(found)
+    scrape = page(measurements)
 
     assert scrape.value("gpuscaler_gpu_xid_errors_total", xid="79", severity="critical", uuid="GPU-a") == 2
     assert scrape.value("gpuscaler_gpu_xid_errors_total", xid="31", severity="application") == 1
@@ -271,30 +271,30 @@ def test_xid_errors_are_counted_with_their_severity() -> None:
 
 
 def test_the_errors_of_a_gpu_stay_after_it_is_gone() -> None:
-    found = measured(GPU, readings={"GPU-a": VALUES})
-    found.apply(Event("GPU-a", 79, 100.0))
-    found.apply(Devices((), "580", "13.0"))
+    measurements = measured(GPU, readings={"GPU-a": VALUES})
+    measurements.apply(Event("GPU-a", 79, 100.0))
+    measurements.apply(Devices((), "580", "13.0"))
 
-    assert page(found).samples["gpuscaler_gpu_xid_errors_total"] == [
+    assert page(measurements).samples["gpuscaler_gpu_xid_errors_total"] == [
         ({"node_name": "node-1", "uuid": "GPU-a", "xid": "79", "severity": "critical", "action": "power_cycle"}, 1)
     ]
 
 
 def test_a_gpu_that_comes_back_has_no_old_figures() -> None:
-    found = measured(GPU, readings={"GPU-a": VALUES})
+    measurements = measured(GPU, readings={"GPU-a": VALUES})
     for there in ((), (GPU,)):
-        found.apply(Devices(there, "580", "13.0"))
+        measurements.apply(Devices(there, "580", "13.0"))
 
-    assert page(found).samples == {}
+    assert page(measurements).samples == {}
 
 
 def test_figures_expire_after_the_measuring_process_ended_and_vanish_with_the_driver() -> None:
-    found = measured(GPU, readings={"GPU-a": VALUES})
+    measurements = measured(GPU, readings={"GPU-a": VALUES})
 
-    found.apply(Unavailable("failed", "the measuring process ended with -9"))
-    ended = page(found)
-    found.apply(Unavailable("no-driver", "saw no driver"))
-    went = page(found)
+    measurements.apply(Unavailable("failed", "the measuring process ended with -9"))
+    ended = page(measurements)
+    measurements.apply(Unavailable("no-driver", "saw no driver"))
+    went = page(measurements)
 
     assert ended.values("nvidia_gpu_duty_cycle") == [60]
     assert went.samples == {}

@@ -236,12 +236,12 @@ def test_a_gpu_that_falls_off_the_bus_is_reported_as_lost_until_it_is_back(nvml:
     with measuring(nvml.environment) as child:
         child.reading(FIRST)
         nvml.gpu[0].lost = 1
-        gone = child.reading(FIRST, lambda reading: reading.values.get("lost") == 1)
+        lost = child.reading(FIRST, lambda reading: reading.values.get("lost") == 1)
         other = child.reading(SECOND)
         nvml.gpu[0].lost = 0
         back = child.reading(FIRST, lambda reading: reading.values.get("lost") == 0)
 
-    assert gone.values == {"lost": 1}
+    assert lost.values == {"lost": 1}
     assert other.values["temperature_celsius"] == 34
     assert back.values["temperature_celsius"] == 34
 

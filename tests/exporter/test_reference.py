@@ -24,9 +24,9 @@ def test_every_field_is_on_the_page_with_its_call_and_labels() -> None:
 
 
 def test_each_of_the_six_has_its_counterpart_in_dcgm_exporter() -> None:
-    told = PAGE.partition("## Coming from dcgm-exporter")[2].partition("\n## ")[0]
+    section = PAGE.partition("## Coming from dcgm-exporter")[2].partition("\n## ")[0]
 
-    assert set(re.findall(r"^\| `(nvidia_gpu_\w+)` \| `DCGM_FI_", told, re.MULTILINE)) == {
+    assert set(re.findall(r"^\| `(nvidia_gpu_\w+)` \| `DCGM_FI_", section, re.MULTILINE)) == {
         field.metric for field in FIELDS.values() if field.metric.startswith("nvidia_gpu_")
     }
 

@@ -30,7 +30,7 @@ POD = Owner("ml", "training-0", "main", "uid-0")
 class Pods:
     """An attributor with answers from the test."""
 
-    said: Attribution = field(default_factory=lambda: Attribution(source="pod-resources"))
+    attribution: Attribution = field(default_factory=lambda: Attribution(source="pod-resources"))
     error: Exception | None = None
     asked: tuple[Sequence[Device], Sequence[Process]] = ((), ())
     closed: bool = False
@@ -41,7 +41,7 @@ class Pods:
         await asyncio.sleep(self.waits)
         if self.error is not None:
             raise self.error
-        return self.said
+        return self.attribution
 
     async def close(self) -> None:
         self.closed = True
@@ -101,10 +101,10 @@ async def test_a_pod_that_uses_a_gpu_is_in_its_metrics_until_the_pod_is_gone(nvm
     async with exporting(nvml, monkeypatch) as running:
         before = await running.until(running.working("gpus"))
         nvml.gpu[1].utilization, nvml.gpu[1].used = 55, GIB
-        running.pods.said = Attribution({SECOND: (POD,)}, None, "pod-resources")
+        running.pods.attribution = Attribution({SECOND: (POD,)}, None, "pod-resources")
         await running.until(lambda scrape: scrape.values("nvidia_gpu_duty_cycle", pod_name="training-0", uuid=SECOND) == [55])
         # The figures of a GPU are not attributed to a pod that is gone.
-        running.pods.said = Attribution({}, None, "pod-resources")
+        running.pods.attribution = Attribution({}, None, "pod-resources")
         await running.until(lambda scrape: scrape.pods("nvidia_gpu_duty_cycle", uuid=SECOND) == [None])
 
     assert before.value("nvidia_gpu_num_devices") == 2
@@ -176,15 +176,15 @@ async def test_a_measuring_process_that_is_killed_is_replaced_and_windows_contin
 async def test_a_pod_has_no_peak_of_the_previous_pod_on_its_gpu(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     nvml.gpu[0].utilization = 88
     async with exporting(nvml, monkeypatch) as running:
-        running.pods.said = Attribution({FIRST: (POD,)}, None, "pod-resources")
+        running.pods.attribution = Attribution({FIRST: (POD,)}, None, "pod-resources")
         await running.until(
             lambda scrape: scrape.values("gpuscaler_gpu_duty_cycle_ratio_max", pod_name="training-0", window="60s") == [0.88]
         )
         # For a moment nothing is known; that is not another pod.
-        running.pods.said = Attribution(trouble="the kubelet is away")
+        running.pods.attribution = Attribution(trouble="the kubelet is away")
         unknown = await running.until(running.stopped("pods"))
         nvml.gpu[0].utilization = 5
-        running.pods.said = Attribution({FIRST: (POD._replace(pod="training-1"),)}, None, "pod-resources")
+        running.pods.attribution = Attribution({FIRST: (POD._replace(pod="training-1"),)}, None, "pod-resources")
         after = await running.until(lambda scrape: bool(scrape.values("gpuscaler_gpu_duty_cycle_ratio_max", pod_name="training-1")))
 
     assert unknown.values("gpuscaler_gpu_duty_cycle_ratio_max", uuid=FIRST, window="60s") == [0.88]
@@ -235,7 +235,7 @@ async def test_the_recovery_action_of_the_driver_takes_precedence_over_the_catal
 
 async def test_failing_attribution_loses_the_pods_but_not_the_gpus(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     async with exporting(nvml, monkeypatch) as running:
-        running.pods.said = Attribution({FIRST: (POD,)}, None, "pod-resources")
+        running.pods.attribution = Attribution({FIRST: (POD,)}, None, "pod-resources")
         await running.until(lambda scrape: scrape.pods("nvidia_gpu_temperature_celsius", uuid=FIRST) == ["training-0"])
         running.pods.error = RuntimeError("no such table")
         broken = await running.until(running.stopped("pods"))
@@ -251,7 +251,7 @@ async def test_failing_attribution_loses_the_pods_but_not_the_gpus(nvml: FakeNvm
 async def test_attribution_that_never_answers_leaves_gpus_without_pods(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "ATTRIBUTION", 0.2)
     async with exporting(nvml, monkeypatch) as running:
-        running.pods.said = Attribution({FIRST: (POD,)}, None, "pod-resources")
+        running.pods.attribution = Attribution({FIRST: (POD,)}, None, "pod-resources")
         await running.until(lambda scrape: scrape.pods("nvidia_gpu_temperature_celsius", uuid=FIRST) == ["training-0"])
         running.pods.waits = 60.0
         without = await running.until(running.stopped("pods"))
@@ -273,7 +273,7 @@ async def test_it_reports_its_own_resource_usage(nvml: FakeNvml, monkeypatch: py
 async def test_the_front_page_names_gpus_and_pods_for_people(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     nvml.gpu[0].divide(("1g.10gb", 20, GIB))
     async with exporting(nvml, monkeypatch) as running:
-        running.pods.said = Attribution({SECOND: (POD,)}, None, "pod-resources")
+        running.pods.attribution = Attribution({SECOND: (POD,)}, None, "pod-resources")
         await running.until(lambda scrape: scrape.pods("nvidia_gpu_temperature_celsius", uuid=SECOND) == ["training-0"])
         await running.until(lambda scrape: scrape.values("nvidia_gpu_duty_cycle", uuid="MIG-0-0") == [20])
         page = running.exporter.pages()["/"]().body.decode()

@@ -110,10 +110,10 @@ async def test_a_call_that_hangs_is_noticed_and_named_and_the_process_replaced()
         await until(lambda: sampler.pid > 0)
         first = sampler.pid
         await until(lambda: sampler.starts == 2)
-        gone = not alive(first)
+        ended = not alive(first)
 
     assert lines.troubles()[0] == "saw no answer from the driver for 1 s when asked about GPU-b"
-    assert gone
+    assert ended
 
 
 async def test_a_gpu_at_which_processes_hang_repeatedly_is_skipped_for_a_while() -> None:

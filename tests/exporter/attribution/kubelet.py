@@ -31,7 +31,7 @@ def count(number: int, value: int) -> bytes:
 
 def devices(*ids: str, resource: str = "nvidia.com/gpu", numa: int = 0) -> bytes:
     """ContainerDevices, with the topology that a kubelet adds."""
-    return part(1, resource) + b"".join(part(2, one) for one in ids) + part(3, part(1, count(1, numa)))
+    return part(1, resource) + b"".join(part(2, device_id) for device_id in ids) + part(3, part(1, count(1, numa)))
 
 
 def claim(*names: str, driver: str = "gpu.nvidia.com", pool: str = "node-a") -> bytes:
@@ -48,7 +48,13 @@ def container(name: str, *held: bytes, claims: Sequence[bytes] = ()) -> bytes:
     """ContainerResources, with CPUs and memory, which a reader of GPUs skips."""
     memory = part(1, "memory") + count(2, 2**30)
     packed = part(3, varint(2) + varint(3))
-    return part(1, name) + b"".join(part(2, one) for one in held) + packed + part(4, memory) + b"".join(part(5, claim) for claim in claims)
+    return (
+        part(1, name)
+        + b"".join(part(2, device_entry) for device_entry in held)
+        + packed
+        + part(4, memory)
+        + b"".join(part(5, claim) for claim in claims)
+    )
 
 
 def pod(namespace: str, name: str | bytes, *containers: bytes) -> bytes:
@@ -158,9 +164,9 @@ def strict(behind: Path, front: Path) -> Iterator[list[bytes]]:
             return
         finally:
             # Both directions end together.
-            for one in (source, sink):
+            for sock in (source, sink):
                 with suppress(OSError):
-                    one.shutdown(socket.SHUT_RDWR)
+                    sock.shutdown(socket.SHUT_RDWR)
 
     def allowed(data: bytes) -> bool:
         if b"PodResourcesLister" in data:
@@ -168,22 +174,22 @@ def strict(behind: Path, front: Path) -> Iterator[list[bytes]]:
             return b"localhost" in data and b"%2F" not in data.upper()
         return True
 
-    def serve(one: socket.socket) -> None:
-        with one, socket.socket(socket.AF_UNIX) as back:
+    def serve(connection: socket.socket) -> None:
+        with connection, socket.socket(socket.AF_UNIX) as back:
             back.connect(str(behind))
-            answers = threading.Thread(target=pump, args=(back, one, lambda _: True))
+            answers = threading.Thread(target=pump, args=(back, connection, lambda _: True))
             answers.start()
-            pump(one, back, allowed)
+            pump(connection, back, allowed)
             answers.join()
 
     def accept() -> None:
         while not over.is_set():
             try:
-                one, _ = door.accept()
+                connection, _ = door.accept()
             except TimeoutError:
                 continue
-            one.settimeout(5)
-            threading.Thread(target=serve, args=(one,), daemon=True).start()
+            connection.settimeout(5)
+            threading.Thread(target=serve, args=(connection,), daemon=True).start()
 
     accepting = threading.Thread(target=accept)
     accepting.start()

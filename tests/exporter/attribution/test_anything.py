@@ -99,5 +99,5 @@ def test_a_link_to_any_path_is_parsed_or_skipped(target: bytes) -> None:
             (Path(folder) / name).symlink_to(os.fsdecode(place))
         names = ContainerNames(Path(folder))
         names.refresh()
-        found = names.pod("0f8e1a52")
-        assert found is None or "_".join(found).isascii()
+        names_of_pod = names.pod("0f8e1a52")
+        assert names_of_pod is None or "_".join(names_of_pod).isascii()

@@ -50,7 +50,7 @@ class World:
         return await self.attributor.attribute(devices, processes)
 
 
-async def first(here: World) -> Attribution:
+async def first_answer(here: World) -> Attribution:
     """The first answer, for a caller with little patience."""
     for _ in range(500):
         if (attribution := await here.ask()).owners:
@@ -248,7 +248,7 @@ async def test_a_broken_checkpoint_is_reported_and_read_again_once_it_is_valid(t
 async def test_a_kubelet_that_hangs_blocks_nothing_and_gets_no_concurrent_requests(tmp_path: Path) -> None:
     async with world(tmp_path, pace=Pace(timeout=4.0, patience=0.05)) as here:
         here.kubelet.pods += [TRAINER]
-        before = await first(here)
+        before = await first_answer(here)
         asked = here.kubelet.asked
         here.kubelet.hang(seconds=60.0)
         start = time.monotonic()
@@ -258,14 +258,14 @@ async def test_a_kubelet_that_hangs_blocks_nothing_and_gets_no_concurrent_reques
         here.kubelet.behave = None
         while "did not answer" not in (await here.ask()).trouble:
             assert here.kubelet.asked == asked + 1
-        assert not (await first(here)).trouble
+        assert not (await first_answer(here)).trouble
         assert here.kubelet.asked == asked + 2
 
 
 async def test_a_kubelet_slower_than_the_patience_is_asked_again_at_each_call(tmp_path: Path) -> None:
     async with world(tmp_path, pace=Pace(timeout=5.0, patience=0.05)) as here:
         here.kubelet.pods += [TRAINER]
-        await first(here)
+        await first_answer(here)
         here.kubelet.hang(seconds=0.1)
         for _ in range(3):
             asked = here.kubelet.asked
@@ -280,7 +280,7 @@ async def test_a_kubelet_slower_than_the_patience_is_asked_again_at_each_call(tm
 async def test_the_last_answer_is_forgotten_after_a_while(tmp_path: Path) -> None:
     async with world(tmp_path, pace=Pace(timeout=8.0, patience=0.05)) as here:
         here.kubelet.pods += [TRAINER]
-        await first(here)
+        await first_answer(here)
         here.kubelet.hang(seconds=5.0)
         await here.ask()
         attribution = await here.ask(after=61.0)

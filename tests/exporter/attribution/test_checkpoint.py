@@ -19,7 +19,7 @@ def entry(ids: Any, **changes: Any) -> dict[str, Any]:
     return {"PodUID": UID, "ContainerName": "main", "ResourceName": "nvidia.com/gpu", "DeviceIDs": ids, "AllocResp": "CgA=", **changes}
 
 
-def written(folder: Path, content: Any) -> Path:
+def write_checkpoint(folder: Path, content: Any) -> Path:
     path = folder / "kubelet_internal_checkpoint"
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     return path
@@ -40,7 +40,7 @@ def written(folder: Path, content: Any) -> Path:
     ],
 )
 def test_entries_are_read_in_every_format(tmp_path: Path, content: Any) -> None:
-    allocations = read_checkpoint(written(tmp_path, content))
+    allocations = read_checkpoint(write_checkpoint(tmp_path, content))
     assert allocations.problems == ()
     assert allocations.allocations == (
         Allocation(Owner("", "", "main", UID), (PluginDevice("nvidia.com/gpu", GPU), PluginDevice("nvidia.com/gpu", SECOND))),
@@ -49,21 +49,21 @@ def test_entries_are_read_in_every_format(tmp_path: Path, content: Any) -> None:
 
 @pytest.mark.parametrize("content", [{"Data": {"PodDeviceEntries": None}, "Checksum": 0}, {"Data": None}, {}, {"Data": {}}])
 def test_a_node_without_allocations_has_an_empty_checkpoint(tmp_path: Path, content: Any) -> None:
-    assert read_checkpoint(written(tmp_path, content)).allocations == ()
+    assert read_checkpoint(write_checkpoint(tmp_path, content)).allocations == ()
 
 
 def test_an_invalid_entry_is_skipped_and_the_others_are_used(tmp_path: Path) -> None:
     content = {"Data": {"PodDeviceEntries": [entry("GPU"), 7, None, entry({"0": [GPU]}), entry(None), entry({})]}}
-    allocations = read_checkpoint(written(tmp_path, content))
+    allocations = read_checkpoint(write_checkpoint(tmp_path, content))
     assert [allocation.devices for allocation in allocations.allocations] == [(PluginDevice("nvidia.com/gpu", GPU),)]
     assert len(allocations.problems) == 3
-    assert all(str(tmp_path) in one for one in allocations.problems)
+    assert all(str(tmp_path) in problem for problem in allocations.problems)
 
 
 @pytest.mark.parametrize("content", ["", '{"Data":{"PodDeviceEntr', "[]", '{"Data": 7}', "v1\x00\x01"])
 def test_a_broken_file_is_an_error(tmp_path: Path, content: str) -> None:
     with pytest.raises(CheckpointError, match=r"kubelet_internal_checkpoint is not a kubelet checkpoint: "):
-        read_checkpoint(written(tmp_path, content))
+        read_checkpoint(write_checkpoint(tmp_path, content))
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_much_too_large_is_not_read(tmp_path: Path) -> None:
-    path = written(tmp_path, "")
+    path = write_checkpoint(tmp_path, "")
     with path.open("r+b") as file:
         file.truncate(33 * 2**20)
     with pytest.raises(CheckpointError, match="is larger than"):

@@ -34,10 +34,10 @@ def listed_pod(name: str, *, uid: str = UID, phase: str = "Running", number: int
     }
 
 
-def listed_slice(*found: dict[str, Any], pool: str = "node-a") -> dict[str, Any]:
+def listed_slice(*devices: dict[str, Any], pool: str = "node-a") -> dict[str, Any]:
     return {
         "metadata": {"name": "s"},
-        "spec": {"driver": "gpu.nvidia.com", "nodeName": "node-a", "pool": {"name": pool}, "devices": list(found)},
+        "spec": {"driver": "gpu.nvidia.com", "nodeName": "node-a", "pool": {"name": pool}, "devices": list(devices)},
     }
 
 
@@ -45,7 +45,7 @@ def uuid(value: str) -> dict[str, Any]:
     return {"type": {"string": "mig"}, "uuid": {"string": value}, "cudaComputeCapability": {"version": "9.0.0"}, "index": {"int": 3}}
 
 
-class Asking:
+class UnlistedNode:
     """An attributor without a kubelet's socket, on a node that shows nothing, with an API server that answers ``replies``."""
 
     def __init__(self, folder: Path, *replies: Reply | Exception, socket: Path | None = None) -> None:
@@ -66,7 +66,7 @@ class Asking:
 
 
 async def test_pods_of_the_checkpoint_get_their_names_from_the_server(tmp_path: Path) -> None:
-    here = Asking(tmp_path, page(listed_pod("trainer-0")))
+    here = UnlistedNode(tmp_path, page(listed_pod("trainer-0")))
     here.node.keeps((UID, "main", GPU))
     assert not (await here.ask()).owners
     attribution = await here.ask()
@@ -77,7 +77,7 @@ async def test_pods_of_the_checkpoint_get_their_names_from_the_server(tmp_path: 
 
 
 async def test_a_finished_pod_of_the_checkpoint_owns_nothing(tmp_path: Path) -> None:
-    here = Asking(tmp_path, page(listed_pod("trainer-0")), page(listed_pod("trainer-0", phase="Succeeded")))
+    here = UnlistedNode(tmp_path, page(listed_pod("trainer-0")), page(listed_pod("trainer-0", phase="Succeeded")))
     here.node.keeps((UID, "main", GPU))
     await here.ask()
     assert (await here.ask()).owners
@@ -87,7 +87,7 @@ async def test_a_finished_pod_of_the_checkpoint_owns_nothing(tmp_path: Path) -> 
 
 
 async def test_a_static_pod_is_identified_by_the_hash_of_its_file(tmp_path: Path) -> None:
-    here = Asking(tmp_path, page(listed_pod("gpu-monitor-node-a", annotations={"kubernetes.io/config.hash": STATIC})))
+    here = UnlistedNode(tmp_path, page(listed_pod("gpu-monitor-node-a", annotations={"kubernetes.io/config.hash": STATIC})))
     here.node.keeps((STATIC, "main", GPU))
     await here.ask()
     assert (await here.ask()).owners == {GPU: (Owner("ml", "gpu-monitor-node-a", "main", STATIC),)}
@@ -95,7 +95,7 @@ async def test_a_static_pod_is_identified_by_the_hash_of_its_file(tmp_path: Path
 
 
 async def test_processes_get_their_container_from_the_server(tmp_path: Path) -> None:
-    here = Asking(tmp_path, page(listed_pod("trainer-0", number=7)))
+    here = UnlistedNode(tmp_path, page(listed_pod("trainer-0", number=7)))
     here.node.process(100, f"0::/kubepods/pod{UID}/{container_id(7)}")
     assert (await here.ask(Process(GPU, 100))).processes is None
     assert (await here.ask(Process(GPU, 100))).processes == {100: Owner("ml", "trainer-0", "main", UID)}
@@ -105,7 +105,7 @@ async def test_processes_get_their_container_from_the_server(tmp_path: Path) -> 
 async def test_a_container_without_an_id_yet_has_no_processes(tmp_path: Path) -> None:
     waiting = listed_pod("waiting", uid=STATIC)
     waiting["status"]["containerStatuses"][0]["containerID"] = ""
-    here = Asking(tmp_path, page(waiting, listed_pod("trainer-0")))
+    here = UnlistedNode(tmp_path, page(waiting, listed_pod("trainer-0")))
     here.node.process(100, f"0::/kubepods/pod{UID}")
     await here.ask(Process(GPU, 100))
     assert (await here.ask(Process(GPU, 100))).processes == {100: Owner("ml", "trainer-0", "", UID)}
@@ -113,7 +113,7 @@ async def test_a_container_without_an_id_yet_has_no_processes(tmp_path: Path) ->
 
 
 async def test_the_server_is_asked_for_pods_at_most_every_ten_seconds(tmp_path: Path) -> None:
-    here = Asking(tmp_path, *[page() for _ in range(9)])
+    here = UnlistedNode(tmp_path, *[page() for _ in range(9)])
     here.node.keeps((UID, "main", GPU))
     for _ in range(35):
         await here.ask()
@@ -122,7 +122,7 @@ async def test_the_server_is_asked_for_pods_at_most_every_ten_seconds(tmp_path: 
 
 
 async def test_nothing_is_asked_if_the_node_shows_everything(tmp_path: Path) -> None:
-    here = Asking(tmp_path, page())
+    here = UnlistedNode(tmp_path, page())
     here.node.runs("ml", "trainer-0", "main", uid=UID)
     here.node.keeps((UID, "main", GPU))
     assert (await here.ask()).owners
@@ -131,7 +131,7 @@ async def test_nothing_is_asked_if_the_node_shows_everything(tmp_path: Path) -> 
 
 
 async def test_a_server_that_refuses_is_reported_and_asked_again_later(tmp_path: Path) -> None:
-    here = Asking(tmp_path, failure(403, "Forbidden"), page(listed_pod("trainer-0")))
+    here = UnlistedNode(tmp_path, failure(403, "Forbidden"), page(listed_pod("trainer-0")))
     here.node.keeps((UID, "main", GPU))
     await here.ask()
     assert "pods of this node cannot be listed: " in (await here.ask()).trouble
@@ -142,7 +142,7 @@ async def test_a_server_that_refuses_is_reported_and_asked_again_later(tmp_path:
 
 
 async def test_an_object_that_cannot_be_parsed_is_skipped(tmp_path: Path) -> None:
-    here = Asking(tmp_path, page({"metadata": 7}, {"status": {}}, listed_pod("trainer-0")))
+    here = UnlistedNode(tmp_path, page({"metadata": 7}, {"status": {}}, listed_pod("trainer-0")))
     await here.names.refresh(PODS)
     assert here.names.view.pods == {UID: ("ml", "trainer-0")}
     await here.attributor.close()
@@ -151,14 +151,14 @@ async def test_an_object_that_cannot_be_parsed_is_skipped(tmp_path: Path) -> Non
 @pytest.mark.parametrize("shape", ["v1", "v1beta1"])
 async def test_claimed_devices_are_found_by_the_uuid_in_their_slice(tmp_path: Path, shape: str) -> None:
     names = "gpu-0-mig-1g10gb-19-0", "gpu-0-mig-1g10gb-19-1"
-    found = [{"name": name, "attributes": uuid(key)} for name, key in zip(names, (PART, TWIN), strict=True)]
+    devices = [{"name": name, "attributes": uuid(key)} for name, key in zip(names, (PART, TWIN), strict=True)]
     if shape == "v1":
-        replies = [page(listed_slice(*found), listed_slice({"name": "gpu-7"}, pool="elsewhere"))]
+        replies = [page(listed_slice(*devices), listed_slice({"name": "gpu-7"}, pool="elsewhere"))]
     else:
-        old = [{"name": one["name"], "basic": {"attributes": one["attributes"]}} for one in found]
+        old = [{"name": device["name"], "basic": {"attributes": device["attributes"]}} for device in devices]
         replies = [failure(404, "NotFound"), failure(404, "NotFound"), page(listed_slice(*old))]
     with kubelet() as fake:
-        here = Asking(tmp_path, *replies, socket=fake.path)
+        here = UnlistedNode(tmp_path, *replies, socket=fake.path)
         fake.pods += [
             pod("ml", "first", container("main", claims=[claim(names[0])])),
             pod("ml", "second", container("main", claims=[claim(names[1])])),
@@ -171,7 +171,7 @@ async def test_claimed_devices_are_found_by_the_uuid_in_their_slice(tmp_path: Pa
 
 async def test_without_slices_claimed_devices_are_found_by_their_names(tmp_path: Path) -> None:
     with kubelet() as fake:
-        here = Asking(tmp_path, *[failure(404, "NotFound") for _ in range(3)], socket=fake.path)
+        here = UnlistedNode(tmp_path, *[failure(404, "NotFound") for _ in range(3)], socket=fake.path)
         fake.pods += [pod("ml", "first", container("main", claims=[claim("gpu-0")]))]
         await here.ask()
         attribution = await here.ask()
@@ -183,7 +183,7 @@ async def test_without_slices_claimed_devices_are_found_by_their_names(tmp_path:
 
 
 async def test_closing_cancels_a_request_in_progress(tmp_path: Path) -> None:
-    here = Asking(tmp_path)  # never answers
+    here = UnlistedNode(tmp_path)  # never answers
     here.node.keeps((UID, "main", GPU))
     await here.ask()
     await asyncio.wait_for(here.attributor.close(), 5.0)

@@ -17,7 +17,7 @@ GPU = "GPU-1f3a6d52-0000-4c11-9d3e-5b1c00000001"
 TRAINER = pod("ml", "trainer-0", container("main", devices(GPU)))
 
 
-def asked(kubelet: FakeKubelet, *, timeout: float = 2.0) -> Allocations:
+def list_allocations(kubelet: FakeKubelet, *, timeout: float = 2.0) -> Allocations:
     client = PodResources(kubelet.path, timeout=timeout)
     try:
         return client.allocations()
@@ -28,13 +28,13 @@ def asked(kubelet: FakeKubelet, *, timeout: float = 2.0) -> Allocations:
 def test_containers_with_devices_are_returned_with_their_pod_and_others_are_not() -> None:
     with kubelet() as here:
         here.pods += [TRAINER]
-        assert asked(here).allocations == (Allocation(Owner("ml", "trainer-0", "main"), (PluginDevice("nvidia.com/gpu", GPU),)),)
+        assert list_allocations(here).allocations == (Allocation(Owner("ml", "trainer-0", "main"), (PluginDevice("nvidia.com/gpu", GPU),)),)
 
 
 def test_a_device_of_a_claim_is_returned_with_driver_pool_and_name() -> None:
     with kubelet() as here:
         here.pods = [pod("ml", "inference", container("server", claims=[claim("gpu-0", "gpu-1")]))]
-        allocation = asked(here).allocations[0]
+        allocation = list_allocations(here).allocations[0]
         assert allocation.devices == (
             ClaimedDevice("gpu.nvidia.com", "node-a", "gpu-0"),
             ClaimedDevice("gpu.nvidia.com", "node-a", "gpu-1"),
@@ -46,13 +46,13 @@ def test_two_hundred_pods_of_many_containers_are_one_answer() -> None:
         here.pods = [
             pod("ml", f"worker-{n}", *(container(f"c{i}", devices(f"{GPU[:-4]}{n:04x}", numa=i)) for i in range(4))) for n in range(200)
         ]
-        allocations = asked(here).allocations
+        allocations = list_allocations(here).allocations
         assert len(allocations) == 800
         assert allocations[-1] == Allocation(Owner("ml", "worker-199", "c3"), (PluginDevice("nvidia.com/gpu", f"{GPU[:-4]}00c7"),))
 
 
 @pytest.mark.parametrize(
-    ("odd", "told"),
+    ("odd", "message"),
     [
         (pod("ml", b"bad-\xff\xfe", container("main", devices(GPU))), "'utf-8' codec can't decode byte 0xff in position 4"),
         (pod("ml", "bad", container("main", b"\x0a\x7f")), "the message ends 127 bytes too early"),
@@ -61,13 +61,13 @@ def test_two_hundred_pods_of_many_containers_are_one_answer() -> None:
         (pod("ml", "bad", b"\xff" * 12), "a number has more than ten bytes"),
     ],
 )
-def test_an_entry_that_cannot_be_parsed_is_skipped_and_the_others_are_used(odd: bytes, told: str) -> None:
+def test_an_entry_that_cannot_be_parsed_is_skipped_and_the_others_are_used(odd: bytes, message: str) -> None:
     with kubelet() as here:
         here.pods = [odd, TRAINER]
-        allocations = asked(here)
+        allocations = list_allocations(here)
         assert [allocation.owner.pod for allocation in allocations.allocations] == ["trainer-0"]
         assert len(allocations.problems) == 1
-        assert allocations.problems[0].startswith(f"skipped pod 1 of the 2 that the kubelet lists: {told}")
+        assert allocations.problems[0].startswith(f"skipped pod 1 of the 2 that the kubelet lists: {message}")
 
 
 def test_fields_that_a_later_kubernetes_adds_are_skipped() -> None:
@@ -75,7 +75,7 @@ def test_fields_that_a_later_kubernetes_adds_are_skipped() -> None:
         # texts, and numbers with one to ten, four and eight bytes
         added = part(127, "new"), count(128, 2**63), varint(129 << 3 | 5) + bytes(4), varint(130 << 3 | 1) + bytes(8)
         here.pods = [TRAINER + b"".join(added)]
-        assert asked(here).allocations[0].owner.pod == "trainer-0"
+        assert list_allocations(here).allocations[0].owner.pod == "trainer-0"
 
 
 def test_a_request_to_a_kubelet_that_does_not_answer_times_out() -> None:
@@ -83,7 +83,7 @@ def test_a_request_to_a_kubelet_that_does_not_answer_times_out() -> None:
         here.hang(seconds=60.0)
         start = time.monotonic()
         with pytest.raises(KubeletError, match=r"did not answer within 0\.2 s"):
-            asked(here, timeout=0.2)
+            list_allocations(here, timeout=0.2)
         assert time.monotonic() - start < 20.0
 
 
@@ -144,18 +144,18 @@ def test_a_folder_that_only_root_may_enter_is_an_error(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "message"),
     [
         (grpc.StatusCode.RESOURCE_EXHAUSTED, r"answered RESOURCE_EXHAUSTED \(rejected by rate limit\)"),
         (grpc.StatusCode.INTERNAL, r"answered INTERNAL \(rejected by rate limit\)"),
         (grpc.StatusCode.UNIMPLEMENTED, r"expected Kubernetes 1\.20 or later"),
     ],
 )
-def test_an_error_of_the_kubelet_is_raised_and_the_next_request_is_sent(code: Any, told: str) -> None:
+def test_an_error_of_the_kubelet_is_raised_and_the_next_request_is_sent(code: Any, message: str) -> None:
     with kubelet() as here:
         client = PodResources(here.path, timeout=2.0)
         here.fail(code, "rejected by rate limit")
-        with pytest.raises(KubeletError, match=told):
+        with pytest.raises(KubeletError, match=message):
             client.allocations()
         here.behave = None
         here.pods = [TRAINER]
@@ -168,16 +168,16 @@ def test_an_answer_that_is_not_a_list_is_an_error(answer: bytes) -> None:
     with kubelet() as here:
         here.behave = lambda _: answer
         with pytest.raises(KubeletError, match=r"that are not a v1\.ListPodResourcesResponse"):
-            asked(here)
+            list_allocations(here)
 
 
 def test_a_kubelet_that_lists_no_pods_yet_is_an_error() -> None:
     with kubelet() as here:
         here.pods = []
         with pytest.raises(KubeletError, match="lists no pods"):
-            asked(here)
+            list_allocations(here)
         here.pods = [PLAIN]
-        assert asked(here) == Allocations()
+        assert list_allocations(here) == Allocations()
 
 
 def test_a_server_that_rejects_the_socket_path_as_authority_gets_localhost() -> None:

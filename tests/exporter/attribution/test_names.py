@@ -17,7 +17,7 @@ def link(folder: Path, name: str, target: str) -> Path:
     return made
 
 
-def known(folder: Path) -> ContainerNames:
+def read_names(folder: Path) -> ContainerNames:
     names = ContainerNames(folder)
     names.refresh()
     return names
@@ -25,7 +25,7 @@ def known(folder: Path) -> ContainerNames:
 
 def test_a_link_contains_namespace_pod_container_uid_and_id(tmp_path: Path) -> None:
     link(tmp_path, f"train-0_ml_main-{ID}.log", f"/var/log/pods/ml_train-0_{UID}/main/3.log")
-    names = known(tmp_path)
+    names = read_names(tmp_path)
     assert names.container(ID) == Owner("ml", "train-0", "main", UID)
     assert names.pod(UID) == ("ml", "train-0")
     assert list(names.uids("ml", "train-0")) == [UID]
@@ -34,7 +34,7 @@ def test_a_link_contains_namespace_pod_container_uid_and_id(tmp_path: Path) -> N
 def test_a_link_with_a_truncated_name_still_contains_the_pod(tmp_path: Path) -> None:
     pod, container = "p" * 190, "c" * 60
     link(tmp_path, f"{pod}_ml_{container}-{ID}"[:251] + ".log", f"/data/logs/ml_{pod}_{UID}/{container}/0.log")
-    names = known(tmp_path)
+    names = read_names(tmp_path)
     assert names.container(ID) is None
     assert names.pod(UID) == ("ml", pod)
 
@@ -46,13 +46,13 @@ def test_a_link_with_a_truncated_name_still_contains_the_pod(tmp_path: Path) -> 
 def test_other_links_are_skipped(tmp_path: Path, name: str, target: str) -> None:
     link(tmp_path, name, target)
     (tmp_path / f"file-{ID}.log").write_text("no link")
-    names = known(tmp_path)
+    names = read_names(tmp_path)
     assert names.container(ID) is None
     assert names.pod(UID) is None
 
 
 def test_new_and_removed_links_are_seen_at_the_next_pass(tmp_path: Path) -> None:
-    names = known(tmp_path)
+    names = read_names(tmp_path)
     made = link(tmp_path, f"train-0_ml_main-{ID}.log", f"/var/log/pods/ml_train-0_{UID}/main/0.log")
     names.refresh()
     assert names.pod(UID) == ("ml", "train-0")
@@ -63,4 +63,4 @@ def test_new_and_removed_links_are_seen_at_the_next_pass(tmp_path: Path) -> None
 
 
 def test_a_folder_that_is_not_mounted_has_no_names(tmp_path: Path) -> None:
-    assert known(tmp_path / "absent").pod(UID) is None
+    assert read_names(tmp_path / "absent").pod(UID) is None

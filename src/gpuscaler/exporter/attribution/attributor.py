@@ -70,7 +70,7 @@ class NodeAttributor:
         self._live = LivePods(places.cgroups)
         self._processes = ProcessPods(places.proc)
         self._listed: tuple[Allocations, float] | None = None
-        self._asked: tuple[str, float] | None = None
+        self._last_request: tuple[str, float] | None = None
         self._worker = ThreadPoolExecutor(1, "attribution")
         self._pending: asyncio.Future[_AttributionPass] | None = None
         self._asking: asyncio.Task[None] | None = None
@@ -141,14 +141,14 @@ class NodeAttributor:
 
     def _list_allocations(self, now: float) -> str:
         """Ask the kubelet, unless it was asked just now; return the problem, or empty."""
-        if self._asked is not None and now - self._asked[1] < self._pace.spacing:
-            return self._asked[0]
+        if self._last_request is not None and now - self._last_request[1] < self._pace.spacing:
+            return self._last_request[0]
         trouble = ""
         try:
             self._listed = self._kubelet.allocations(), now
         except KubeletError as error:
             trouble = str(error)
-        self._asked = trouble, now
+        self._last_request = trouble, now
         return trouble
 
     def _process_owners(

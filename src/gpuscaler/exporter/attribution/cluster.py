@@ -82,17 +82,17 @@ class ClusterNames:
     def __init__(self, client: Client, node: str, *, clock: Callable[[], float]) -> None:
         self.view = ApiView()
         self._client, self._query, self._clock = client, {"fieldSelector": f"spec.nodeName={node}"}, clock
-        self._asked: dict[Resource, float] = {}
+        self._asked_at: dict[Resource, float] = {}
         self._troubles: dict[Resource, str] = {}
 
     def due(self, resource: Resource) -> bool:
         """Whether enough time has passed since the last request for ``resource``."""
-        asked_at = self._asked.get(resource)
+        asked_at = self._asked_at.get(resource)
         return asked_at is None or self._clock() - asked_at >= (_PODS_PAUSE if resource is PODS else _SLICES_PAUSE)
 
     async def refresh(self, resource: Resource) -> None:
         """Ask for the pods or the slices of the node. Errors are reported in ``view.trouble``, and earlier answers stay."""
-        self._asked[resource] = self._clock()
+        self._asked_at[resource] = self._clock()
         try:
             listed = await self._list(resource)
         except (ApiError, Unreachable, msgspec.DecodeError) as error:

@@ -23,7 +23,7 @@ class DeviceProcesses:
         self._lists = list(_LISTS)
         self._shares = shares
         #: Time of the newest utilization sample seen, in microseconds of the driver's clock.
-        self._seen = 0
+        self._newest_sample = 0
 
     def ask(self) -> tuple[Process, ...] | None:
         """The current processes, None if the device does not list them. Raises NVML's errors other than "not supported"."""
@@ -44,7 +44,7 @@ class DeviceProcesses:
     def _used(self) -> dict[int, float] | None:
         """Percent of the SMs by pid, over the samples since the last call; None if the device does not report it."""
         try:
-            samples = nvml.nvmlDeviceGetProcessUtilization(self._handle, self._seen)
+            samples = nvml.nvmlDeviceGetProcessUtilization(self._handle, self._newest_sample)
         except NvmlError as error:
             if is_unsupported(error):
                 self._shares = False
@@ -56,7 +56,7 @@ class DeviceProcesses:
         utilization = defaultdict(list)
         for sample in samples:
             # Drivers leave garbage in samples of processes that ended: times in the past, utilization above 100 %.
-            if sample.timeStamp > self._seen and sample.smUtil <= 100:
+            if sample.timeStamp > self._newest_sample and sample.smUtil <= 100:
                 utilization[sample.pid].append(sample.smUtil)
-        self._seen = max([self._seen, *(sample.timeStamp for sample in samples)])
+        self._newest_sample = max([self._newest_sample, *(sample.timeStamp for sample in samples)])
         return {pid: sum(used) / len(used) for pid, used in utilization.items()}
