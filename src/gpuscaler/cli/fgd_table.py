@@ -25,13 +25,15 @@ def fgd(*, trace_file: Path, nodes_file: Path, cluster: str, policies: tuple[str
 
     All seven schedulers take about a minute and a half for ten seeds.
     """
-    from gpuscaler.simulation.papers.fgd.table import table
+    from gpuscaler.simulation.papers.fgd.table import fgd_table
     from gpuscaler.simulation.papers.fgd.workload import read_nodes, workload_of_trace
     from gpuscaler.simulation.traces.traces import TraceError, read_trace
 
     try:
         trace = read_trace(trace_file)
-        published = table(read_nodes(nodes_file, cluster), workload_of_trace(trace), policies=tuple(dict.fromkeys(policies)), seeds=seeds)
+        published = fgd_table(
+            read_nodes(nodes_file, cluster), workload_of_trace(trace), policies=tuple(dict.fromkeys(policies)), seeds=seeds
+        )
     except TraceError as error:
         click.echo(str(error), err=True)
         sys.exit(2)

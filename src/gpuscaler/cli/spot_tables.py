@@ -30,9 +30,9 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print the table as 
 @JSON
 def cant_be_late(*, path: Path, as_json: bool) -> None:
     """Cost of a 48-hour job with a deadline of 60 hours, on spot and on-demand, under several policies."""
-    from gpuscaler.simulation.papers.cant_be_late import table
+    from gpuscaler.simulation.papers.cant_be_late import cant_be_late_table
 
-    _show(table, path, as_json=as_json)
+    _show(cant_be_late_table, path, as_json=as_json)
 
 
 @click.command("skyserve")
@@ -40,9 +40,9 @@ def cant_be_late(*, path: Path, as_json: bool) -> None:
 @JSON
 def skyserve(*, path: Path, as_json: bool) -> None:
     """Availability and cost of a fleet of replicas on spot in several zones, under several policies."""
-    from gpuscaler.simulation.papers.skyserve import table
+    from gpuscaler.simulation.papers.skyserve import skyserve_table
 
-    _show(table, path, as_json=as_json)
+    _show(skyserve_table, path, as_json=as_json)
 
 
 def _show(table: "Callable[[SpotFile], Published]", path: Path, *, as_json: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.simulation.cloud.test_core import FIXED, GPU, SPOT
 
-from gpuscaler.clouds.protocol import CAPACITY, CONFIGURATION, QUOTA, Bought, CloudError, LostAnswerError, Order
+from gpuscaler.clouds.protocol import CAPACITY, CONFIGURATION, QUOTA, BuyResult, CloudError, LostAnswerError, Order
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Pool
 from gpuscaler.simulation.cloud.core import SimulatedCloud
@@ -39,7 +39,7 @@ async def provider(
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def buy(simulated: SimulatedProvider, *offerings: Any, token: str = "a", count: int = 1) -> Bought:
+async def buy(simulated: SimulatedProvider, *offerings: Any, token: str = "a", count: int = 1) -> BuyResult:
     return await simulated.buy(Order(token, "gpu", offerings or (GPU.key,), count))
 
 

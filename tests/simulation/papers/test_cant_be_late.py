@@ -7,7 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpuscaler.simulation.papers.cant_be_late import DEADLINE, HOUR, ON_DEMAND_PRICE, POLICIES, SPOT_PRICE, STEP, replay_job, table
+from gpuscaler.simulation.papers.cant_be_late import (
+    DEADLINE,
+    HOUR,
+    ON_DEMAND_PRICE,
+    POLICIES,
+    SPOT_PRICE,
+    STEP,
+    cant_be_late_table,
+    replay_job,
+)
 from gpuscaler.simulation.papers.hindsight import cheapest
 from gpuscaler.simulation.traces.spot import MarketSeries, SpotError, SpotFile, read_spot
 
@@ -88,13 +97,13 @@ def test_series_shorter_than_a_job_are_rejected() -> None:
     short = MarketSeries("s", "t", "z", ((0.0, 1.0),), 7200.0)
 
     with pytest.raises(SpotError, match=r"spot\.csv: saw series of availability of at most 7,200 s, expected one of 216,000 s"):
-        table(SpotFile("spot.csv", (short,)))
+        cant_be_late_table(SpotFile("spot.csv", (short,)))
 
 
 def test_on_a_real_series_ours_costs_less_than_uniform_progress_which_costs_less_than_greedy() -> None:
     if not SERIES.exists():
         pytest.skip("needs ../shared/data/spot_availability_changes.csv.gz")
-    published = table(SpotFile("spot.csv", read_spot(SERIES).availability[-1:]))
+    published = cant_be_late_table(SpotFile("spot.csv", read_spot(SERIES).availability[-1:]))
     costs = {row.policy: row.figures["mean cost, $"] for row in published.rows}
     ranked = [costs[name] for name in ("gpuscaler", "Uniform Progress", "Uniform Progress, strict", "Greedy", "On-demand")]
 

@@ -4,7 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from gpuscaler.simulation.papers.skyserve import COLD_START, ON_DEMAND_PRICE, POLICIES, SPARE, SPOT_PRICE, TARGET, replay_service, table
+from gpuscaler.simulation.papers.skyserve import (
+    COLD_START,
+    ON_DEMAND_PRICE,
+    POLICIES,
+    SPARE,
+    SPOT_PRICE,
+    TARGET,
+    replay_service,
+    skyserve_table,
+)
 from gpuscaler.simulation.traces.spot import MarketSeries, SpotError, SpotFile, read_spot
 
 SERIES = Path(__file__).parents[4] / "shared" / "data" / "spot_availability_changes.csv.gz"
@@ -82,7 +91,7 @@ def test_dry_zones_are_asked_ever_more_rarely() -> None:
 
 
 def test_the_published_saving_is_compared_with_spot_hedge() -> None:
-    published = table(SpotFile("spot.csv", (always("a"), always("b"))))
+    published = skyserve_table(SpotFile("spot.csv", (always("a"), always("b"))))
     (hedge,) = [row for row in published.rows if row.published is not None]
 
     assert hedge.policy == "SpotHedge"
@@ -91,7 +100,7 @@ def test_the_published_saving_is_compared_with_spot_hedge() -> None:
 
 def test_a_file_of_prices_has_no_series_of_availability() -> None:
     with pytest.raises(SpotError, match=r"prices\.csv: saw no series of availability"):
-        table(SpotFile("prices.csv"))
+        skyserve_table(SpotFile("prices.csv"))
 
 
 def test_on_the_real_series_ours_is_available_and_no_more_expensive_than_spot_hedge() -> None:

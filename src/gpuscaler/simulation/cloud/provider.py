@@ -17,13 +17,13 @@ from gpuscaler.clouds.protocol import (
     QUOTA,
     THROTTLED,
     UNKNOWN,
-    Bought,
+    BuyResult,
     CloudError,
     LostAnswerError,
     Notice,
     Order,
     Refusal,
-    Unfilled,
+    UnfilledOrder,
 )
 from gpuscaler.model.instances import PENDING, RUNNING, Delivery, Instance, Inventory
 from gpuscaler.model.pools import Pool
@@ -190,7 +190,7 @@ class SimulatedProvider:
         failures = {pool.name: "no machine is available" if owed.failing(pool.name, at) else "" for pool in self._pools}
         return tuple(Delivery(name, owed.missing(name, at), failing) for name, failing in failures.items())
 
-    async def buy(self, order: Order) -> Bought:
+    async def buy(self, order: Order) -> BuyResult:
         answer_lost = await self._call(writes=True)
         token = order.token
         if not self.keeps_tokens:
@@ -206,7 +206,7 @@ class SimulatedProvider:
         if answer_lost:
             raise LostAnswerError(f"the connection broke while order {order.token} was answered")
         answer = await asyncio.shield(self._answers[token])
-        return Bought(
+        return BuyResult(
             instances=tuple(instance_of(machine, self._now(), tagged=self.keeps_tokens) for machine in answer.machines),
             refusals=tuple(
                 Refusal(
@@ -220,11 +220,11 @@ class SimulatedProvider:
             ),
         )
 
-    async def follow(self, _orders: Sequence[Unfilled], /) -> Sequence[tuple[str, Bought]]:
+    async def follow(self, _orders: Sequence[UnfilledOrder], /) -> Sequence[tuple[str, BuyResult]]:
         """Return nothing: the simulated cloud answers orders at once, or when they are sent again."""
         return ()
 
-    async def withdraw(self, unfilled: Unfilled, /) -> None:
+    async def withdraw(self, unfilled: UnfilledOrder, /) -> None:
         await self._call(writes=True)
         self.core.withdraw(unfilled.order.token)
         await self.keep()

@@ -119,7 +119,7 @@ def availability_steps(series: MarketSeries) -> tuple[bool, ...]:
     return tuple(steps.at(number * STEP) > 0 for number in range(int(series.period // STEP)))
 
 
-def table(file: SpotFile) -> Published:
+def cant_be_late_table(file: SpotFile) -> Published:
     """Run every policy on a job that begins every ``SPACING`` seconds of each series; series shorter than a job are left out.
 
     Raises :class:`~gpuscaler.simulation.traces.spot.SpotError` when all are.

@@ -220,7 +220,7 @@ def add_period(outcome: ServiceOutcome, fleet: ReplicaFleet, seconds: float, tot
     outcome.spot += len(fleet.spot(ready=True)) * seconds / total
 
 
-def table(file: SpotFile) -> Published:
+def skyserve_table(file: SpotFile) -> Published:
     """Run every policy over all series of ``file`` at once, as the zones of one service.
 
     Raises :class:`~gpuscaler.simulation.traces.spot.SpotError` when there is none.

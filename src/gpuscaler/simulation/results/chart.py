@@ -56,8 +56,10 @@ def thinned(result: Result) -> Result:
     width = (result.ended - result.began) / STRETCHES
     before = (0.0, *(interval.spent for interval in data))
     samples = tuple(
-        TimelineSample(result.began + number * width, one.wanted, one.used, one.paid, (one.spent - before[number]) * 3600.0 / width)
-        for number, one in enumerate(data)
+        TimelineSample(
+            result.began + number * width, interval.wanted, interval.used, interval.paid, (interval.spent - before[number]) * 3600.0 / width
+        )
+        for number, interval in enumerate(data)
     )
     return replace(result, timeline=samples, decisions=(), waits=())
 
@@ -72,7 +74,7 @@ def text_chart(data: Sequence[Bin], *, height: int, hours: float) -> list[str]:
     lines = []
     for row in reversed(range(height)):
         label = f"{(row + 1) * step:{margin}.0f}" if row % 3 == (height - 1) % 3 else " " * margin
-        lines.append(f"{label} ┤" + "".join(_bar_character(one, row * step, step) for one in data))
+        lines.append(f"{label} ┤" + "".join(_bar_character(interval, row * step, step) for interval in data))
     lines.append(f"{0:{margin}d} ┼" + "─" * len(data))
     lines.append(" " * (margin + 2) + _hour_scale(len(data), hours))
     return lines

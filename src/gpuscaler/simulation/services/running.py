@@ -219,10 +219,10 @@ class RunningService:
         """When to decide next: at the end of a quiet time, when the load changes, or at an event of replicas."""
         while self._disturbances and self._disturbances[0] <= self._last_step:
             heapq.heappop(self._disturbances)
-        coming = [quiet, *self._disturbances[:1]]
+        times = [quiet, *self._disturbances[:1]]
         if self._next_load < len(self._times):
-            coming.append(self._times[self._next_load])
-        return self._step_time(min(coming))
+            times.append(self._times[self._next_load])
+        return self._step_time(min(times))
 
     def _step_time(self, at: float) -> float:
         """The first step at or after ``at`` that has not been made yet, or the end if that is earlier."""

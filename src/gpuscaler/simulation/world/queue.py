@@ -82,10 +82,10 @@ class Task:
 
     def record_refusals(self, refusals: Iterable[Refusal], now: float) -> None:
         """Record that the cloud had no machine for it in some markets: from now on it waits for another."""
-        dry = frozenset(refusal.offering.market for refusal in refusals if refusal.kind == NO_CAPACITY)
-        if dry:
+        dry_markets = frozenset(refusal.offering.market for refusal in refusals if refusal.kind == NO_CAPACITY)
+        if dry_markets:
             since, before = self.refused or (now, frozenset())
-            self.refused = (since, before | dry)
+            self.refused = (since, before | dry_markets)
 
     def end_failover(self, offerings: Iterable[OfferingKey], now: float) -> list[float]:
         """A machine was asked for: the seconds since the first refusal, if it is in none of the markets that refused."""

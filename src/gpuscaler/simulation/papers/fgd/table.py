@@ -24,7 +24,7 @@ UNMATCHED = (
 )
 
 
-def table(nodes: Nodes, load: Workload, *, policies: Sequence[str] = tuple(PUBLISHED), seeds: int = SEEDS) -> Published:
+def fgd_table(nodes: Nodes, load: Workload, *, policies: Sequence[str] = tuple(PUBLISHED), seeds: int = SEEDS) -> Published:
     """Run every policy on the same ``seeds`` orders of pods and nodes."""
     rows = []
     for name in policies:

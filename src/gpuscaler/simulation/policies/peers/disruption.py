@@ -107,14 +107,14 @@ class Disruption:
         if command.why == EMPTY:
             current = [view.node(name) for name in command.nodes]
             return Command(tuple(observed.node for observed in current if observed is not None and not observed.pods), EMPTY)
-        young = self._recently_changed(view, now)
-        candidates = {candidate.name: candidate for candidate in self._candidates(view, now, young)}
+        recently_changed = self._recently_changed(view, now)
+        candidates = {candidate.name: candidate for candidate in self._candidates(view, now, recently_changed)}
         if any(name not in candidates for name in command.nodes):
             return None
         chosen = [candidates[name] for name in command.nodes]
         if len(self._within_budgets((candidate.observed for candidate in chosen), view)) < len(chosen):
             return None
-        if not self._consolidation(view, now, young).is_still_valid(command, chosen):
+        if not self._consolidation(view, now, recently_changed).is_still_valid(command, chosen):
             return None
         self._targets.update(dict.fromkeys(command.targets, now + self._rules.nomination))
         if command.options:
@@ -175,31 +175,33 @@ class Disruption:
         rules = self._rules
         if not self._changed and now < self._search_again_at:
             return self._search_again_at
-        young = self._recently_changed(view, now)
+        recently_changed = self._recently_changed(view, now)
         budgets = self._budgets(view)
-        candidates = [candidate for candidate in self._candidates(view, now, young) if budgets[candidate.observed.offering.pool] > 0]
-        command = self._consolidation(view, now, young).find(candidates, budgets) if candidates else None
+        candidates = [
+            candidate for candidate in self._candidates(view, now, recently_changed) if budgets[candidate.observed.offering.pool] > 0
+        ]
+        command = self._consolidation(view, now, recently_changed).find(candidates, budgets) if candidates else None
         if command is not None:
             self._start_validation(command, now)
             return NEVER
-        ripens = [at + rules.consolidate_after for name, (_, at) in self._pods.items() if name in young]
+        ripens = [at + rules.consolidate_after for name, (_, at) in self._pods.items() if name in recently_changed]
         freed = [until for until in (self._last_round + rules.nomination, *self._targets.values()) if until > now]
         # Karpenter searches again now and then in any case; only the availability of offerings can have changed.
         recheck = NEVER if all(mask.all() for mask in self._available(now)) else now + rules.recheck
         self._changed, self._search_again_at = False, min([recheck, *ripens, *freed])
         return self._search_again_at
 
-    def _consolidation(self, view: View, now: float, young: Collection[str]) -> Consolidation:
-        trial = Trial(view, self._tables, available=self._available(now), young=young)
+    def _consolidation(self, view: View, now: float, recently_changed: Collection[str]) -> Consolidation:
+        trial = Trial(view, self._tables, available=self._available(now), closed=recently_changed)
         totals = totals_of(view.machines()) if self._rules.consolidation_policy == "Balanced" else {}
         return Consolidation(trial, self._rules, totals)
 
-    def _candidates(self, view: View, now: float, young: Collection[str]) -> Iterable[Candidate]:
+    def _candidates(self, view: View, now: float, recently_changed: Collection[str]) -> Iterable[Candidate]:
         """Initialised nodes with movable pods only, without promised pods and without recent changes."""
         nominated = self._nominated_now(now, waiting=bool(view.pending()))
         for name in view.movable():
             observed = view.node(name)
-            if observed is not None and observed.ready is not None and name not in nominated and name not in young:
+            if observed is not None and observed.ready is not None and name not in nominated and name not in recently_changed:
                 yield candidate_of(observed)
 
     def _recently_changed(self, view: View, now: float) -> set[str]:

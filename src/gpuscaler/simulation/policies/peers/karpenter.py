@@ -161,13 +161,13 @@ class Karpenter:
 
     def _available(self, now: float) -> list[Mask]:
         """Which offerings of each table may be asked."""
-        dry = {offering for offering, until in self._unavailable.items() if until > now}
-        if not dry:
+        unavailable = {offering for offering, until in self._unavailable.items() if until > now}
+        if not unavailable:
             return [np.ones(len(table.offerings), dtype=np.bool_) for table in self._tables]
-        return [table.available(lambda offering: offering.key[1:] not in dry) for table in self._tables]
+        return [table.available(lambda offering: offering.key[1:] not in unavailable) for table in self._tables]
 
     def _retry_when_available(self, unplaced: list[str], now: float) -> None:
         """Retry pods without a place when an offering may be asked again."""
-        coming = [until for until in self._unavailable.values() if until > now]
-        if unplaced and coming:
-            self._batch_began, self._batch_at = min(coming), min(coming)
+        available_at = [until for until in self._unavailable.values() if until > now]
+        if unplaced and available_at:
+            self._batch_began, self._batch_at = min(available_at), min(available_at)

@@ -20,11 +20,11 @@ from gpuscaler.simulation.world.autoscaler import ObservedMachine, Pending, View
 class Trial:
     """The cluster at one moment, to try removals on.
 
-    ``available`` says which offerings of each table may be asked. ``young`` nodes take no pods: they changed less than ``consolidateAfter``
-    ago. (In reality pending pods may go there; only a gang's pods can wait for room that is open.)
+    ``available`` says which offerings of each table may be asked. ``closed`` nodes take no pods: they changed less than
+    ``consolidateAfter`` ago. (In reality pending pods may go there; only a gang's pods can wait for room that is open.)
     """
 
-    def __init__(self, view: View, tables: Sequence[OfferingTable], *, available: Sequence[Mask], young: Collection[str] = ()) -> None:
+    def __init__(self, view: View, tables: Sequence[OfferingTable], *, available: Sequence[Mask], closed: Collection[str] = ()) -> None:
         self._tables = tables
         self._available = available
         self._room = view.room()
@@ -39,7 +39,7 @@ class Trial:
             elif observed.ready is None:
                 add_upcoming(self._room, observed)
                 self._coming.add(observed.machine.id)
-        for name in young:
+        for name in closed:
             self._room.close(name)
         self._others = [*view.pending(), *as_pending(going)]
         #: The first node that takes a pod of each specification.

@@ -131,7 +131,7 @@ def _inputs(inputs: Inputs) -> list[str]:
     aside = [f"line {row['line']}: {row['reason']}" for row in inputs.set_aside_rows[:10]]
     return [
         "<h2>Inputs</h2>",
-        tables.table("Files and settings", ("", ""), rows, words=2),
+        tables.html_table("Files and settings", ("", ""), rows, words=2),
         *_list("Skipped rows:", aside),
         *_list("Generated, not read from a file:", inputs.generated),
         *_list("Derived:", inputs.derived),

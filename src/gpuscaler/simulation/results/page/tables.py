@@ -27,7 +27,7 @@ ROWS = 25
 Policies = Mapping[str, Sequence[Result]]
 
 
-def table(caption: str, headings: Sequence[str], rows: Sequence[Sequence[str]], *, words: int = 1) -> str:
+def html_table(caption: str, headings: Sequence[str], rows: Sequence[Sequence[str]], *, words: int = 1) -> str:
     """A table: the first ``words`` columns are text, the others are numbers."""
     if not rows:
         return ""
@@ -38,7 +38,7 @@ def table(caption: str, headings: Sequence[str], rows: Sequence[Sequence[str]], 
     head = "".join(f'<th scope="col"{kind(number)}>{escape(heading)}</th>' for number, heading in enumerate(headings))
     lines = []
     for row in rows:
-        cells = "".join(f"<td{kind(number)}>{escape(one)}</td>" for number, one in enumerate(row[1:], 1))
+        cells = "".join(f"<td{kind(number)}>{escape(cell)}</td>" for number, cell in enumerate(row[1:], 1))
         lines.append(f'<tr><th scope="row">{escape(row[0])}</th>{cells}</tr>')
     body = "\n".join(lines)
     head = f"<caption>{escape(caption)}</caption>\n<thead><tr>{head}</tr></thead>"
@@ -53,7 +53,7 @@ def figures_table(policies: Policies) -> str:
         (figure.title, *(format_figure(figure.unit, spread(figure, runs)) for runs in policies.values()))
         for figure in reported_figures(FIGURES, results)
     ]
-    return table("All figures, by policy", ("", *policies), rows)
+    return html_table("All figures, by policy", ("", *policies), rows)
 
 
 def classes_table(policies: Policies) -> str:
@@ -71,7 +71,7 @@ def classes_table(policies: Policies) -> str:
                 waits = (format_figure(SECONDS, class_wait(name, field, runs)) for field in ("mean", "p50", "p95", "p99"))
                 rows.append((name, policy, *counts, *waits))
     headings = ("size of pod", "policy", "pods", "ran", "mean wait", "median", "p95", "p99")
-    return table("Waiting time by size of pod", headings, rows, words=2)
+    return html_table("Waiting time by size of pod", headings, rows, words=2)
 
 
 def shares_table(kind: str, policies: Mapping[str, Sequence[Sequence[Share]]]) -> str:
@@ -93,7 +93,7 @@ def shares_table(kind: str, policies: Mapping[str, Sequence[Sequence[Share]]]) -
             sums.append(format_figure(HOURS, single_value(sum(share.gpu_hours for share in named))))
         rows.append((title, *sums))
     headings = [words for name in divided for words in (f"{name}, cost", "GPU-hours")]
-    return table(f"Cost by {kind}: each is charged the part of a machine that its pods held", ("", *headings), rows)
+    return html_table(f"Cost by {kind}: each is charged the part of a machine that its pods held", ("", *headings), rows)
 
 
 def machines_table(policies: Policies) -> str:
@@ -108,7 +108,7 @@ def machines_table(policies: Policies) -> str:
             rows.append((policy, row.pool, row.instance_type, row.market, row.zone, *numbers))
     more = f"; {hidden:,} more offerings are in report.json" if hidden else ""
     headings = ("policy", "pool", "type", "market", "zone", "machines", "hours", "cost")
-    return table(f"Machine-hours by offering{more}", headings, rows, words=5)
+    return html_table(f"Machine-hours by offering{more}", headings, rows, words=5)
 
 
 def services_table(runs: Sequence[Result]) -> str:
@@ -128,7 +128,7 @@ def services_table(runs: Sequence[Result]) -> str:
     ]
     hidden = sum(max(0, len(result.services) - ROWS) for result in runs)
     more = f"; {hidden:,} more are in report.json" if hidden else ""
-    return table(
+    return html_table(
         f"Services{more}",
         ("service", "policy", "load served", "replica-hours", "ready hours", "max replicas", "rescales"),
         rows,

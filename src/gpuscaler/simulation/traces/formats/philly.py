@@ -81,7 +81,7 @@ def philly_job(entry: Any) -> Job:
     servers = [len(server.gpus) for server in (attempts[-1].detail if attempts else ()) if server.gpus]
     if not servers:
         raise ValueError(f"attempts has {len(parsed.attempts)} attempts, expected one with a start, an end and GPUs")
-    each = math.gcd(*servers)
+    gpus_per_pod = math.gcd(*servers)
     return Job(
         id=parse_identity(parsed.jobid, "jobid"),
         submit=parse_timestamp(parsed.submitted_time, "submitted_time"),
@@ -91,8 +91,8 @@ def philly_job(entry: Any) -> Job:
             )
             for attempt in attempts
         ),
-        pods=sum(servers) // each,
-        gpus=each,
+        pods=sum(servers) // gpus_per_pod,
+        gpus=gpus_per_pod,
         user=parse_label(parsed.user or "", "user"),
         namespace=parse_label(parsed.vc or "", "vc"),
     )
