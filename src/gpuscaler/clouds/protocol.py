@@ -58,7 +58,7 @@ class Order(Struct, frozen=True, gc=False):
     count: int
 
 
-class Unfilled(Struct, frozen=True, gc=False):
+class UnfilledOrder(Struct, frozen=True, gc=False):
     """An order that was sent at ``at``, in seconds since the epoch, and of which ``missing`` machines have not come.
 
     ``accepted`` means that the cloud is known to have taken it. All of this is passed with every question, since the caller may not be the
@@ -71,7 +71,7 @@ class Unfilled(Struct, frozen=True, gc=False):
     accepted: bool = True
 
 
-class Bought(Struct, frozen=True, gc=False):
+class BuyResult(Struct, frozen=True, gc=False):
     """The answer to an order: ``instances`` are granted; ``pending`` more were accepted, have no ids yet and will appear in the inventory.
 
     The rest was refused, for the reasons in ``refusals``.
@@ -143,16 +143,16 @@ class Provider(Protocol):
 
     async def inventory(self) -> Inventory: ...
 
-    async def buy(self, order: Order) -> Bought: ...
+    async def buy(self, order: Order) -> BuyResult: ...
 
-    async def follow(self, orders: Sequence[Unfilled], /) -> Sequence[tuple[str, Bought]]:
+    async def follow(self, orders: Sequence[UnfilledOrder], /) -> Sequence[tuple[str, BuyResult]]:
         """Final answers, by token, to ``orders`` that were accepted or whose answer was lost, if the cloud reports what became of them.
 
         What is refused here is no longer being tried.
         """
         ...
 
-    async def withdraw(self, rest: Unfilled, /) -> None:
+    async def withdraw(self, rest: UnfilledOrder, /) -> None:
         """Cancel what an order still lacks; existing machines are left alone. Raises CloudError if that is not possible yet."""
         ...
 

@@ -8,7 +8,7 @@ import pytest
 from tests.clouds.aws.accounts import BEGAN, Aws
 from tests.clouds.aws.providers import ProviderHarness
 
-from gpuscaler.clouds.protocol import CAPACITY, QUOTA, THROTTLED, UNAUTHORISED, Bought, CloudError, LostAnswerError, Order, Unfilled
+from gpuscaler.clouds.protocol import CAPACITY, QUOTA, THROTTLED, UNAUTHORISED, BuyResult, CloudError, LostAnswerError, Order, UnfilledOrder
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.aws.hardware.hardware import Trouble
 from gpuscaler.embedded.aws.serving.control import Limit, set_capacity
@@ -189,9 +189,9 @@ async def test_an_increment_that_fails_is_withdrawn_before_it_is_refused(make_ha
     assert len(harness.group()["Instances"]) == 2
 
 
-def rest(order: Order, *, at: float = BEGAN, accepted: bool = True) -> Unfilled:
+def rest(order: Order, *, at: float = BEGAN, accepted: bool = True) -> UnfilledOrder:
     """``order`` with all its machines still missing."""
-    return Unfilled(order, order.count, at, accepted)
+    return UnfilledOrder(order, order.count, at, accepted)
 
 
 async def test_late_failures_are_withdrawn_before_they_are_reported(make_harness: Callable[..., ProviderHarness]) -> None:
@@ -217,7 +217,7 @@ async def test_an_order_whose_caller_timed_out_is_completed_and_reported_later(m
     buying.cancel()
     with pytest.raises(asyncio.CancelledError):
         await buying
-    answers: list[tuple[str, Bought]] = []
+    answers: list[tuple[str, BuyResult]] = []
     for _ in range(2000):
         answers += await harness.provider.follow()
         if answers:

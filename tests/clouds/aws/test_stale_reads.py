@@ -6,7 +6,7 @@ import pytest
 from tests.clouds.aws.accounts import Aws
 from tests.clouds.aws.providers import ProviderHarness
 
-from gpuscaler.clouds.protocol import Bought
+from gpuscaler.clouds.protocol import BuyResult
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.aws.serving.control import Limit, set_capacity
 
@@ -39,7 +39,7 @@ def limit(aws: Aws, machines: int | None) -> None:
     set_capacity(aws.account.region("us-east-1"), Limit(machines, market="spot"))
 
 
-async def wait_for_answer(harness: ProviderHarness, bought: Bought) -> Bought:
+async def wait_for_answer(harness: ProviderHarness, bought: BuyResult) -> BuyResult:
     """The final answer to an order."""
     for _ in range(30):
         if not bought.pending:

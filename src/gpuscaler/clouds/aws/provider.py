@@ -34,13 +34,13 @@ from gpuscaler.clouds.protocol import (
     UNAUTHORISED,
     UNKNOWN,
     AccountReport,
-    Bought,
+    BuyResult,
     CloudError,
     LostAnswerError,
     Notice,
     Order,
     Refusal,
-    Unfilled,
+    UnfilledOrder,
 )
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Pool
@@ -262,7 +262,7 @@ class AwsProvider:
 
     # Buying
 
-    async def buy(self, order: Order) -> Bought:
+    async def buy(self, order: Order) -> BuyResult:
         """Buy in the way that suits the pool's group. :meth:`follow` returns the results of what is ``pending`` afterwards."""
         aws_pool = self._aws_pools.get(order.pool)
         if aws_pool is None:
@@ -279,14 +279,14 @@ class AwsProvider:
                 return self._with_widened_refusals(self._increments.remember_tokens(order, bought))
         return self._with_widened_refusals(await self._increments.buy(aws_pool, order))
 
-    def _with_widened_refusals(self, bought: Bought) -> Bought:
+    def _with_widened_refusals(self, bought: BuyResult) -> BuyResult:
         """The answer, with quota refusals widened to all types of their bucket."""
         if not bought.refusals:
             return bought
         offered = (offering.key for aws_pool in self._aws_pools.values() for offering in aws_pool.pool.offerings)
         return replace(bought, refusals=widen_quota_refusals(bought.refusals, offered))
 
-    async def follow(self, orders: Sequence[Unfilled] = (), /) -> Sequence[tuple[str, Bought]]:
+    async def follow(self, orders: Sequence[UnfilledOrder] = (), /) -> Sequence[tuple[str, BuyResult]]:
         """Final answers, by token, of orders that were ``pending`` and are settled now.
 
         What a group could not launch is withdrawn before it is reported as refused. ``orders`` of another process are continued.
@@ -296,7 +296,7 @@ class AwsProvider:
             await self._resume(unfilled)
         return [(token, self._with_widened_refusals(bought)) for token, bought in await self._increments.follow()]
 
-    async def withdraw(self, rest: Unfilled, /) -> None:
+    async def withdraw(self, rest: UnfilledOrder, /) -> None:
         """Cancel what an order still lacks. An order that was bought with LaunchInstances has nothing to withdraw.
 
         If it is unknown whether its group was raised, the group's activities are consulted, which appear late.
@@ -306,7 +306,7 @@ class AwsProvider:
         if await self._resume(rest):
             await self._increments.withdraw(rest)
 
-    async def _resume(self, rest: Unfilled) -> bool:
+    async def _resume(self, rest: UnfilledOrder) -> bool:
         """Continue an order if it may have raised a group; returns whether it may."""
         aws_pool = self._aws_pools.get(rest.order.pool)
         # LaunchInstances leaves nothing pending: what was accepted and has not come was ordered through the desired capacity.

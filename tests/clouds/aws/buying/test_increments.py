@@ -7,7 +7,7 @@ import pytest
 from tests.clouds.aws.accounts import Aws
 from tests.clouds.aws.providers import ProviderHarness
 
-from gpuscaler.clouds.protocol import CAPACITY, CloudError, Order, Unfilled
+from gpuscaler.clouds.protocol import CAPACITY, CloudError, Order, UnfilledOrder
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.aws.serving.control import Limit, set_capacity
 
@@ -38,8 +38,8 @@ def raise_group(harness: ProviderHarness, desired: int) -> None:
     harness.aws.client("autoscaling").set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=desired)
 
 
-def rest(order: Order, at: float, *, missing: int = 0, accepted: bool = True) -> Unfilled:
-    return Unfilled(order, missing or order.count, at, accepted)
+def rest(order: Order, at: float, *, missing: int = 0, accepted: bool = True) -> UnfilledOrder:
+    return UnfilledOrder(order, missing or order.count, at, accepted)
 
 
 async def test_a_later_process_withdraws_an_earlier_raise_and_keeps_those_of_others(make_harnesses: Callable[..., Any]) -> None:

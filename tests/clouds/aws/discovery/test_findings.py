@@ -81,7 +81,7 @@ def test_a_problem_of_its_machines_is_reported_in_one_sentence(options: tuple[La
 
 
 @pytest.mark.parametrize(
-    ("change", "told", "way"),
+    ("change", "setting", "way"),
     [
         ({}, "auto", "launch-instances"),
         ({}, "desired-capacity", "desired-capacity"),
@@ -93,13 +93,13 @@ def test_a_problem_of_its_machines_is_reported_in_one_sentence(options: tuple[La
         ({"template": None, "configuration": "old"}, "fleet", "desired-capacity"),
     ],
 )
-def test_machines_are_bought_in_the_best_way_that_a_group_allows(change: dict[str, object], told: str, way: str) -> None:
-    assert choose_way_to_buy(msgspec.structs.replace(GOOD, **change), told) == way
+def test_machines_are_bought_in_the_best_way_that_a_group_allows(change: dict[str, object], setting: str, way: str) -> None:
+    assert choose_way_to_buy(msgspec.structs.replace(GOOD, **change), setting) == way
 
 
 def test_a_kubelet_configuration_file_is_ignored_if_the_node_group_has_taints() -> None:
-    filed = LaunchOption("g5.xlarge", 1, Launch(instance_type="g5.xlarge", arriving=True, taints=None))
+    option = LaunchOption("g5.xlarge", 1, Launch(instance_type="g5.xlarge", arriving=True, taints=None))
     ours, gpu = Taint("gpuscaler.io/arriving"), Taint("nvidia.com/gpu", "true")
-    for taints, odd in (((), 0), ((gpu,), 1), ((gpu, ours), 0)):
-        found = findings_of(GOOD, (filed,), TYPES, Nodegroup("gpus", taints=taints))
-        assert len([one for one in found if "does not register nodes with the taint" in one]) == odd
+    for taints, count in (((), 0), ((gpu,), 1), ((gpu, ours), 0)):
+        sentences = findings_of(GOOD, (option,), TYPES, Nodegroup("gpus", taints=taints))
+        assert len([text for text in sentences if "does not register nodes with the taint" in text]) == count

@@ -28,14 +28,14 @@ def test_states_of_a_groups_machines_map_to_ours(lifecycle: str, state: str) -> 
 
 def test_a_machine_of_a_capacity_block_is_reserved_and_ends_with_it() -> None:
     launched = datetime(2026, 11, 1, tzinfo=UTC)
-    one = {"InstanceId": "i-0123456789", "LaunchTime": launched, "InstanceLifecycle": "capacity-block", "CapacityReservationId": "cr-1"}
-    detail = details_of([{"Instances": [one]}])["i-0123456789"]
+    entry = {"InstanceId": "i-0123456789", "LaunchTime": launched, "InstanceLifecycle": "capacity-block", "CapacityReservationId": "cr-1"}
+    detail = details_of([{"Instances": [entry]}])["i-0123456789"]
     group = Group("block", "us-east-1", "arn", {}, 0, 4, 1, ("us-east-1a",))
     aws_pool = AwsPool(Pool("block", ()), group, "named", ends={"cr-1": 5000.0})
 
-    seen = instance_of(Machine("i-0123456789", "p5.48xlarge", "us-east-1a", "InService"), aws_pool, detail)
+    instance = instance_of(Machine("i-0123456789", "p5.48xlarge", "us-east-1a", "InService"), aws_pool, detail)
 
-    assert (seen.market, seen.ends) == ("reserved", 5000.0)
+    assert (instance.market, instance.ends) == ("reserved", 5000.0)
 
 
 @pytest.mark.parametrize("lifecycle", ["Detaching", "Detached"])

@@ -29,7 +29,7 @@ from gpuscaler.clouds.aws.buying.withdrawing import (
 )
 from gpuscaler.clouds.aws.discovery.pools import AwsPool
 from gpuscaler.clouds.aws.machines.listing import instance_of, provider_id
-from gpuscaler.clouds.protocol import CAPACITY, CONFIGURATION, UNKNOWN, Bought, CloudError, LostAnswerError, Order, Refusal
+from gpuscaler.clouds.protocol import CAPACITY, CONFIGURATION, UNKNOWN, BuyResult, CloudError, LostAnswerError, Order, Refusal
 from gpuscaler.model.instances import PENDING, Instance
 from gpuscaler.model.offerings import OfferingKey
 
@@ -76,7 +76,7 @@ def client_token(order: Order, zone: str, part: int) -> str:
 # At once
 
 
-async def launch(calls: AsyncCalls, aws_pool: AwsPool, order: Order) -> Bought:
+async def launch(calls: AsyncCalls, aws_pool: AwsPool, order: Order) -> BuyResult:
     """Buy with LaunchInstances. Raises the first call's error; if a later call fails, what was granted before it is kept."""
     instances: list[Instance] = []
     refused: list[Refusal] = []
@@ -99,7 +99,7 @@ async def launch(calls: AsyncCalls, aws_pool: AwsPool, order: Order) -> Bought:
         # Each further zone takes seconds, and the caller can try other offerings.
         if len(instances) >= order.count or calls.now() - began > ORDER_SECONDS:
             break
-    return Bought(tuple(instances), 0, tuple(refused))
+    return BuyResult(tuple(instances), 0, tuple(refused))
 
 
 async def _launch(
@@ -154,7 +154,7 @@ def _entry_meaning(entry: Reply) -> ErrorMeaning:
 # By a number
 
 
-async def raise_capacity(calls: AsyncCalls, aws_pool: AwsPool, order: Order) -> tuple[Increment | None, Bought]:
+async def raise_capacity(calls: AsyncCalls, aws_pool: AwsPool, order: Order) -> tuple[Increment | None, BuyResult]:
     """Raise the desired capacity for ``order``; returns the outstanding increment, None if the group is at its maximum.
 
     Raises CloudError, and LostAnswerError if it is unknown whether the capacity was raised.
@@ -168,10 +168,10 @@ async def raise_capacity(calls: AsyncCalls, aws_pool: AwsPool, order: Order) -> 
     outcome = await driver.drive(raising_steps(order.count * weight))
     if not outcome.units:
         detail = f"group {name} in {region} is at its maximum of {group.max}"
-        return None, Bought(refusals=tuple(Refusal(UNKNOWN, key, detail) for key in order.offerings))
+        return None, BuyResult(refusals=tuple(Refusal(UNKNOWN, key, detail) for key in order.offerings))
     before = frozenset(machine.id for machine in group.machines)
     increment = Increment(order, outcome.units, weight, driver.since, before, aws_pool, at=calls.now())
-    return increment, Bought(pending=outcome.units // weight)
+    return increment, BuyResult(pending=outcome.units // weight)
 
 
 async def was_raised(calls: AsyncCalls, aws_pool: AwsPool, order: Order, *, since: float) -> bool:
@@ -204,7 +204,7 @@ async def withdraw_missing(calls: AsyncCalls, increment: Increment) -> CapacityO
     return await _Driver(calls, group).drive(withdrawing_steps(increment.missing))
 
 
-def answer_so_far(increment: Increment, report: LaunchReport, *, pending: int) -> Bought:
+def answer_so_far(increment: Increment, report: LaunchReport, *, pending: int) -> BuyResult:
     """The answer to an increment as known so far."""
     instances = tuple(
         instance_of(machine, increment.aws_pool, None, token=increment.order.token) for machine in increment.machines.values()
@@ -216,7 +216,7 @@ def answer_so_far(increment: Increment, report: LaunchReport, *, pending: int) -
             "gave no reason for the others"
         )
         refused = tuple(Refusal(CAPACITY, key, detail) for key in increment.order.offerings)
-    return Bought(instances, pending, refused)
+    return BuyResult(instances, pending, refused)
 
 
 async def _activities(calls: AsyncCalls, group: Group) -> list[Any]:

@@ -26,7 +26,7 @@ from gpuscaler.clouds.aws.buying.buying import (
 )
 from gpuscaler.clouds.aws.discovery.pools import AwsPool
 from gpuscaler.clouds.aws.machines.listing import instance_id
-from gpuscaler.clouds.protocol import THROTTLED, UNKNOWN, Bought, CloudError, LostAnswerError, Order, Unfilled
+from gpuscaler.clouds.protocol import THROTTLED, UNKNOWN, BuyResult, CloudError, LostAnswerError, Order, UnfilledOrder
 
 #: The largest difference between the clocks of AWS and of the process that sent an order, in seconds.
 SKEW_SECONDS: Final = 5.0
@@ -44,26 +44,26 @@ class Increments:
         self._calls = calls
         self._open: dict[str, Increment] = {}
         self._settled_at: dict[str, float] = {}
-        self._late_answers: list[tuple[str, Bought]] = []
+        self._late_answers: list[tuple[str, BuyResult]] = []
         self._locks: dict[tuple[str, str], asyncio.Lock] = {}
-        self._tasks: set[asyncio.Task[Bought | None]] = set()
+        self._tasks: set[asyncio.Task[BuyResult | None]] = set()
 
     def lock(self, aws_pool: AwsPool) -> asyncio.Lock:
         """The lock of a group: concurrent read-modify-write changes of its desired capacity would undo each other."""
         return self._locks.setdefault((aws_pool.group.region, aws_pool.group.name), asyncio.Lock())
 
-    def remember_tokens(self, order: Order, bought: Bought) -> Bought:
+    def remember_tokens(self, order: Order, bought: BuyResult) -> BuyResult:
         """Remember which order the machines came from."""
         self.tokens |= {instance_id(instance.id): order.token for instance in bought.instances}
         return bought
 
-    async def buy(self, aws_pool: AwsPool, order: Order) -> Bought:
+    async def buy(self, aws_pool: AwsPool, order: Order) -> BuyResult:
         """Raise the group of ``aws_pool``, and return the result known within an order's time limit."""
         bought = await self._finish_shielded(self._raise_locked(aws_pool, order), order.token)
         assert bought is not None, "a purchase has an answer"
         return bought
 
-    async def follow(self) -> list[tuple[str, Bought]]:
+    async def follow(self) -> list[tuple[str, BuyResult]]:
         """Final answers of settled orders, each returned once. What a group could not launch is withdrawn first."""
         increments = tuple(self._open.values())
         answers = await asyncio.gather(
@@ -84,7 +84,7 @@ class Increments:
         """Whether an order was settled recently."""
         return token in self._settled_at
 
-    async def resume(self, rest: Unfilled, aws_pool: AwsPool, before: Iterable[str]) -> None:
+    async def resume(self, rest: UnfilledOrder, aws_pool: AwsPool, before: Iterable[str]) -> None:
         """Continue an order of another process, unless it is unknown whether its group was raised and the activities do not show it.
 
         The caller knows the machines that have come from the order: ``rest.missing`` are still missing, and none of those is in ``before``.
@@ -103,7 +103,7 @@ class Increments:
         """Drop resumed orders other than ``tokens``: they lack nothing any more."""
         self._open = {token: increment for token, increment in self._open.items() if token in tokens or not increment.resumed}
 
-    async def withdraw(self, rest: Unfilled) -> None:
+    async def withdraw(self, rest: UnfilledOrder) -> None:
         """Withdraw what an order still lacks. Raises CloudError while activities may not show yet whether its group was raised."""
         token = rest.order.token
         if token in self._open:
@@ -117,7 +117,7 @@ class Increments:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _finish_shielded(self, call: Coroutine[Any, Any, Bought | None], token: str) -> Bought | None:
+    async def _finish_shielded(self, call: Coroutine[Any, Any, BuyResult | None], token: str) -> BuyResult | None:
         """Let ``call`` finish even if the caller is cancelled, since its changes must be known. :meth:`follow` then returns the answer."""
         task = asyncio.create_task(call)
         self._tasks.add(task)
@@ -129,18 +129,18 @@ class Increments:
         finally:
             task.add_done_callback(self._tasks.discard)
 
-    def _keep_answer_of(self, token: str) -> Callable[["asyncio.Task[Bought | None]"], None]:
-        def keep(task: "asyncio.Task[Bought | None]") -> None:
+    def _keep_answer_of(self, token: str) -> Callable[["asyncio.Task[BuyResult | None]"], None]:
+        def keep(task: "asyncio.Task[BuyResult | None]") -> None:
             if not task.cancelled() and task.exception() is None and (answer := task.result()) is not None:
                 self._late_answers.append((token, answer))
 
         return keep
 
-    async def _raise_locked(self, aws_pool: AwsPool, order: Order) -> Bought:
+    async def _raise_locked(self, aws_pool: AwsPool, order: Order) -> BuyResult:
         async with self.lock(aws_pool):
             return self.remember_tokens(order, await self._raise_and_wait(aws_pool, order))
 
-    async def _raise_and_wait(self, aws_pool: AwsPool, order: Order) -> Bought:
+    async def _raise_and_wait(self, aws_pool: AwsPool, order: Order) -> BuyResult:
         increment, bought = await raise_capacity(self._calls, aws_pool, order)
         if increment is None:
             return bought
@@ -155,7 +155,7 @@ class Increments:
             if self._calls.now() >= until:
                 return answer_so_far(increment, LaunchReport(), pending=-(-increment.missing // increment.weight))
 
-    async def _settle(self, increment: Increment) -> Bought | None:
+    async def _settle(self, increment: Increment) -> BuyResult | None:
         """The answer to an order once its increment is filled or has failed; what failed is withdrawn first."""
         report = await self._observe(increment)
         if not increment.missing:
@@ -173,7 +173,7 @@ class Increments:
         self._mark_final(increment)
         return answer_so_far(increment, report, pending=0)
 
-    async def _follow_one(self, increment: Increment) -> Bought | None:
+    async def _follow_one(self, increment: Increment) -> BuyResult | None:
         async with self.lock(increment.aws_pool):
             # The previous holder of the lock may have settled it.
             settled = await self._settle(increment) if increment.order.token in self._open else None
