@@ -39,11 +39,11 @@ class RunningCluster:
         await asyncio.sleep(seconds)
         self.check()
 
-    async def until(self, so: Callable[[], Any], within: float = 600.0) -> None:
-        """Let time pass until ``so()`` is true. It may be a coroutine function."""
+    async def until(self, condition: Callable[[], Any], within: float = 600.0) -> None:
+        """Let time pass until ``condition()`` is true. It may be a coroutine function."""
         end = asyncio.get_running_loop().time() + within
-        while not (await found if asyncio.iscoroutine(found := so()) else found):
-            assert asyncio.get_running_loop().time() < end, f"not true within {within:g} s: {so.__doc__ or so}"
+        while not (await found if asyncio.iscoroutine(found := condition()) else found):
+            assert asyncio.get_running_loop().time() < end, f"not true within {within:g} s: {condition.__doc__ or condition}"
             await self.sleep(self.pause)
 
     async def kill(self) -> None:
@@ -57,7 +57,7 @@ class RunningCluster:
     # The user's view
 
     async def all(self, resource: Resource = PODS, *, namespace: str = "") -> list[Json]:
-        return [msgspec.json.decode(one) for one in await self.user.list_all(resource, namespace=namespace)]
+        return [msgspec.json.decode(data) for data in await self.user.list_all(resource, namespace=namespace)]
 
     async def nodes(self) -> list[Json]:
         return await self.all(NODES)

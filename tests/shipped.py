@@ -50,7 +50,7 @@ class Shipped:
         spec: dict[str, Any] = {"containers": [{"name": "main", "image": f"{self.name}:1"}], "hostNetwork": self.host_network}
         spec |= {"tolerations": [dict(toleration) for toleration in self.tolerations], "nodeSelector": dict(self.selector)}
         if self.terms:
-            terms = [{"matchExpressions": [dict(one) for one in term]} for term in self.terms]
+            terms = [{"matchExpressions": [dict(requirement) for requirement in term]} for term in self.terms]
             spec["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
         return {
             "apiVersion": "apps/v1",

@@ -34,13 +34,13 @@ async def test_a_sleep_shorter_than_a_tick_of_the_clock_ends() -> None:
 
 async def test_timers_fire_in_the_order_of_their_times_and_then_of_their_creation() -> None:
     loop, rung, dice = asyncio.get_running_loop(), list[tuple[int, int]](), Random(0)
-    made = [(dice.randrange(5), number) for number in range(100)]
-    for moment, number in made:
+    timers = [(dice.randrange(5), number) for number in range(100)]
+    for moment, number in timers:
         loop.call_at(float(moment), rung.append, (moment, number))
 
     await asyncio.sleep(10.0)
 
-    assert rung == sorted(made)
+    assert rung == sorted(timers)
 
 
 async def test_ready_callbacks_run_before_time_moves() -> None:

@@ -178,12 +178,12 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             timer: Any = heapq.heappop(timers)[2]
             timer._scheduled = False
             self._cancelled -= 1
-        came = self._selector.select(0)
-        if not came and (self._outside or not timers):
-            came = self._selector.select(timers[0][0] - self._now if timers else None)
-        if not came and timers and not self._ready:
+        ready = self._selector.select(0)
+        if not ready and (self._outside or not timers):
+            ready = self._selector.select(timers[0][0] - self._now if timers else None)
+        if not ready and timers and not self._ready:
             self._move(timers[0][0])
-        self._process_events(came)
+        self._process_events(ready)
 
     def _move(self, to: float) -> None:
         ticks = round(to * PER_SECOND)
@@ -192,14 +192,14 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._now = max(self._now, ticks / PER_SECOND)
 
     def _throw_away(self) -> None:
-        left = []
+        remaining = []
         for entry in self._timers:
             timer: Any = entry[2]
             if timer._cancelled:
                 timer._scheduled = False
             else:
-                left.append(entry)
+                remaining.append(entry)
         # The list is changed in place, because an iteration may be using it.
-        self._timers[:] = left
+        self._timers[:] = remaining
         heapq.heapify(self._timers)
         self._cancelled = 0

@@ -68,13 +68,13 @@ def served(folder: Path) -> Iterator[Served]:
     """A server with a scheduler."""
     loop = asyncio.new_event_loop()
     ready = threading.Event()
-    made: list[Served] = []
+    clusters: list[Served] = []
     ends: list[asyncio.Event] = []
 
     async def live() -> None:
         api = Listening(time.time)
         serving = await serve(api)
-        made.append(Served(api, serving.url, kubeconfig(folder, serving.url), loop))
+        clusters.append(Served(api, serving.url, kubeconfig(folder, serving.url), loop))
         ends.append(asyncio.Event())
         async with managed(api, time.time):
             ready.set()
@@ -85,7 +85,7 @@ def served(folder: Path) -> Iterator[Served]:
     thread.start()
     assert ready.wait(20)
     try:
-        yield made[0]
+        yield clusters[0]
     finally:
         loop.call_soon_threadsafe(ends[0].set)
         thread.join(20)

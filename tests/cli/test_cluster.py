@@ -50,12 +50,12 @@ async def connect(kubeconfig: Path) -> AsyncIterator[Client]:
         yield Client(transport)
 
 
-async def until(client: Client, wanted: int) -> list[dict[str, Any]]:
+async def until(client: Client, count: int) -> list[dict[str, Any]]:
     """Return the pods once the given number of them runs."""
     async with asyncio.timeout(60):
         while True:
-            pods = [msgspec.json.decode(one) for one in await client.list_all(PODS)]
-            if sum(pod["status"]["phase"] == "Running" for pod in pods) == wanted:
+            pods = [msgspec.json.decode(data) for data in await client.list_all(PODS)]
+            if sum(pod["status"]["phase"] == "Running" for pod in pods) == count:
                 return pods
             await asyncio.sleep(0.1)
 
@@ -69,7 +69,7 @@ async def test_workloads_run_on_its_nodes_until_it_is_stopped(sent: signal.Signa
     kubeconfig = tmp_path / "kubeconfig"
     async with running(kubeconfig, "--nodes", "1", "--nodes", "g4dn.xlarge=1", "--speed", "10") as process:
         async with connect(kubeconfig) as client:
-            nodes = {one["metadata"]["name"]: one for one in map(msgspec.json.decode, await client.list_all(NODES))}
+            nodes = {data["metadata"]["name"]: data for data in map(msgspec.json.decode, await client.list_all(NODES))}
             assert nodes["node-1"]["status"]["allocatable"]["cpu"] == "8000m"
             assert nodes["node-2"]["status"]["allocatable"]["nvidia.com/gpu"] == "1"
             await client.create(REPLICA_SETS, replica_set(2), namespace="default")

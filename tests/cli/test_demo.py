@@ -113,11 +113,11 @@ def start_in_terminal(*options: str, columns: int, folder: Path, **environment: 
         "sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))"
     )
     command = [sys.executable, "-c", program, str(Path(sys.executable).parent / "gpuscaler"), "demo", *options]
-    given = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"}}
+    environ = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"}}
     return subprocess.Popen(
         command,
         cwd=folder,
-        env={**given, "TERM": "xterm-256color", "LANG": "C.UTF-8", **environment},
+        env={**environ, "TERM": "xterm-256color", "LANG": "C.UTF-8", **environment},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

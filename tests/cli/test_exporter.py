@@ -182,8 +182,8 @@ def test_a_missing_api_server_is_reported_with_advice_for_this_command(tmp_path:
 def test_ctrl_c_ends_the_exporter_and_its_measuring_process() -> None:
     with started("--backend", "simulated") as running:
         running.told("measuring")
-        own = running.process.pid
-        (measuring,) = [int(pid) for pid in Path(f"/proc/{own}/task/{own}/children").read_text().split()]
+        process_id = running.process.pid
+        (measuring,) = [int(pid) for pid in Path(f"/proc/{process_id}/task/{process_id}/children").read_text().split()]
         running.process.send_signal(signal.SIGINT)
         status = running.process.wait(20)
 

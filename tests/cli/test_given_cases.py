@@ -23,15 +23,15 @@ def answer(*words: str, code: int = 0) -> Any:
 
 
 def test_a_replica_is_not_moved_into_the_place_of_a_nominated_pod() -> None:
-    made = answer("plan", "--cluster", str(CASES / "nominated-cluster.yaml"), "--pools", str(CASES / "nominated-pools.yaml"))
+    document = answer("plan", "--cluster", str(CASES / "nominated-cluster.yaml"), "--pools", str(CASES / "nominated-pools.yaml"))
 
-    assert made["removals"] == []
-    assert made["ignored"] == [{"pod": "serving/web-2", "reason": "nominated to node node-b"}]
+    assert document["removals"] == []
+    assert document["ignored"] == [{"pod": "serving/web-2", "reason": "nominated to node node-b"}]
 
 
 def test_the_plan_that_evicted_four_replicas_of_ten_while_their_deployment_grew_evicts_none_now() -> None:
     """A hundred nodes, 30 of them with nominated pods: the recorded decision removed seven nodes."""
-    made = answer("replay", "--inputs", str(CASES / "evicts-for-nominated.inputs"), code=1)
+    document = answer("replay", "--inputs", str(CASES / "evicts-for-nominated.inputs"), code=1)
 
-    assert made["removals"] == []
-    assert made["machines"] == []
+    assert document["removals"] == []
+    assert document["machines"] == []

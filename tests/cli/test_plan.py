@@ -106,22 +106,22 @@ def test_a_dash_is_standard_input(desktop: Desktop) -> None:
 
 
 def test_several_files_are_one_cluster(desktop: Desktop) -> None:
-    made = desktop.plan(desktop.objects(pod("a"), name="pods.yaml"), desktop.objects(node("n"), name="nodes.yaml"))
-    assert made["placements"] == [{"pod": "default/a", "node": "n"}]
-    assert made["machines"] == []
+    planned = desktop.plan(desktop.objects(pod("a"), name="pods.yaml"), desktop.objects(node("n"), name="nodes.yaml"))
+    assert planned["placements"] == [{"pod": "default/a", "node": "n"}]
+    assert planned["machines"] == []
 
 
 def test_the_keys_of_the_json_are_those_documented(desktop: Desktop) -> None:
     gated = pod("gated", schedulingGates=[{"name": "later"}])
-    made = desktop.plan(
+    planned = desktop.plan(
         desktop.objects(pod("a"), pod("b", 8), pod("c"), pod("huge", 64), gated, node("n", 1), {"apiVersion": "v1", "kind": "Pod"})
     )
     plan_keys = (
         "machines purchases placements removals cost_per_hour lower_bound_per_hour lower_bound_kind gap unplaced ignored blocked_nodes "
         "set_aside solve_seconds"
     )
-    assert set(plan_keys.split()) <= set(made)
-    assert set(made) - set(plan_keys.split()) <= {"brake", "warnings", "cut"}
+    assert set(plan_keys.split()) <= set(planned)
+    assert set(planned) - set(plan_keys.split()) <= {"brake", "warnings", "cut"}
     shapes = {
         "machines": "id pool instance_type market zone price_per_hour purpose pods choices opens_after fallbacks",
         "purchases": "pool instance_type market zone count price_per_hour",
@@ -132,12 +132,12 @@ def test_the_keys_of_the_json_are_those_documented(desktop: Desktop) -> None:
         "set_aside": "object reason",
     }
     for key, names in shapes.items():
-        assert made[key], key
-        assert set(made[key][0]) == set(names.split()), key
-    assert set(made["unplaced"][0]["reasons"][0]) == {"pool", "excluded_by", "detail"}
-    assert made["lower_bound_kind"] in ("pattern-lp", "resource-lp")
-    assert isinstance(made["solve_seconds"], float)
-    assert made["cost_per_hour"] >= made["lower_bound_per_hour"] > 0
+        assert planned[key], key
+        assert set(planned[key][0]) == set(names.split()), key
+    assert set(planned["unplaced"][0]["reasons"][0]) == {"pool", "excluded_by", "detail"}
+    assert planned["lower_bound_kind"] in ("pattern-lp", "resource-lp")
+    assert isinstance(planned["solve_seconds"], float)
+    assert planned["cost_per_hour"] >= planned["lower_bound_per_hour"] > 0
 
 
 def test_the_keys_of_a_removal_are_those_documented(desktop: Desktop) -> None:
@@ -145,9 +145,9 @@ def test_the_keys_of_a_removal_are_those_documented(desktop: Desktop) -> None:
     desktop.pools = desktop.write("pools.yaml", kept)
     old = node("n")
     old["metadata"]["creationTimestamp"] = "2026-11-01T00:00:00Z"
-    made = desktop.plan(desktop.objects(old))
-    assert [removal["node"] for removal in made["removals"]] == ["n"]
-    assert set(made["removals"][0]) == {"node", "reason", "moves", "needs", "saving_per_hour"}
+    planned = desktop.plan(desktop.objects(old))
+    assert [removal["node"] for removal in planned["removals"]] == ["n"]
+    assert set(planned["removals"][0]) == {"node", "reason", "moves", "needs", "saving_per_hour"}
 
 
 def test_a_running_replica_is_not_moved_into_the_place_of_a_nominated_one(desktop: Desktop) -> None:
@@ -160,27 +160,27 @@ def test_a_running_replica_is_not_moved_into_the_place_of_a_nominated_one(deskto
         replica["metadata"]["annotations"] = {"gpuscaler.io/disruption": "allow"}
     cluster = desktop.objects(*(node(name, 1, **{"node.kubernetes.io/instance-type": "g.1"}) for name in ("old", "new")), runs, waits)
 
-    made = desktop.plan(cluster)
+    planned = desktop.plan(cluster)
 
-    assert made["removals"] == []
-    assert {one["node"]: one["blocker"] for one in made["blocked_nodes"]} == {"old": "in-use", "new": "needed"}
-    assert made["ignored"] == [{"pod": "default/web-2", "reason": "nominated to node new"}]
+    assert planned["removals"] == []
+    assert {first["node"]: first["blocker"] for first in planned["blocked_nodes"]} == {"old": "in-use", "new": "needed"}
+    assert planned["ignored"] == [{"pod": "default/web-2", "reason": "nominated to node new"}]
 
 
 def test_the_same_files_give_the_same_plan(desktop: Desktop) -> None:
     items = [pod(f"p-{n}", 1 + n % 3) for n in range(9)]
-    one, other = desktop.plan(desktop.objects(*items)), desktop.plan(desktop.objects(*reversed(items), name="other.yaml"))
-    for made in (one, other):
-        del made["solve_seconds"]
-    assert one == other
+    first, second = desktop.plan(desktop.objects(*items)), desktop.plan(desktop.objects(*reversed(items), name="other.yaml"))
+    for planned in (first, second):
+        del planned["solve_seconds"]
+    assert first == second
 
 
 def test_an_unparsable_object_is_skipped_and_the_rest_is_planned_for(desktop: Desktop) -> None:
     odd = pod("odd")
     odd["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "lots"}}
-    made = desktop.plan(desktop.objects(odd, pod("a")))
-    assert machines(made) == ["g.1"]
-    (aside,) = made["set_aside"]
+    planned = desktop.plan(desktop.objects(odd, pod("a")))
+    assert machines(planned) == ["g.1"]
+    (aside,) = planned["set_aside"]
     assert "default/odd" in aside["object"]
     assert "lots" in aside["reason"]
 
@@ -189,10 +189,10 @@ def test_an_unreadable_annotation_is_reported_with_its_object_and_ignored(deskto
     odd = pod("odd")
     odd["metadata"]["annotations"] = {"gpuscaler.io/spot-wait": "soon"}
     file = desktop.objects(odd, pod("a"))
-    made = desktop.plan(file)
-    assert machines(made) == ["g.1", "g.1"]
+    planned = desktop.plan(file)
+    assert machines(planned) == ["g.1", "g.1"]
     warning = "Pod default/odd: gpuscaler.io/spot-wait: saw a value of 4 characters, expected a duration such as 90s, 10m or 1h30m; ignored"
-    assert made["warnings"] == [warning]
+    assert planned["warnings"] == [warning]
     assert warning in desktop.run("--cluster", file, "--pools", desktop.pools, *NOW).stdout
 
 

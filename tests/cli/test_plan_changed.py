@@ -24,9 +24,9 @@ pools:
 
 @pytest.fixture
 def desktop(tmp_path: Path) -> Desktop:
-    made = Desktop(tmp_path)
-    made.pools = made.write("pools.yaml", POOLS)
-    return made
+    workload = Desktop(tmp_path)
+    workload.pools = workload.write("pools.yaml", POOLS)
+    return workload
 
 
 def template(gpus: int) -> dict[str, Any]:
@@ -49,9 +49,9 @@ def test_a_run_file_can_be_used_as_a_pools_file(desktop: Desktop) -> None:
 def test_prices_of_a_type_or_of_one_of_its_markets_can_be_changed(desktop: Desktop) -> None:
     file, without = desktop.objects(pod("a")), ("--without-pool", "other")
 
-    assert [one["market"] for one in desktop.plan(file, more=without)["machines"]] == ["spot"]
+    assert [machine["market"] for machine in desktop.plan(file, more=without)["machines"]] == ["spot"]
     dearer = desktop.plan(file, more=(*without, "--price", "g.1/spot=2"))
-    assert [(one["market"], one["price_per_hour"]) for one in dearer["machines"]] == [("on-demand", 1.5)]
+    assert [(machine["market"], machine["price_per_hour"]) for machine in dearer["machines"]] == [("on-demand", 1.5)]
     assert machines(desktop.plan(file, more=(*without, "--price", "g.1=20"))) == ["g.8"]
 
 
@@ -59,30 +59,30 @@ def test_prices_of_a_type_or_of_one_of_its_markets_can_be_changed(desktop: Deskt
 def test_priorities_of_a_file_apply_to_plans_from_files(desktop: Desktop, form: str) -> None:
     file, text = desktop.objects(pod("a")), "{50: [gpu], 10: [other]}"
     manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}, "data": {"priorities": text}}
-    given = desktop.write("cm.yaml", text) if form == "text" else desktop.objects(manifest, name="cm.yaml")
-    done = desktop.run("--cluster", file, "--pools", desktop.pools, "--priorities", given)
+    changed_file = desktop.write("cm.yaml", text) if form == "text" else desktop.objects(manifest, name="cm.yaml")
+    done = desktop.run("--cluster", file, "--pools", desktop.pools, "--priorities", changed_file)
 
     assert machines(desktop.plan(file)) == ["h.1"]
-    assert machines(desktop.plan(file, more=("--priorities", given))) == ["g.1"]
-    assert f"note: {given}: pool gpu (priority 50) comes before pool other (priority 10), which is cheaper" in done.stderr
+    assert machines(desktop.plan(file, more=("--priorities", changed_file))) == ["g.1"]
+    assert f"note: {changed_file}: pool gpu (priority 50) comes before pool other (priority 10), which is cheaper" in done.stderr
     assert "the priorities of pools cost $1.20 per hour in this plan" in done.stderr
 
 
 @pytest.mark.parametrize(("text", "message"), [("{50: [gpu", ":2: not YAML"), ("- a", ":1: saw a list, expected a mapping")])
 def test_unparsable_priorities_end_the_command(desktop: Desktop, text: str, message: str) -> None:
-    given = desktop.write("cm.yaml", text)
-    done = desktop.run("--cluster", desktop.objects(pod("a")), "--pools", desktop.pools, "--priorities", given)
+    file = desktop.write("cm.yaml", text)
+    done = desktop.run("--cluster", desktop.objects(pod("a")), "--pools", desktop.pools, "--priorities", file)
 
-    assert (done.exit_code, f"{given}{message}" in done.stderr) == (2, True)
-    absent = desktop.run("--cluster", desktop.objects(pod("a")), "--pools", desktop.pools, "--priorities", given + "x")
+    assert (done.exit_code, f"{file}{message}" in done.stderr) == (2, True)
+    absent = desktop.run("--cluster", desktop.objects(pod("a")), "--pools", desktop.pools, "--priorities", file + "x")
     assert (absent.exit_code, "cannot be read" in absent.stderr) == (2, True)
 
 
 def test_priorities_that_match_no_pool_are_reported_and_change_nothing(desktop: Desktop) -> None:
-    given = desktop.write("cm.yaml", "{50: [nothing]}")
-    done = desktop.run("--cluster", desktop.objects(pod("a")), "--pools", desktop.pools, "--priorities", given)
+    file = desktop.write("cm.yaml", "{50: [nothing]}")
+    done = desktop.run("--cluster", desktop.objects(pod("a")), "--pools", desktop.pools, "--priorities", file)
 
-    assert f"note: {given}: saw no pattern that matches a pool (gpu, other), expected one" in done.stderr
+    assert f"note: {file}: saw no pattern that matches a pool (gpu, other), expected one" in done.stderr
 
 
 @pytest.mark.parametrize("kind", ["Deployment", "Job", "StatefulSet"])
@@ -139,12 +139,12 @@ def test_added_pods_are_pending_in_addition_to_existing_ones(desktop: Desktop) -
 def test_a_workload_counts_as_the_pods_that_it_creates(desktop: Desktop, kind: str, count: dict[str, int]) -> None:
     version = "batch/v1" if kind == "Job" else "apps/v1"
     selector = {"selector": {"matchLabels": {"app": "a"}}}
-    made = {"apiVersion": version, "kind": kind, "metadata": {"name": "w"}, "spec": {**count, **selector, "template": template(8)}}
+    workload = {"apiVersion": version, "kind": kind, "metadata": {"name": "w"}, "spec": {**count, **selector, "template": template(8)}}
 
-    plan = desktop.plan(desktop.objects(node("n1", 0)), more=("--add-pods", desktop.objects(made, name="more.yaml")))
+    plan = desktop.plan(desktop.objects(node("n1", 0)), more=("--add-pods", desktop.objects(workload, name="more.yaml")))
 
     assert machines(plan) == ["g.8"] * 3
-    assert sorted(name for one in plan["machines"] for name in one["pods"]) == ["default/w-0", "default/w-1", "default/w-2"]
+    assert sorted(name for machine in plan["machines"] for name in machine["pods"]) == ["default/w-0", "default/w-1", "default/w-2"]
 
 
 def test_objects_of_a_json_list_are_added(desktop: Desktop) -> None:

@@ -53,8 +53,8 @@ def planned(cluster: Served, *more: str) -> dict[str, Any]:
     return document
 
 
-def refusal(what: str) -> Failure:
-    return Failure(403, "Forbidden", f'{what} is forbidden: User "me" cannot list resource "{what}"')
+def refusal(message: str) -> Failure:
+    return Failure(403, "Forbidden", f'{message} is forbidden: User "me" cannot list resource "{message}"')
 
 
 def test_pending_pods_of_the_cluster_are_planned_for(cluster: Served) -> None:

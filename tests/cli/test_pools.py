@@ -259,10 +259,10 @@ def planned(run_pools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_plan_buys_in_the_groups_of_the_account_with_the_overrides_of_the_file(planned: Any) -> None:
     first = planned(pod("a"), more="pools: [{name: gpus, priority: 7}]")
-    other = planned(pod("a"), more="pools: [{name: gpus, max: 0}]")
+    capped = planned(pod("a"), more="pools: [{name: gpus, max: 0}]")
 
     assert first.exit_code == 0, first.output
-    assert [[load["pool"] for load in json.loads(done.stdout)["machines"]] for done in (first, other)] == [["gpus"], ["more"]]
+    assert [[load["pool"] for load in json.loads(done.stdout)["machines"]] for done in (first, capped)] == [["gpus"], ["more"]]
     assert "note: 1 skipped in the account (gpuscaler pools lists them with reasons)" in first.stderr
 
 
@@ -270,8 +270,8 @@ def test_plan_for_an_account_without_pools_buys_nothing_and_says_so(planned: Any
     done = planned(pod("a"), aws="cluster: nobodys")
 
     assert done.exit_code == 0, done.output
-    made = json.loads(done.stdout)
-    assert (made["machines"], len(made["unplaced"])) == ([], 1)
+    document = json.loads(done.stdout)
+    assert (document["machines"], len(document["unplaced"])) == ([], 1)
     assert "note: saw no group of the cluster in the account, expected one" in done.stderr
 
 

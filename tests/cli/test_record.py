@@ -51,10 +51,10 @@ def rows(out: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def until(out: Path, *there: str) -> None:
+def until(out: Path, *texts: str) -> None:
     """Wait until the file contains these jobs."""
     end = time.monotonic() + 20
-    while not out.exists() or [row["job_id"].split(".")[1] for row in rows(out)] != list(there):
+    while not out.exists() or [row["job_id"].split(".")[1] for row in rows(out)] != list(texts):
         assert time.monotonic() < end, out.read_text() if out.exists() else "no file"
         time.sleep(0.02)
 

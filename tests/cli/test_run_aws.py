@@ -38,9 +38,9 @@ async def run_program(
     *words: str, folder: Path | None = None, more: Mapping[str, str] | None = None
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run a program in a folder; it must exit successfully when terminated."""
-    pipe, beside = asyncio.subprocess.PIPE, asyncio.subprocess.STDOUT
+    pipe, stdout = asyncio.subprocess.PIPE, asyncio.subprocess.STDOUT
     environ = {**os.environ, **KEYS, **(more or {})}
-    process = await asyncio.create_subprocess_exec(*words, cwd=folder, env=environ, stdout=pipe, stderr=beside)
+    process = await asyncio.create_subprocess_exec(*words, cwd=folder, env=environ, stdout=pipe, stderr=stdout)
     try:
         yield process
     finally:
@@ -99,12 +99,12 @@ class Account:
         self.scaling.close()
 
 
-async def until(so: Any, what: str) -> None:
+async def until(condition: Any, event: str) -> None:
     for _ in range(5 * PATIENCE):
-        if await so():
+        if await condition():
             return
         await asyncio.sleep(0.2)
-    raise AssertionError(f"never: {what}")
+    raise AssertionError(f"never: {event}")
 
 
 async def test_the_page_about_the_simulated_account_is_correct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +177,7 @@ async def test_the_commands_of_the_aws_page_do_what_it_says(tmp_path: Path, monk
     async with gpuscaler("cluster", "--kubeconfig", str(kubeconfig), "--cloud", "aws-simulated", "--aws-boot", "4s", *regions) as serving:
         url = await address(serving)
         kubeconfig.write_text(kubeconfig.read_text().replace("gpuscaler-embedded", "my-cluster"))
-        here = {"AWS_ENDPOINT_URL": url, "KUBECONFIG": str(kubeconfig)}
+        environ = {"AWS_ENDPOINT_URL": url, "KUBECONFIG": str(kubeconfig)}
         account = Account(url)
         await asyncio.to_thread(account.prepare, "prod")
         access = find_access({}, kubeconfig=kubeconfig, context="my-cluster", attended=False)
@@ -188,18 +188,18 @@ async def test_the_commands_of_the_aws_page_do_what_it_says(tmp_path: Path, monk
 
             config.write_text(f"{files[0]}http: {{enabled: false}}\n")
             pools, as_json, compared, plan, dry, run, status = commands
-            assert "gpu   us-east-1  cluster-autoscaler" in await run_until_printed(pools, tmp_path, here)
-            assert await run_until_printed(as_json, tmp_path, here) == "[]\n"
-            assert "gpu   us-east-1  cluster-autoscaler" in await run_until_printed(compared, tmp_path, here)
+            assert "gpu   us-east-1  cluster-autoscaler" in await run_until_printed(pools, tmp_path, environ)
+            assert await run_until_printed(as_json, tmp_path, environ) == "[]\n"
+            assert "gpu   us-east-1  cluster-autoscaler" in await run_until_printed(compared, tmp_path, environ)
             config.write_text(f"{files[1]}http: {{enabled: false}}\n")
-            assert "For pending pods: $1.01 per hour" in await run_until_printed(plan, tmp_path, here)
-            await run_until_printed(dry, tmp_path, here, until="buys 1 machine")
+            assert "For pending pods: $1.01 per hour" in await run_until_printed(plan, tmp_path, environ)
+            await run_until_printed(dry, tmp_path, environ, until="buys 1 machine")
             assert await asyncio.to_thread(account.wants) == 0
             assert await client.list_all(CONFIG_MAPS, namespace="kube-system") == before
 
             queue = f"{url}/queue/us-east-1/123456789012/gpuscaler"
             config.write_text(re.sub(r"https://sqs\S+", queue, files[2]) + "http: {enabled: false}\n")
-            async with shell(run, tmp_path, here) as running:
+            async with shell(run, tmp_path, environ) as running:
                 assert running.stdout is not None
 
                 async def bought() -> bool:
@@ -207,11 +207,11 @@ async def test_the_commands_of_the_aws_page_do_what_it_says(tmp_path: Path, monk
 
                 async def told() -> bool:
                     config_maps = await client.list_all(CONFIG_MAPS, namespace="kube-system")
-                    return "gpuscaler-status" in {msgspec.json.decode(one)["metadata"]["name"] for one in config_maps}
+                    return "gpuscaler-status" in {msgspec.json.decode(data)["metadata"]["name"] for data in config_maps}
 
                 await until(bought, "a machine is bought for the pod")
                 await until(told, "the status is written")
-                assert "launch-instances: gpu" in await run_until_printed(status, tmp_path, here)
+                assert "launch-instances: gpu" in await run_until_printed(status, tmp_path, environ)
 
                 async def bound() -> bool:
                     config_maps = msgspec.json.decode(await client.get(PODS, "train", namespace="default"))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from tests.cli.serving import Served, served
-from tests.metrics.chain.test_looking import autoscaler, of_pods
+from tests.metrics.chain.test_looking import autoscaler, pods_metric
 
 from gpuscaler.cli import main
 from gpuscaler.kube.client import Client
@@ -25,15 +25,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     async def fill(client: Client) -> None:
         deployment: dict[str, Any] = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "llm", "namespace": "ml"}}
         await client.create(DEPLOYMENTS, {**deployment, "spec": spec}, namespace="ml")
-        await client.create(AUTOSCALERS, autoscaler(of_pods("duty_cycle_current")), namespace="ml")
+        await client.create(AUTOSCALERS, autoscaler(pods_metric("duty_cycle_current")), namespace="ml")
         plain = autoscaler(cpu)
         plain["metadata"]["name"] = "plain"
         await client.create(AUTOSCALERS, plain, namespace="ml")
 
-    with served(tmp_path_factory.mktemp("cluster")) as here:
-        here.load({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ml"}})
-        here.ask(fill)
-        yield here
+    with served(tmp_path_factory.mktemp("cluster")) as cluster:
+        cluster.load({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ml"}})
+        cluster.ask(fill)
+        yield cluster
 
 
 def ask(cluster: Served, *words: str) -> Result:

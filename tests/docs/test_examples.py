@@ -189,12 +189,13 @@ def test_a_make_target_on_a_page_exists(block: Block) -> None:
 
 
 def test_every_block_is_of_a_kind_that_is_checked_or_needs_no_check() -> None:
-    known = {"console", "sh", "text", "mermaid"}
+    checked_kinds = {"console", "sh", "text", "mermaid"}
     unknown = [
         block.place
         for page in PAGES
         for block in blocks(page)
-        if block.kind not in known and not (block.kind in {"yaml", "json"} and ("pools-file" in block.options or block.option("file")))
+        if block.kind not in checked_kinds
+        and not (block.kind in {"yaml", "json"} and ("pools-file" in block.options or block.option("file")))
     ]
 
     assert unknown == []
@@ -235,6 +236,6 @@ def test_no_page_or_message_mentions_a_release_that_does_not_exist() -> None:
     released = "no release yet" not in (ROOT / "README.md").read_text()
     texts = [*PAGES, *ROOT.glob("src/gpuscaler/**/*.py"), ROOT / "Dockerfile", *ROOT.glob("charts/**/*.md")]
     by_name = re.compile(r"pip install '?gpuscaler|install gpuscaler\[")
-    found = [str(path.relative_to(ROOT)) for path in texts if by_name.search(path.read_text())]
+    mentions = [str(path.relative_to(ROOT)) for path in texts if by_name.search(path.read_text())]
 
-    assert released or found == []
+    assert released or mentions == []

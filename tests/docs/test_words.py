@@ -87,14 +87,14 @@ def unknown(text: str) -> list[str]:
 
 
 def test_every_word_of_the_help_is_in_the_dictionary() -> None:
-    strange = {path: words for path, text in helps(main, "gpuscaler") if (words := unknown(text))}
+    unknown_words = {path: words for path, text in helps(main, "gpuscaler") if (words := unknown(text))}
 
-    assert not strange, f"words to replace, or to explain in {WORDS.relative_to(ROOT)}"
+    assert not unknown_words, f"words to replace, or to explain in {WORDS.relative_to(ROOT)}"
 
 
 def test_every_word_of_a_message_is_in_the_dictionary() -> None:
     source = ROOT / "src" / "gpuscaler"
-    strange = {
+    unknown_words = {
         f"{path.relative_to(ROOT)}:{line}": words
         for path in sorted(source.rglob("*.py"))
         if not path.relative_to(source).as_posix().startswith(NOT_OURS)
@@ -102,18 +102,18 @@ def test_every_word_of_a_message_is_in_the_dictionary() -> None:
         if text.count(" ") >= SENTENCE and (words := unknown(text))
     }
 
-    assert not strange, f"words to replace, or to explain in {WORDS.relative_to(ROOT)}"
+    assert not unknown_words, f"words to replace, or to explain in {WORDS.relative_to(ROOT)}"
 
 
 def test_every_word_of_the_output_that_pages_show_is_in_the_dictionary() -> None:
-    strange = {
+    unknown_words = {
         block.place: words
         for block in every("console")
         for command, output in commands(block)
         if command.startswith("gpuscaler") and (words := unknown(output))
     }
 
-    assert not strange, f"words to replace, or to explain in {WORDS.relative_to(ROOT)}"
+    assert not unknown_words, f"words to replace, or to explain in {WORDS.relative_to(ROOT)}"
 
 
 def prose(path: Path) -> Iterator[tuple[int, str]]:

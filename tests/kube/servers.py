@@ -85,9 +85,9 @@ async def connect_proxy(*, refuse: bool = False, tls: ssl.SSLContext | None = No
             writer.close()
             return
         host, _, port = head.split()[1].partition(":")
-        there, back = await asyncio.open_connection(host, int(port))
+        proxied_reader, proxied_writer = await asyncio.open_connection(host, int(port))
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
-        await asyncio.gather(pump(reader, back), pump(there, writer), return_exceptions=True)
+        await asyncio.gather(pump(reader, proxied_writer), pump(proxied_reader, writer), return_exceptions=True)
 
     server = await asyncio.start_server(handle, "127.0.0.1", 0, ssl=tls)
     try:

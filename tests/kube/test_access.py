@@ -163,9 +163,9 @@ async def test_a_part_comes_from_the_first_file_that_names_it(tmp_path: Path) ->
     access = from_kubeconfig(files, environ={})
     assert access.server == "https://other"
     assert (await presented(access)).headers == {"authorization": "Bearer t1"}
-    here = from_kubeconfig(files, context="here", environ={})
-    assert here.server == "https://first"
-    assert here.tls.authorities() == PEM
+    merged = from_kubeconfig(files, context="here", environ={})
+    assert merged.server == "https://first"
+    assert merged.tls.authorities() == PEM
 
 
 def test_an_exec_plugin_keeps_its_settings_and_cluster_information(tmp_path: Path) -> None:
@@ -356,11 +356,13 @@ def test_access_is_searched_for_as_by_kubectl(tmp_path: Path) -> None:
     def config(name: str) -> Path:
         return write(tmp_path / name, kubeconfig({"server": f"https://{name.replace('/', '-')}"}))
 
-    home, one, two = config(".kube/config"), config("one"), config("two")
+    home, first, second = config(".kube/config"), config("one"), config("two")
     root = pod(tmp_path / "pod")
     environ = {"HOME": str(tmp_path), **SERVICE}
-    assert find_access({**environ, "KUBECONFIG": f"{tmp_path}/none::{one}:{two}"}, kubeconfig=two, root=root).server == "https://two"
-    assert find_access({**environ, "KUBECONFIG": f"{tmp_path}/none::{one}:{two}"}, root=root).server == "https://one"
+    assert (
+        find_access({**environ, "KUBECONFIG": f"{tmp_path}/none::{first}:{second}"}, kubeconfig=second, root=root).server == "https://two"
+    )
+    assert find_access({**environ, "KUBECONFIG": f"{tmp_path}/none::{first}:{second}"}, root=root).server == "https://one"
     assert find_access(environ, root=root).server == "https://.kube-config"
     home.unlink()
     assert find_access(environ, root=root).server == "https://10.96.0.1:443"

@@ -310,10 +310,10 @@ async def test_requests_are_counted_with_their_answer_and_time() -> None:
     client, _ = make_client(slow)
     with pytest.raises(Conflict):
         await client.replace(LEASES, "l", {}, namespace="ns")
-    what = RequestKind("update", "leases.coordination.k8s.io")
-    assert client.metrics.requests == {(what, 409): 1}
-    assert client.metrics.latencies[what].total == pytest.approx(0.3)
-    assert client.metrics.latencies[what].counts[4] == 1
+    kind = RequestKind("update", "leases.coordination.k8s.io")
+    assert client.metrics.requests == {(kind, 409): 1}
+    assert client.metrics.latencies[kind].total == pytest.approx(0.3)
+    assert client.metrics.latencies[kind].counts[4] == 1
 
 
 async def test_a_broken_body_counts_as_an_answer() -> None:

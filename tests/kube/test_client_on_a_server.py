@@ -53,14 +53,14 @@ def pod(name: str, **labels: str) -> dict[str, Any]:
 
 async def test_objects_are_created_read_changed_and_deleted(tmp_path: Path) -> None:
     async with connected(tmp_path) as client:
-        made = msgspec.json.decode(
+        created = msgspec.json.decode(
             await client.create(CONFIG_MAPS, {"metadata": {"name": "ledger"}, "data": {"a": "1"}}, namespace="default")
         )
         with pytest.raises(AlreadyExists):
             await client.create(CONFIG_MAPS, {"metadata": {"name": "ledger"}}, namespace="default")
         await client.merge_patch(CONFIG_MAPS, "ledger", {"data": {"a": None, "b": "2"}}, namespace="default")
         with pytest.raises(Conflict):
-            await client.replace(CONFIG_MAPS, "ledger", {**made, "data": {}}, namespace="default")
+            await client.replace(CONFIG_MAPS, "ledger", {**created, "data": {}}, namespace="default")
         stored = msgspec.json.decode(await client.get(CONFIG_MAPS, "ledger", namespace="default"))
         assert stored["data"] == {"b": "2"}
         with pytest.raises(Conflict):
@@ -84,24 +84,24 @@ async def test_a_long_list_is_complete(tmp_path: Path) -> None:
     async with connected(tmp_path) as client:
         for number in range(7):
             await client.create(PODS, pod(f"p{number}", even=str(number % 2 == 0)), namespace="default")
-        everything = await client.list_all(PODS, query={"limit": "2"})
+        pages = await client.list_all(PODS, query={"limit": "2"})
         even = await client.list_all(PODS, namespace="default", query={"labelSelector": "even=True", "limit": "3"})
-    assert [msgspec.json.decode(data)["metadata"]["name"] for data in everything] == [f"p{number}" for number in range(7)]
+    assert [msgspec.json.decode(data)["metadata"]["name"] for data in pages] == [f"p{number}" for number in range(7)]
     assert len(even) == 4
 
 
 async def test_evictions_return_their_result(tmp_path: Path) -> None:
     async with connected(tmp_path) as client:
-        made = msgspec.json.decode(await client.create(PODS, pod("p", app="web"), namespace="default"))
+        created = msgspec.json.decode(await client.create(PODS, pod("p", app="web"), namespace="default"))
         await client.merge_patch(PODS, "p", {"status": {"phase": "Running"}}, namespace="default", subresource="status")
         budget = {"metadata": {"name": "web"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}}}
         await client.create(POD_DISRUPTION_BUDGETS, budget, namespace="default")
-        refused = await client.evict("default", "p", uid=made["metadata"]["uid"])
+        refused = await client.evict("default", "p", uid=created["metadata"]["uid"])
         await client.delete(POD_DISRUPTION_BUDGETS, "web", namespace="default")
         answers = [
             await client.evict("default", "p", uid="another"),
             await client.evict("default", "p", dry_run=True),
-            await client.evict("default", "p", uid=made["metadata"]["uid"], grace=0),
+            await client.evict("default", "p", uid=created["metadata"]["uid"], grace=0),
             await client.evict("default", "q"),
         ]
     assert isinstance(refused, Refused)

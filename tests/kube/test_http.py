@@ -332,8 +332,10 @@ async def test_a_proxy_can_itself_use_tls(ca: trustme.CA) -> None:
 @pytest.mark.parametrize("refuse", [True, False])
 async def test_a_failing_proxy_is_named_without_its_password(ca: trustme.CA, refuse: bool) -> None:
     async with connect_proxy(refuse=True) as (port, _):
-        there = port if refuse else 1
-        settings = access("https://127.0.0.1:6443", trusting(ca), credentials=token(), proxy=f"http://user:hidden-pa55@127.0.0.1:{there}")
+        proxy_port = port if refuse else 1
+        settings = access(
+            "https://127.0.0.1:6443", trusting(ca), credentials=token(), proxy=f"http://user:hidden-pa55@127.0.0.1:{proxy_port}"
+        )
         async with HttpTransport(settings) as transport:
             with pytest.raises(Unreachable, match=r"the proxy 127.0.0.1 answered 407|cannot reach the proxy 127.0.0.1:1") as raised:
                 await get(transport)

@@ -134,8 +134,8 @@ async def candidates(server: LeaseServer, *names: str, **options: Any) -> AsyncI
             await candidate.stop()
 
 
-def overlap(candidate: Candidate, two: Candidate) -> bool:
-    return any(begin < end2 and begin2 < end for begin, end in candidate.led for begin2, end2 in two.led)
+def overlap(candidate: Candidate, other: Candidate) -> bool:
+    return any(begin < end2 and begin2 < end for begin, end in candidate.led for begin2, end2 in other.led)
 
 
 async def test_the_only_candidate_leads_at_once_and_writes_a_lease_like_kubernetes() -> None:

@@ -321,9 +321,9 @@ async def test_an_object_that_becomes_readable_during_a_take_does_not_stay_set_a
 async def test_pages_and_a_stream_give_the_same_picture() -> None:
     items = [pod("a", node="n1"), waiting("b"), odd("c")]
     paged = Scripted(failure(422), page(items[0], items[1], more="t"), page(items[2]))
-    async with picture_of(pods=Scripted(Reply([listed(*items), SILENCE]))) as picture, picture_of(pods=paged) as two:
+    async with picture_of(pods=Scripted(Reply([listed(*items), SILENCE]))) as picture, picture_of(pods=paged) as paged_picture:
         await asyncio.sleep(1)
-        streamed, listed_ = (await picture.take()).cluster, (await two.take()).cluster
+        streamed, listed_ = (await picture.take()).cluster, (await paged_picture.take()).cluster
     assert streamed.pods == listed_.pods
     assert streamed.set_aside == listed_.set_aside
 

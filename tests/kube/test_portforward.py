@@ -57,8 +57,8 @@ async def forwarding(
         await serving.close()
 
 
-async def page(transport: HttpTransport, where: PodPort = LEADER, within: float = 10.0) -> tuple[int, bytes]:
-    return await get_page(transport, where, "/why/pod/a/b", within=within)
+async def page(transport: HttpTransport, target: PodPort = LEADER, within: float = 10.0) -> tuple[int, bytes]:
+    return await get_page(transport, target, "/why/pod/a/b", within=within)
 
 
 LARGE = b"x" * 3_000_000

@@ -35,9 +35,9 @@ class Noting:
 
 @pytest.fixture
 def api() -> ApiServer:
-    made = ApiServer(time.time)
-    made.load([{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}])
-    return made
+    server = ApiServer(time.time)
+    server.load([{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}])
+    return server
 
 
 async def test_a_snapshot_contains_every_object(api: ApiServer) -> None:

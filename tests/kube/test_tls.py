@@ -73,8 +73,8 @@ async def test_a_new_issued_certificate_makes_a_new_context() -> None:
     contexts, _ = make_contexts(Tls(authority=CA.cert_pem.bytes()))
     first = await contexts.current(CERTIFICATE)
     assert await contexts.current(CERTIFICATE) is first
-    other = CA.issue_cert("me@example.org")
-    assert await contexts.current(ClientCertificate(other.cert_chain_pems[0].bytes(), other.private_key_pem.bytes())) is not first
+    renewed = CA.issue_cert("me@example.org")
+    assert await contexts.current(ClientCertificate(renewed.cert_chain_pems[0].bytes(), renewed.private_key_pem.bytes())) is not first
 
 
 def test_an_encrypted_key_is_refused_instead_of_prompting_at_the_terminal() -> None:

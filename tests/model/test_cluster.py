@@ -39,13 +39,13 @@ def pod(name: str, spec: PodSpec = SPECS[0], **fields: Any) -> Pod:
 
 def content(cluster: Cluster) -> dict[str, Any]:
     """Return all content of a cluster in a comparable form: dictionaries without order, arrays as lists."""
-    found: dict[str, Any] = {name: value for name, value in vars(cluster).items() if isinstance(value, dict)}
-    found["requested"] = {name: array.tolist() for name, array in cluster.requested.items()}
-    found["unbound"] = {key: (bucket.keys, bucket.pods) for key, bucket in cluster.unbound.items()}
-    found["table"] = cluster.table.nodes
-    found["rows"] = cluster.table.row
-    found["cores"] = cluster.table.allocatable("cpu").tolist()
-    return {name: copied(value) for name, value in found.items()}
+    content: dict[str, Any] = {name: value for name, value in vars(cluster).items() if isinstance(value, dict)}
+    content["requested"] = {name: array.tolist() for name, array in cluster.requested.items()}
+    content["unbound"] = {key: (bucket.keys, bucket.pods) for key, bucket in cluster.unbound.items()}
+    content["table"] = cluster.table.nodes
+    content["rows"] = cluster.table.row
+    content["cores"] = cluster.table.allocatable("cpu").tolist()
+    return {name: copied(value) for name, value in content.items()}
 
 
 def copied(value: Any) -> Any:
@@ -116,10 +116,10 @@ def test_every_index_agrees_with_the_pods(found: list[Item]) -> None:
     with_effect = [pod for pod in bound if pod.spec.digest in ("c", "d")]
     assert sum(sum(user.nodes.values()) for user in cluster.users.values()) == len(with_effect)
     for row, name in enumerate(cluster.table.names):
-        here = cluster.on_node.get(name, {})
+        on_node = cluster.on_node.get(name, {})
         for resource in ("cpu", "nvidia.com/gpu", "memory"):
             array = cluster.requested.get(resource, np.zeros(len(cluster.table), dtype=np.int64))
-            assert array[row] == sum(pod.spec.requests.get(resource, 0) for pod in here.values())
+            assert array[row] == sum(pod.spec.requests.get(resource, 0) for pod in on_node.values())
 
 
 def test_of_two_objects_with_the_same_name_the_later_counts() -> None:
@@ -140,9 +140,9 @@ def test_a_node_that_is_added_late_has_the_pods_bound_to_it() -> None:
     assert cluster.table.names == ("n1", "n2")
     assert cluster.requested["cpu"].tolist() == [1000, 1000]
     assert cluster.requested["pods"].tolist() == [1, 1]
-    gone = cluster.apply(Delta(deletes=((Node, "n2"),)))
-    assert gone.requested["cpu"].tolist() == [1000]
-    assert "q" in {pod.name for pod in gone.on_node["n2"].values()}
+    without_node = cluster.apply(Delta(deletes=((Node, "n2"),)))
+    assert without_node.requested["cpu"].tolist() == [1000]
+    assert "q" in {pod.name for pod in without_node.on_node["n2"].values()}
 
 
 def test_unchanged_parts_are_shared() -> None:
@@ -156,10 +156,10 @@ def test_unchanged_parts_are_shared() -> None:
 
 
 def test_objects_of_all_other_kinds_are_stored() -> None:
-    found: list[Item] = [PodGroup("volcano", "n", "g", 3), Namespace("n", {"team": "a"})]
-    cluster = Cluster.of(found)
-    assert cluster.pod_groups == {"volcano/n/g": found[0]}
-    assert cluster.namespaces == {"n": found[1]}
+    content: list[Item] = [PodGroup("volcano", "n", "g", 3), Namespace("n", {"team": "a"})]
+    cluster = Cluster.of(content)
+    assert cluster.pod_groups == {"volcano/n/g": content[0]}
+    assert cluster.namespaces == {"n": content[1]}
     assert cluster.apply(Delta(deletes=((Namespace, "n"),))).namespaces == {}
 
 
@@ -249,8 +249,8 @@ def zones(column: Any) -> list[str | None]:
 
 
 def test_a_label_set_is_hashable_and_immutable() -> None:
-    label_set, two = LabelSet({"a": "1", "b": "2"}), LabelSet({"b": "2", "a": "1"})
-    assert {label_set: "found"}[two] == "found"
+    label_set, same_labels = LabelSet({"a": "1", "b": "2"}), LabelSet({"b": "2", "a": "1"})
+    assert {label_set: "found"}[same_labels] == "found"
     frozen: Mapping[str, str] = label_set
     assert frozen == {"a": "1", "b": "2"}
     with pytest.raises(TypeError, match="is immutable"):

@@ -12,9 +12,9 @@ CA = "cluster-autoscaler.kubernetes.io/"
 
 
 def options(annotations: dict[str, str] | None = None, labels: dict[str, str] | None = None, workload: str = "") -> PodOptions:
-    found, warnings = pod_options(msgspec.convert(annotations or {}, PodAnnotations), labels or {}, workload)
+    parsed, warnings = pod_options(msgspec.convert(annotations or {}, PodAnnotations), labels or {}, workload)
     assert not warnings
-    return found
+    return parsed
 
 
 @pytest.mark.parametrize(
@@ -62,8 +62,8 @@ def test_each_annotation_is_typed(name: str, value: str, expected: PodOptions) -
     ],
 )
 def test_an_unreadable_value_is_a_warning_and_is_ignored(name: str, value: str, expected: str) -> None:
-    found, (warning,) = pod_options(msgspec.convert({name: value}, PodAnnotations), {})
-    assert found == NO_OPTIONS
+    parsed, (warning,) = pod_options(msgspec.convert({name: value}, PodAnnotations), {})
+    assert parsed == NO_OPTIONS
     assert re.match(rf"{name}: saw a value of {len(value)} characters?, expected ", warning)
     assert expected in warning
 
@@ -71,8 +71,8 @@ def test_an_unreadable_value_is_a_warning_and_is_ignored(name: str, value: str, 
 @pytest.mark.parametrize("size", ["0", "-1", "2.5", "many", "99999999999"])
 def test_a_gang_of_an_unreadable_size_is_still_a_gang(size: str) -> None:
     annotations = msgspec.convert({"gpuscaler.io/gang": "g", "gpuscaler.io/gang-size": size}, PodAnnotations)
-    found, (warning,) = pod_options(annotations, {})
-    assert (found.gang, found.gang_size) == ("g", 0)
+    parsed, (warning,) = pod_options(annotations, {})
+    assert (parsed.gang, parsed.gang_size) == ("g", 0)
     assert "a whole number of at least 1" in warning
 
 
@@ -116,23 +116,23 @@ def test_openais_label_keeps_a_pod_unless_it_is_false() -> None:
     ],
 )
 def test_every_duration_of_a_tenant_is_limited_with_a_warning(name: str, field: str, most: float) -> None:
-    found, (warning,) = pod_options(msgspec.convert({name: "2500000h"}, PodAnnotations), {})
+    parsed, (warning,) = pod_options(msgspec.convert({name: "2500000h"}, PodAnnotations), {})
 
-    assert getattr(found, field) == most
+    assert getattr(parsed, field) == most
     assert warning.startswith(f"{name}: saw '2500000h', expected at most {most:g} s")
     assert warning.endswith("cut to it")
 
 
 @pytest.mark.parametrize(("given", "most", "left"), [("90m", 7200.0, 5400.0), ("90m", 60.0, 60.0), ("9000h", 1e12, 2_592_000.0)])
 def test_the_longest_grace_is_a_setting(given: str, most: float, left: float) -> None:
-    found, _ = pod_options(msgspec.convert({"gpuscaler.io/grace": given}, PodAnnotations), {}, max_grace=most)
+    parsed, _ = pod_options(msgspec.convert({"gpuscaler.io/grace": given}, PodAnnotations), {}, max_grace=most)
 
-    assert found.grace == left
+    assert parsed.grace == left
 
 
 @pytest.mark.parametrize("text", ["9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00+23:59", "2300-01-01T00:00:00Z"])
 def test_a_deadline_out_of_range_is_reported_and_ignored(text: str) -> None:
-    found, (warning,) = pod_options(msgspec.convert({"gpuscaler.io/deadline": text}, PodAnnotations), {})
+    parsed, (warning,) = pod_options(msgspec.convert({"gpuscaler.io/deadline": text}, PodAnnotations), {})
 
-    assert found.deadline is None
+    assert parsed.deadline is None
     assert "a time between the years 1970 and 2200" in warning

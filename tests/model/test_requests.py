@@ -29,8 +29,8 @@ def test_containers_add_up_in_millicores_bytes_and_counts() -> None:
 
 
 def test_a_limit_replaces_only_a_missing_request() -> None:
-    one = containers({"resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "4", "nvidia.com/gpu": "2", "memory": "0"}}})
-    assert pod_requests(one) == {"cpu": 1000, "nvidia.com/gpu": 2}
+    main = containers({"resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "4", "nvidia.com/gpu": "2", "memory": "0"}}})
+    assert pod_requests(main) == {"cpu": 1000, "nvidia.com/gpu": 2}
 
 
 def test_an_explicit_request_of_zero_is_not_replaced_by_the_limit_and_is_dropped() -> None:
@@ -57,8 +57,8 @@ def test_overhead_is_added_at_the_end() -> None:
 
 def test_pod_level_requests_replace_those_of_the_containers_for_cpu_memory_and_huge_pages_only() -> None:
     level = ResourceRequirements(requests={"cpu": "8", "hugepages-2Mi": "4Mi", "nvidia.com/gpu": "9"})
-    found = pod_requests(containers(requesting(cpu="1", memory="1Gi", gpu="1")), pod_level=level)
-    assert found == {"cpu": 8000, "memory": 2**30, "hugepages-2Mi": 4 * 2**20, "nvidia.com/gpu": 1}
+    requests = pod_requests(containers(requesting(cpu="1", memory="1Gi", gpu="1")), pod_level=level)
+    assert requests == {"cpu": 8000, "memory": 2**30, "hugepages-2Mi": 4 * 2**20, "nvidia.com/gpu": 1}
 
 
 def test_pod_level_limits_imply_requests_only_if_no_container_has_requests() -> None:
@@ -79,13 +79,13 @@ RESIZED = {"name": "main", "resources": {"requests": {"cpu": "2"}}, "allocatedRe
     ("desired", "infeasible", "expected"), [("1", False, 3000), ("5", False, 5000), ("5", True, 3000), ("1", True, 3000)]
 )
 def test_a_resize_counts_the_largest_of_desired_allocated_and_actual(desired: str, infeasible: bool, expected: int) -> None:
-    one = containers(requesting(cpu=desired) | {"name": "main"})
-    assert pod_requests(one, statuses=statuses(RESIZED), infeasible=infeasible) == {"cpu": expected}
+    main = containers(requesting(cpu=desired) | {"name": "main"})
+    assert pod_requests(main, statuses=statuses(RESIZED), infeasible=infeasible) == {"cpu": expected}
 
 
 def test_a_status_without_resources_in_force_is_ignored() -> None:
-    one = containers(requesting(cpu="1") | {"name": "main"})
-    assert pod_requests(one, statuses=statuses({"name": "main", "allocatedResources": {"cpu": "9"}})) == {"cpu": 1000}
+    main = containers(requesting(cpu="1") | {"name": "main"})
+    assert pod_requests(main, statuses=statuses({"name": "main", "allocatedResources": {"cpu": "9"}})) == {"cpu": 1000}
 
 
 def test_sidecars_can_be_resized_and_other_init_containers_cannot() -> None:
@@ -95,8 +95,8 @@ def test_sidecars_can_be_resized_and_other_init_containers_cannot() -> None:
 
 
 def test_names_that_the_scheduler_does_not_count_are_omitted() -> None:
-    one = containers({"resources": {"requests": {"foo": "1", "storage": "1Gi", "example.com/foo": "1", "ephemeral-storage": "1k"}}})
-    assert pod_requests(one) == {"example.com/foo": 1, "ephemeral-storage": 1000}
+    main = containers({"resources": {"requests": {"foo": "1", "storage": "1Gi", "example.com/foo": "1", "ephemeral-storage": "1k"}}})
+    assert pod_requests(main) == {"example.com/foo": 1, "ephemeral-storage": 1000}
 
 
 def test_parts_of_a_byte_are_summed_before_they_are_rounded_up() -> None:
@@ -128,8 +128,8 @@ drawn = st.builds(Container, resources=st.builds(ResourceRequirements, requests=
 @given(st.lists(drawn, max_size=3), st.lists(drawn, max_size=4))
 def test_a_pod_requests_at_least_the_sum_of_containers_and_sidecars(main: list[Container], init: list[Container]) -> None:
     """And no more than if everything ran at once."""
-    found = pod_requests(main, init)
+    requests = pod_requests(main, init)
     running = pod_requests([*main, *(container for container in init if container.sidecar)])
-    everything = pod_requests([*main, *init])
-    assert all(found[name] >= amount for name, amount in running.items())
-    assert all(amount <= everything[name] for name, amount in found.items())
+    unordered = pod_requests([*main, *init])
+    assert all(requests[name] >= amount for name, amount in running.items())
+    assert all(amount <= unordered[name] for name, amount in requests.items())

@@ -24,10 +24,10 @@ LABELS: tuple[dict[str, str], ...] = ({}, {"a": "1"}, {"a": "2", "b": "1"}, {"a"
 def test_every_selector_that_matches_is_found_once_and_in_order() -> None:
     index = SelectorIndex([None, *SELECTORS])
     for labels in LABELS:
-        found = index.candidates(labels)
-        assert {number for number, selector in enumerate(SELECTORS, 1) if selector.matches(labels)} <= set(found)
-        assert found == sorted(set(found))
-        assert index.candidates(labels, since=5) == [number for number in found if number >= 5]
+        numbers = index.candidates(labels)
+        assert {number for number, selector in enumerate(SELECTORS, 1) if selector.matches(labels)} <= set(numbers)
+        assert numbers == sorted(set(numbers))
+        assert index.candidates(labels, since=5) == [number for number in numbers if number >= 5]
 
 
 def test_additions_to_a_copy_do_not_change_the_original_index() -> None:
@@ -43,12 +43,12 @@ def test_additions_to_a_copy_do_not_change_the_original_index() -> None:
 
 @pytest.mark.parametrize("selector", SELECTORS)
 def test_all_matches_of_a_selector_are_found_in_its_namespace(selector: LabelSelector) -> None:
-    things = [(space, labels) for space in ("x", "y") for labels in LABELS]
-    found = set(LabelIndex(things).candidates("y", selector))
+    objects = [(space, labels) for space in ("x", "y") for labels in LABELS]
+    numbers = set(LabelIndex(objects).candidates("y", selector))
 
-    assert {number for number, (space, labels) in enumerate(things) if space == "y" and selector.matches(labels)} <= found
-    assert all(things[number][0] == "y" for number in found)
-    assert list(LabelIndex(things).candidates("z", selector)) == []
+    assert {number for number, (space, labels) in enumerate(objects) if space == "y" and selector.matches(labels)} <= numbers
+    assert all(objects[number][0] == "y" for number in numbers)
+    assert list(LabelIndex(objects).candidates("z", selector)) == []
 
 
 def test_a_common_label_does_not_hide_a_selective_one() -> None:
@@ -68,7 +68,7 @@ def test_pods_that_each_select_themselves_by_fifty_labels_have_their_rules_count
         for key in (HOST, ZONE)
     ]
     crowd = [pod(number, {"topologySpreadConstraints": rules}, labels=dict.fromkeys(keys, str(number))) for number in range(1200)]
-    made = plan(cluster_of([*crowd, *ordinary(20)]), State(), policy(POOLS), NOW)
+    planned = plan(cluster_of([*crowd, *ordinary(20)]), State(), policy(POOLS), NOW)
 
-    assert sum(key.startswith("others/") for machine in made.machines for key in machine.pods) == 20
-    assert any(reason.excluded_by == "budget" for entry in made.unplaced for reason in entry.reasons)
+    assert sum(key.startswith("others/") for machine in planned.machines for key in machine.pods) == 20
+    assert any(reason.excluded_by == "budget" for entry in planned.unplaced for reason in entry.reasons)

@@ -217,7 +217,7 @@ def _parsed(flags: dict[str, Any]) -> "Options":
 
 def _service(options: "Options") -> "MetricsService":
     from gpuscaler.metrics.command.rules import RulesFile
-    from gpuscaler.metrics.command.service import Accesses, Clocks, MetricsService
+    from gpuscaler.metrics.command.service import ApiAccess, Clocks, MetricsService
 
     options.check()
     rules = RulesFile(options.rules)

@@ -15,27 +15,27 @@ Json = dict[str, Any]
 
 def node(spec: Json | None = None, status: Json | None = None, **metadata: Any) -> Node:
     raw = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", **metadata}, "spec": spec, "status": status}
-    found = decode_object(raw, Interner())
-    assert isinstance(found, Node), found
-    return found
+    decoded = decode_object(raw, Interner())
+    assert isinstance(decoded, Node), decoded
+    return decoded
 
 
 def test_a_node_from_an_api_server_keeps_the_fields_for_planning() -> None:
-    found = decode_object(realistic.node(4), Interner())
-    assert isinstance(found, Node)
-    assert (found.name, found.provider_id) == ("ip-10-0-4-1.ec2.internal", "aws:///us-east-1b/i-00000000000000004")
-    assert found.allocatable == {
+    decoded = decode_object(realistic.node(4), Interner())
+    assert isinstance(decoded, Node)
+    assert (decoded.name, decoded.provider_id) == ("ip-10-0-4-1.ec2.internal", "aws:///us-east-1b/i-00000000000000004")
+    assert decoded.allocatable == {
         "cpu": 95690,
         "memory": 1163346944 * 1024,
         "ephemeral-storage": 76224326324,
         "nvidia.com/gpu": 8,
         "pods": 250,
     }
-    assert found.capacity["cpu"] == 96000
-    assert found.labels["topology.kubernetes.io/zone"] == "us-east-1b"
-    assert found.taints == (Taint("nvidia.com/gpu", "", "NoSchedule"),)
-    assert found.ready
-    assert found.created == 1772352000.0
+    assert decoded.capacity["cpu"] == 96000
+    assert decoded.labels["topology.kubernetes.io/zone"] == "us-east-1b"
+    assert decoded.taints == (Taint("nvidia.com/gpu", "", "NoSchedule"),)
+    assert decoded.ready
+    assert decoded.created == 1772352000.0
 
 
 def test_a_node_without_allocatable_offers_its_capacity() -> None:
@@ -72,15 +72,15 @@ def test_taints_with_unknown_effects_are_kept_and_repel_no_pod() -> None:
     ],
 )
 def test_annotations_of_other_autoscalers_protect_a_node(annotations: Json, expected: tuple[bool, bool]) -> None:
-    found = node(annotations=annotations)
-    assert (found.scale_down_disabled, found.do_not_disrupt) == expected
-    assert found.warnings == ()
+    decoded = node(annotations=annotations)
+    assert (decoded.scale_down_disabled, decoded.do_not_disrupt) == expected
+    assert decoded.warnings == ()
 
 
 def test_an_unreadable_protecting_annotation_protects_with_a_warning() -> None:
-    found = node(annotations={"karpenter.sh/do-not-disrupt": "please"})
-    assert found.do_not_disrupt
-    assert found.warnings == (
+    decoded = node(annotations={"karpenter.sh/do-not-disrupt": "please"})
+    assert decoded.do_not_disrupt
+    assert decoded.warnings == (
         'karpenter.sh/do-not-disrupt: saw a value of 6 characters, expected "true" or "false"; the node is not removed',
     )
 

@@ -24,15 +24,15 @@ KINDS = (
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_is_read_from_its_name_alone_with_or_without_a_version(kind: str) -> None:
-    found = decode_object({"kind": kind, "metadata": {"name": "x"}}, Interner())
-    assert found is not None
-    assert not isinstance(found, Skipped)
+    decoded = decode_object({"kind": kind, "metadata": {"name": "x"}}, Interner())
+    assert decoded is not None
+    assert not isinstance(decoded, Skipped)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_needs_a_name(kind: str) -> None:
-    found = decode_object({"kind": kind, "metadata": {"namespace": "n"}}, Interner())
-    assert found == Skipped(f"{kind} n", "metadata.name: saw nothing, expected the object's name")
+    decoded = decode_object({"kind": kind, "metadata": {"namespace": "n"}}, Interner())
+    assert decoded == Skipped(f"{kind} n", "metadata.name: saw nothing, expected the object's name")
 
 
 @pytest.mark.parametrize(
@@ -71,9 +71,9 @@ def test_the_caller_can_supply_the_kind_of_an_object_without_one() -> None:
     ],
 )
 def test_values_that_are_not_objects_are_skipped(data: bytes, seen: str) -> None:
-    found = decode_object(data, Interner())
-    assert isinstance(found, Skipped)
-    assert seen in found.reason
+    decoded = decode_object(data, Interner())
+    assert isinstance(decoded, Skipped)
+    assert seen in decoded.reason
 
 
 def test_objects_with_values_that_json_lacks_are_skipped() -> None:
@@ -81,21 +81,21 @@ def test_objects_with_values_that_json_lacks_are_skipped() -> None:
     cyclic["spec"] = cyclic
     odd: list[Any] = [cyclic, {"kind": "Pod", "metadata": {"name": "x"}, "spec": object()}]
     for raw in (*odd, {"kind": "Pod", "metadata": {"name": "x"}, True: 1}):
-        found = decode_object(raw, Interner())
-        assert isinstance(found, Skipped)
-        assert found.object == "Pod x"
+        decoded = decode_object(raw, Interner())
+        assert isinstance(decoded, Skipped)
+        assert decoded.object == "Pod x"
 
 
 def test_a_reason_stays_short_for_any_seen_value() -> None:
     raw = {"kind": "Pod", "metadata": {"name": "x"}, "status": {"phase": ["y" * 1_000_000]}}
-    found = decode_object(raw, Interner())
-    assert isinstance(found, Skipped)
-    assert len(found.reason) < 200
+    decoded = decode_object(raw, Interner())
+    assert isinstance(decoded, Skipped)
+    assert len(decoded.reason) < 200
 
 
 def test_names_that_a_terminal_could_not_show_are_escaped() -> None:
-    found = decode_object({"kind": "Pod", "metadata": {"name": "a\x1b[2J", "namespace": "n"}, "spec": 5}, Interner())
-    assert found == Skipped("Pod n/a\\x1b[2J", "spec: saw 5, expected object")
+    decoded = decode_object({"kind": "Pod", "metadata": {"name": "a\x1b[2J", "namespace": "n"}, "spec": 5}, Interner())
+    assert decoded == Skipped("Pod n/a\\x1b[2J", "spec: saw 5, expected object")
 
 
 def test_a_skipped_object_does_not_harm_the_interner() -> None:
@@ -135,12 +135,12 @@ values = st.recursive(
 @settings(max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.sampled_from(KINDS), st.dictionaries(names, values, max_size=6))
 def test_no_json_makes_decoding_raise(kind: str, raw: dict[str, Any]) -> None:
-    found = decode_object({**raw, "kind": kind}, Interner())
+    decoded = decode_object({**raw, "kind": kind}, Interner())
     found_from_bytes = decode_object(json.dumps({**raw, "kind": kind}).encode(), Interner())
-    assert type(found) is type(found_from_bytes)
-    if isinstance(found, Skipped):
-        assert found.object.startswith(kind)
-        assert found.reason
+    assert type(decoded) is type(found_from_bytes)
+    if isinstance(decoded, Skipped):
+        assert decoded.object.startswith(kind)
+        assert decoded.reason
 
 
 @settings(max_examples=examples(100), deadline=None)
@@ -154,10 +154,10 @@ def test_one_wrong_value_anywhere_in_a_pod_gives_the_pod_or_a_reason(data: st.Da
             break
         place = place[key]
     place[key] = data.draw(values)
-    found = decode_object(raw, Interner())
-    assert found is None or isinstance(found, Skipped | Pod)
-    if isinstance(found, Pod):
-        assert Cluster.of([found]).pods == {found.key: found}
+    decoded = decode_object(raw, Interner())
+    assert decoded is None or isinstance(decoded, Skipped | Pod)
+    if isinstance(decoded, Pod):
+        assert Cluster.of([decoded]).pods == {decoded.key: decoded}
 
 
 @settings(max_examples=examples(100), deadline=None)

@@ -26,9 +26,9 @@ def pod(
         "spec": spec or {},
         "status": status,
     }
-    found = decode_object(raw, interner or Interner())
-    assert isinstance(found, Pod), found
-    return found
+    decoded = decode_object(raw, interner or Interner())
+    assert isinstance(decoded, Pod), decoded
+    return decoded
 
 
 def requirement(key: str, operator: str, *values: str) -> Requirement:
@@ -36,14 +36,20 @@ def requirement(key: str, operator: str, *values: str) -> Requirement:
 
 
 def test_a_pod_from_an_api_server_keeps_the_fields_for_planning() -> None:
-    found = decode_object(realistic.pod(3, node="node-1"), Interner())
-    assert isinstance(found, Pod)
-    assert found.key == "team-0/model-server-0-000000000-00003"
-    assert (found.node_name, found.phase, found.created, found.started, found.deleted) == ("node-1", "Running", CREATED, CREATED, 0.0)
-    assert found.labels == {"app": "model-server-0", "pod-template-hash": "000000000", "team": "team-0", "tier": "serving"}
-    assert found.owner == Owner("ReplicaSet", "model-server-0-000000000", "00000000-aaaa-4bbb-8ccc-000000000000")
-    assert found.unschedulable is False
-    spec = found.spec
+    decoded = decode_object(realistic.pod(3, node="node-1"), Interner())
+    assert isinstance(decoded, Pod)
+    assert decoded.key == "team-0/model-server-0-000000000-00003"
+    assert (decoded.node_name, decoded.phase, decoded.created, decoded.started, decoded.deleted) == (
+        "node-1",
+        "Running",
+        CREATED,
+        CREATED,
+        0.0,
+    )
+    assert decoded.labels == {"app": "model-server-0", "pod-template-hash": "000000000", "team": "team-0", "tier": "serving"}
+    assert decoded.owner == Owner("ReplicaSet", "model-server-0-000000000", "00000000-aaaa-4bbb-8ccc-000000000000")
+    assert decoded.unschedulable is False
+    spec = decoded.spec
     assert spec.requests == {"cpu": 1100, "memory": 2 * 2**30 + 2**27, "nvidia.com/gpu": 1}
     assert spec.node_selector == (("gpuscaler.io/pool", "pool-0"),)
     assert spec.local_storage == ("cache",)
@@ -53,9 +59,9 @@ def test_a_pod_from_an_api_server_keeps_the_fields_for_planning() -> None:
 
 
 def test_a_pending_pod_has_the_time_since_it_is_unschedulable() -> None:
-    found = decode_object(realistic.pod(1), Interner())
-    assert isinstance(found, Pod)
-    assert (found.node_name, found.unschedulable, found.unschedulable_since) == ("", True, CREATED)
+    decoded = decode_object(realistic.pod(1), Interner())
+    assert isinstance(decoded, Pod)
+    assert (decoded.node_name, decoded.unschedulable, decoded.unschedulable_since) == ("", True, CREATED)
 
 
 @pytest.mark.parametrize(
@@ -69,17 +75,17 @@ def test_a_pending_pod_has_the_time_since_it_is_unschedulable() -> None:
     ],
 )
 def test_only_the_schedulers_reason_makes_a_pod_unschedulable(condition: Json | None, unschedulable: bool | None) -> None:
-    found = pod(status={"conditions": condition and [condition]})
-    assert found.unschedulable is unschedulable
+    decoded = pod(status={"conditions": condition and [condition]})
+    assert decoded.unschedulable is unschedulable
 
 
 def test_a_pod_with_only_null_fields_has_kubernetes_defaults() -> None:
     nulls = dict.fromkeys(("containers", "initContainers", "volumes", "tolerations", "affinity", "nodeSelector", "priority", "nodeName"))
-    found = decode_object({"kind": "Pod", "metadata": {"name": "p", "labels": None}, "spec": nulls, "status": None}, Interner())
-    assert isinstance(found, Pod)
-    assert (found.namespace, found.phase, found.spec.requests) == ("default", "Pending", {})
-    assert (found.spec.scheduler_name, found.spec.priority, found.spec.grace_seconds) == ("default-scheduler", 0, 30)
-    assert (found.spec.node_affinity, found.unschedulable, found.finished) == (None, None, False)
+    decoded = decode_object({"kind": "Pod", "metadata": {"name": "p", "labels": None}, "spec": nulls, "status": None}, Interner())
+    assert isinstance(decoded, Pod)
+    assert (decoded.namespace, decoded.phase, decoded.spec.requests) == ("default", "Pending", {})
+    assert (decoded.spec.scheduler_name, decoded.spec.priority, decoded.spec.grace_seconds) == ("default-scheduler", 0, 30)
+    assert (decoded.spec.node_affinity, decoded.unschedulable, decoded.finished) == (None, None, False)
 
 
 def test_pods_of_one_controller_share_their_specification_labels_and_owner() -> None:
@@ -209,10 +215,10 @@ def test_spread_constraints_have_the_schedulers_defaults_and_the_present_labels_
 
 def test_pods_that_differ_in_a_label_named_by_match_label_keys_have_different_specifications() -> None:
     spread = [{"topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}, "matchLabelKeys": ["hash"]}]
-    one, two = (pod({"topologySpreadConstraints": spread}, labels={"hash": value, "other": "x"}) for value in ("1", "2"))
+    first, second = (pod({"topologySpreadConstraints": spread}, labels={"hash": value, "other": "x"}) for value in ("1", "2"))
     three = pod({"topologySpreadConstraints": spread}, labels={"hash": "1", "other": "y"})
-    assert one.spec.digest != two.spec.digest
-    assert one.spec.digest == three.spec.digest
+    assert first.spec.digest != second.spec.digest
+    assert first.spec.digest == three.spec.digest
 
 
 def test_tolerations_keep_unknown_operators_and_effects_which_tolerate_nothing_else() -> None:
@@ -332,20 +338,20 @@ def test_the_first_controlling_owner_counts_and_nothing_owns_itself(references: 
     ],
 )
 def test_the_native_reference_names_the_gang_in_every_version(reference: Json, gang: str) -> None:
-    found = pod(reference)
-    assert (found.options.gang, found.options.gang_source) == (gang, "workload")
-    assert found.spec.digest == pod().spec.digest
+    decoded = pod(reference)
+    assert (decoded.options.gang, decoded.options.gang_source) == (gang, "workload")
+    assert decoded.spec.digest == pod().spec.digest
 
 
 def test_unreadable_options_are_warnings_on_each_pod() -> None:
     interner = Interner()
     annotations = {"gpuscaler.io/spot-wait": "soon", "gpuscaler.io/market": "spot"}
-    one, two = pod(annotations=annotations, interner=interner), pod(annotations=annotations, interner=interner, labels={"a": "b"})
-    assert one.options is two.options
-    assert one.options.market == ("spot",)
+    first, second = pod(annotations=annotations, interner=interner), pod(annotations=annotations, interner=interner, labels={"a": "b"})
+    assert first.options is second.options
+    assert first.options.market == ("spot",)
     assert (
-        one.warnings
-        == two.warnings
+        first.warnings
+        == second.warnings
         == ("gpuscaler.io/spot-wait: saw a value of 4 characters, expected a duration such as 90s, 10m or 1h30m; ignored",)
     )
 
@@ -355,8 +361,8 @@ def test_null_label_values_are_empty_as_go_reads_them() -> None:
 
 
 def test_a_huge_annotation_is_skipped() -> None:
-    found = pod(annotations={"example.com/blob": "x" * 5_000_000, "gpuscaler.io/grace": "5s"})
-    assert found.options.grace == 5.0
+    decoded = pod(annotations={"example.com/blob": "x" * 5_000_000, "gpuscaler.io/grace": "5s"})
+    assert decoded.options.grace == 5.0
 
 
 @pytest.mark.parametrize(
@@ -379,7 +385,7 @@ def test_a_huge_annotation_is_skipped() -> None:
 )
 def test_an_unparsable_pod_is_skipped_with_the_place(metadata: Json, spec: Json, status: Json, reason: str) -> None:
     raw = {"kind": "Pod", "metadata": {"name": "p", "namespace": "n"} | metadata, "spec": spec, "status": status}
-    found = decode_object(raw, Interner())
-    assert isinstance(found, Skipped)
-    assert found.object == "Pod n/p"
-    assert reason in found.reason
+    decoded = decode_object(raw, Interner())
+    assert isinstance(decoded, Skipped)
+    assert decoded.object == "Pod n/p"
+    assert reason in decoded.reason

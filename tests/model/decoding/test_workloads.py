@@ -24,15 +24,15 @@ TEMPLATE = {"metadata": {"labels": {"app": "a"}}, "spec": {"containers": [{"name
 APP = LabelSelector((Requirement("app", "In", ("a",)),))
 
 
-def decoded(kind: str, api_version: str, interner: Interner | None = None, **raw: Any) -> object:
+def decode(kind: str, api_version: str, interner: Interner | None = None, **raw: Any) -> object:
     metadata = {"name": "x", "namespace": "n", **raw.pop("metadata", {})}
     return decode_object({"apiVersion": api_version, "kind": kind, "metadata": metadata, **raw}, interner or Interner())
 
 
 def workload(kind: str, api_version: str, **raw: Any) -> Workload:
-    found = decoded(kind, api_version, **raw)
-    assert isinstance(found, Workload), found
-    return found
+    decoded = decode(kind, api_version, **raw)
+    assert isinstance(decoded, Workload), decoded
+    return decoded
 
 
 @pytest.mark.parametrize(
@@ -51,34 +51,34 @@ def workload(kind: str, api_version: str, **raw: Any) -> Workload:
 def test_replicated_controllers_of_every_version_have_desired_and_observed_replicas(kind: str, api_version: str) -> None:
     owner = {"kind": "Deployment", "name": "d", "uid": "1", "controller": True}
     spec = {"replicas": 5, "selector": {"matchLabels": {"app": "a"}}, "template": TEMPLATE}
-    found = workload(kind, api_version, metadata={"ownerReferences": [owner], "uid": "u"}, spec=spec, status={"replicas": 3})
-    assert (found.key, found.uid, found.owner) == (f"{kind}/n/x", "u", Owner("Deployment", "d", "1"))
-    assert (found.replicas, found.observed, found.selector, found.template_labels) == (5, 3, APP, {"app": "a"})
-    assert found.template is not None
-    assert found.template.requests == {"nvidia.com/gpu": 1}
+    decoded = workload(kind, api_version, metadata={"ownerReferences": [owner], "uid": "u"}, spec=spec, status={"replicas": 3})
+    assert (decoded.key, decoded.uid, decoded.owner) == (f"{kind}/n/x", "u", Owner("Deployment", "d", "1"))
+    assert (decoded.replicas, decoded.observed, decoded.selector, decoded.template_labels) == (5, 3, APP, {"app": "a"})
+    assert decoded.template is not None
+    assert decoded.template.requests == {"nvidia.com/gpu": 1}
 
 
 def test_a_template_and_the_pods_made_from_it_share_one_specification() -> None:
     interner = Interner()
-    found = decoded("ReplicaSet", "apps/v1", interner, spec={"template": TEMPLATE})
+    decoded = decode("ReplicaSet", "apps/v1", interner, spec={"template": TEMPLATE})
     pod = decode_object({"kind": "Pod", "metadata": {"name": "p", "namespace": "n"}, "spec": TEMPLATE["spec"]}, interner)
-    assert isinstance(found, Workload)
+    assert isinstance(decoded, Workload)
     assert isinstance(pod, Pod)
-    assert found.template is pod.spec
+    assert decoded.template is pod.spec
 
 
 def test_missing_replicas_are_one_and_a_missing_selector_is_the_templates_labels() -> None:
-    found = workload("Deployment", "extensions/v1beta1", spec={"template": TEMPLATE})
-    assert (found.replicas, found.selector) == (1, APP)
+    decoded = workload("Deployment", "extensions/v1beta1", spec={"template": TEMPLATE})
+    assert (decoded.replicas, decoded.selector) == (1, APP)
     assert workload("Deployment", "apps/v1", spec={"replicas": 0, "template": TEMPLATE}).replicas == 0
 
 
 def test_pods_of_a_daemon_set_tolerate_what_the_controller_adds() -> None:
     status = {"desiredNumberScheduled": 4, "currentNumberScheduled": 3}
-    found = workload("DaemonSet", "apps/v1", spec={"template": TEMPLATE}, status=status)
-    assert (found.replicas, found.observed) == (4, 3)
-    assert found.template is not None
-    tolerated = {(toleration.key, toleration.effect) for toleration in found.template.tolerations}
+    decoded = workload("DaemonSet", "apps/v1", spec={"template": TEMPLATE}, status=status)
+    assert (decoded.replicas, decoded.observed) == (4, 3)
+    assert decoded.template is not None
+    tolerated = {(toleration.key, toleration.effect) for toleration in decoded.template.tolerations}
     assert ("node.kubernetes.io/unschedulable", "NoSchedule") in tolerated
     assert ("node.kubernetes.io/not-ready", "NoExecute") in tolerated
     assert ("node.kubernetes.io/network-unavailable", "NoSchedule") not in tolerated
@@ -105,19 +105,19 @@ def test_a_job_wants_its_parallelism_while_completions_are_left(spec: Json, stat
 
 
 def test_a_suspended_job_is_marked() -> None:
-    found = workload("Job", "batch/v1", spec={"suspend": True, "completions": 3, "template": TEMPLATE}, status={"active": None})
-    assert (found.suspended, found.completions, found.observed) == (True, 3, 0)
+    decoded = workload("Job", "batch/v1", spec={"suspend": True, "completions": 3, "template": TEMPLATE}, status={"active": None})
+    assert (decoded.suspended, decoded.completions, decoded.observed) == (True, 3, 0)
 
 
 def test_jobs_of_other_groups_are_not_batch_jobs() -> None:
-    assert decoded("Job", "batch.volcano.sh/v1alpha1", spec={"tasks": "anything"}) is None
+    assert decode("Job", "batch.volcano.sh/v1alpha1", spec={"tasks": "anything"}) is None
 
 
 def test_a_broken_template_names_the_place_in_the_controller() -> None:
     template = {"spec": {"containers": [{"resources": {"requests": {"cpu": "much"}}}]}}
-    found = decoded("Deployment", "apps/v1", spec={"template": template})
-    assert isinstance(found, Skipped)
-    assert found.reason.startswith("spec.template.spec.containers[0].resources.requests.cpu: saw 'much'")
+    decoded = decode("Deployment", "apps/v1", spec={"template": template})
+    assert isinstance(decoded, Skipped)
+    assert decoded.reason.startswith("spec.template.spec.containers[0].resources.requests.cpu: saw 'much'")
 
 
 def test_templates_know_the_priorities_that_exist_everywhere() -> None:
@@ -141,18 +141,18 @@ def test_an_empty_selector_of_a_budget_means_everything_in_v1_and_nothing_before
     api_version: str, selector: Json | None, expected: LabelSelector | None
 ) -> None:
     spec = {"selector": selector, "unhealthyPodEvictionPolicy": "AlwaysAllow"}
-    found = decoded("PodDisruptionBudget", api_version, spec=spec, status={"disruptionsAllowed": 2})
-    assert found == PodDisruptionBudget("n", "x", expected, 2, always_evict_unhealthy=True)
+    decoded = decode("PodDisruptionBudget", api_version, spec=spec, status={"disruptionsAllowed": 2})
+    assert decoded == PodDisruptionBudget("n", "x", expected, 2, always_evict_unhealthy=True)
 
 
 def test_classes_and_namespaces_are_read() -> None:
-    assert decoded("PriorityClass", "scheduling.k8s.io/v1", value=-5, globalDefault=True) == PriorityClass("x", -5, default=True)
+    assert decode("PriorityClass", "scheduling.k8s.io/v1", value=-5, globalDefault=True) == PriorityClass("x", -5, default=True)
     labels = {"team": "a", "kubernetes.io/metadata.name": "x"}
-    assert decoded("Namespace", "v1", metadata={"labels": {"team": "a"}}) == Namespace("x", labels)
+    assert decode("Namespace", "v1", metadata={"labels": {"team": "a"}}) == Namespace("x", labels)
     shape: Json = {"overhead": {"podFixed": {"cpu": "250m"}}, "scheduling": {"nodeSelector": {"kata": "true"}}}
     expected = RuntimeClass("x", "kata", {"cpu": 250}, (("kata", "true"),))
-    assert decoded("RuntimeClass", "node.k8s.io/v1", handler="kata", **shape) == expected
-    assert decoded("RuntimeClass", "node.k8s.io/v1alpha1", spec={"runtimeHandler": "kata", **shape}) == expected
+    assert decode("RuntimeClass", "node.k8s.io/v1", handler="kata", **shape) == expected
+    assert decode("RuntimeClass", "node.k8s.io/v1alpha1", spec={"runtimeHandler": "kata", **shape}) == expected
 
 
 @pytest.mark.parametrize(
@@ -164,43 +164,43 @@ def test_classes_and_namespaces_are_read() -> None:
     ],
 )
 def test_pod_groups_of_other_schedulers_have_a_minimum_of_members(api_version: str, source: str) -> None:
-    assert decoded("PodGroup", api_version, spec={"minMember": 4}) == PodGroup(source, "n", "x", 4)
-    assert decoded("PodGroup", api_version, spec=None) == PodGroup(source, "n", "x", 0)
+    assert decode("PodGroup", api_version, spec={"minMember": 4}) == PodGroup(source, "n", "x", 4)
+    assert decode("PodGroup", api_version, spec=None) == PodGroup(source, "n", "x", 0)
 
 
 def test_a_job_set_is_a_gang_of_all_that_its_jobs_run_at_a_time() -> None:
     jobs = [{"replicas": 2, "template": {"spec": {"parallelism": 4}}}, {"template": {"spec": {}}}, {"replicas": 0}]
-    assert decoded("JobSet", "jobset.x-k8s.io/v1alpha2", spec={"replicatedJobs": jobs}) == PodGroup("jobset", "n", "x", 9)
+    assert decode("JobSet", "jobset.x-k8s.io/v1alpha2", spec={"replicatedJobs": jobs}) == PodGroup("jobset", "n", "x", 9)
 
 
 def test_a_native_workload_declares_each_of_its_pod_groups() -> None:
     groups = [{"name": "workers", "policy": {"gang": {"minCount": 8}}}, {"name": "driver", "policy": {"basic": {}}}]
-    found = decoded("Workload", "scheduling.k8s.io/v1alpha1", spec={"podGroups": groups})
-    assert found == [PodGroup("workload", "n", "x/workers", 8), PodGroup("workload", "n", "x/driver", 0)]
+    decoded = decode("Workload", "scheduling.k8s.io/v1alpha1", spec={"podGroups": groups})
+    assert decoded == [PodGroup("workload", "n", "x/workers", 8), PodGroup("workload", "n", "x/driver", 0)]
 
 
 def test_a_native_pod_group_object_is_read_too() -> None:
     spec = {"schedulingPolicy": {"gang": {"minCount": 3}}}
-    assert decoded("PodGroup", "scheduling.k8s.io/v1alpha2", spec=spec) == PodGroup("workload", "n", "x", 3)
+    assert decode("PodGroup", "scheduling.k8s.io/v1alpha2", spec=spec) == PodGroup("workload", "n", "x", 3)
 
 
 @pytest.mark.parametrize("version", ["v1alpha3", "v1beta1", "v1beta2", "v1"])
 def test_device_objects_are_read_to_be_named(version: str) -> None:
     group = f"resource.k8s.io/{version}"
     allocation = {"allocation": {"devices": {"results": [{"driver": "gpu.nvidia.com"}]}}}
-    assert decoded("ResourceClaim", group, status=allocation) == DeviceObject("ResourceClaim", "n", "x", driver="gpu.nvidia.com")
-    assert decoded("ResourceClaim", group, status=None) == DeviceObject("ResourceClaim", "n", "x")
+    assert decode("ResourceClaim", group, status=allocation) == DeviceObject("ResourceClaim", "n", "x", driver="gpu.nvidia.com")
+    assert decode("ResourceClaim", group, status=None) == DeviceObject("ResourceClaim", "n", "x")
     spec = {"nodeName": "node-1", "driver": "gpu.nvidia.com"}
-    assert decoded("ResourceSlice", group, spec=spec) == DeviceObject("ResourceSlice", "", "x", "node-1", "gpu.nvidia.com")
-    assert decoded("DeviceClass", group) == DeviceObject("DeviceClass", "", "x")
+    assert decode("ResourceSlice", group, spec=spec) == DeviceObject("ResourceSlice", "", "x", "node-1", "gpu.nvidia.com")
+    assert decode("DeviceClass", group) == DeviceObject("DeviceClass", "", "x")
 
 
 def test_device_objects_of_the_first_version_have_top_level_fields() -> None:
     group = "resource.k8s.io/v1alpha2"
     named = DeviceObject("ResourceClaim", "n", "x", driver="gpu.nvidia.com")
-    assert decoded("ResourceClaim", group, status={"driverName": "gpu.nvidia.com", "allocation": {}}) == named
-    found = decoded("ResourceSlice", group, nodeName="node-1", driverName="gpu.nvidia.com")
-    assert found == DeviceObject("ResourceSlice", "", "x", "node-1", "gpu.nvidia.com")
+    assert decode("ResourceClaim", group, status={"driverName": "gpu.nvidia.com", "allocation": {}}) == named
+    decoded = decode("ResourceSlice", group, nodeName="node-1", driverName="gpu.nvidia.com")
+    assert decoded == DeviceObject("ResourceSlice", "", "x", "node-1", "gpu.nvidia.com")
 
 
 @pytest.mark.parametrize("kind", ["Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job", "Namespace"])
@@ -208,10 +208,10 @@ def test_device_objects_of_the_first_version_have_top_level_fields() -> None:
 def test_owners_and_namespaces_decide_whether_their_pods_may_be_moved(kind: str, value: str | None, disruption: str) -> None:
     version = "batch/v1" if kind == "Job" else "v1" if kind == "Namespace" else "apps/v1"
 
-    found = decoded(kind, version, metadata={"annotations": {"gpuscaler.io/disruption": value, "example.com/other": "x" * 1000}})
+    decoded = decode(kind, version, metadata={"annotations": {"gpuscaler.io/disruption": value, "example.com/other": "x" * 1000}})
 
-    assert isinstance(found, Workload | Namespace)
-    assert (found.disruption, found.warnings) == (disruption, ())
+    assert isinstance(decoded, Workload | Namespace)
+    assert (decoded.disruption, decoded.warnings) == (disruption, ())
 
 
 def test_an_owner_with_an_unreadable_annotation_is_named_until_it_is_readable() -> None:

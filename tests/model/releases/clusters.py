@@ -123,15 +123,15 @@ def claiming(minor: int) -> list[Json]:
     named = {"resourceClaimName": "a-gpu"}
     uses = {"name": "gpu", **({"source": named} if minor < 31 else named)}
     asks = [{**container(gpus=0), "resources": {"claims": [{"name": "gpu"}]}}]
-    found: list[Json] = [pod("claims", {"containers": asks, "resourceClaims": [uses]})]
+    decoded: list[Json] = [pod("claims", {"containers": asks, "resourceClaims": [uses]})]
     if minor >= 32:
         version = "v1beta1" if minor == 32 else "v1beta2" if minor == 33 else "v1"
         request = {"deviceClassName": "gpu.example.com"}
         wanted = {"name": "one", **(request if minor == 32 else {"exactly": request})}
         metadata = {"name": "a-gpu", "namespace": "n"}
         spec = {"devices": {"requests": [wanted]}}
-        found.append({"apiVersion": f"resource.k8s.io/{version}", "kind": "ResourceClaim", "metadata": metadata, "spec": spec})
-    return found
+        decoded.append({"apiVersion": f"resource.k8s.io/{version}", "kind": "ResourceClaim", "metadata": metadata, "spec": spec})
+    return decoded
 
 
 def gang(minor: int) -> list[Json]:

@@ -120,21 +120,21 @@ def dressed(value: Any, kind: str, wire: Any, release: str) -> Any:
     if kind.startswith(("[]", "{}")):
         inner, of_wire = kind[2:], inside_of(wire)
         if isinstance(value, list):
-            return [dressed(one, inner, of_wire, release) for one in value]
-        return {key: dressed(one, inner, of_wire, release) for key, one in value.items()}
+            return [dressed(raw, inner, of_wire, release) for raw in value]
+        return {key: dressed(raw, inner, of_wire, release) for key, raw in value.items()}
     read = structure(wire)
     if kind in _VALUES or read is None:
         return value
     named = {field.encode_name: field.type for field in read.fields}
     fields = types()[kind]
     more = {key: _full(field.type, release, (kind,)) for key, field in fields.items() if key not in named and field.of(release)}
-    return more | {key: dressed(one, fields[key].type, named.get(key), release) for key, one in value.items()}
+    return more | {key: dressed(raw, fields[key].type, named.get(key), release) for key, raw in value.items()}
 
 
 def structure(wire: Any) -> Any:
     """Return the structure that a type of ``msgspec.inspect`` is or contains as an option; None if there is none."""
     if isinstance(wire, msgspec.inspect.UnionType):
-        return next((found for one in wire.types if (found := structure(one)) is not None), None)
+        return next((decoded for raw in wire.types if (decoded := structure(raw)) is not None), None)
     return wire if isinstance(wire, msgspec.inspect.StructType) else None
 
 
@@ -142,7 +142,7 @@ def inside_of(wire: Any) -> Any:
     """The type of what a list or a mapping holds."""
     match wire:
         case msgspec.inspect.UnionType(types=inner):
-            return next((found for one in inner if (found := inside_of(one)) is not None), None)
+            return next((decoded for raw in inner if (decoded := inside_of(raw)) is not None), None)
         case msgspec.inspect.ListType(item_type=inner) | msgspec.inspect.DictType(value_type=inner):
             return inner
     return None

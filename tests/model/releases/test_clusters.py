@@ -33,11 +33,11 @@ def offerings() -> Iterable[Any]:
 def read(found: Iterable[Json]) -> list[Item]:
     """Decode objects as the controller does; each must have a version that it requests."""
     items: list[Item] = []
-    for one in found:
-        group, _, version = one["apiVersion"].rpartition("/")
-        resource = next(r for r in WATCHED if (r.group, r.kind) == (group, one["kind"]))
+    for raw in found:
+        group, _, version = raw["apiVersion"].rpartition("/")
+        resource = next(r for r in WATCHED if (r.group, r.kind) == (group, raw["kind"]))
         assert version in (resource.version, *resource.older)
-        decoded = ObjectDecoder(resource.at(version), Interner()).read(msgspec.json.encode(one))
+        decoded = ObjectDecoder(resource.at(version), Interner()).read(msgspec.json.encode(raw))
         assert decoded.aside is None
         items += decoded.items
     return items
@@ -46,17 +46,17 @@ def read(found: Iterable[Json]) -> list[Item]:
 def outcome(items: list[Item]) -> dict[str, str]:
     """Return the place of each pending pod in the plan."""
     made = planned(items, pool(*offerings()), now=NOW)
-    found = {pod: f"{machine.instance_type} in {machine.zone}" for machine in made.machines for pod in machine.pods}
-    found |= {placement.pod: placement.node for placement in made.placements}
-    found |= {ignored.pod: ignored.reason for ignored in made.ignored}
-    found |= {unplaced.pod: "nowhere" for unplaced in made.unplaced}
-    return {name.removeprefix("n/"): place for name, place in found.items()}
+    decoded = {pod: f"{machine.instance_type} in {machine.zone}" for machine in made.machines for pod in machine.pods}
+    decoded |= {placement.pod: placement.node for placement in made.placements}
+    decoded |= {ignored.pod: ignored.reason for ignored in made.ignored}
+    decoded |= {unplaced.pod: "nowhere" for unplaced in made.unplaced}
+    return {name.removeprefix("n/"): place for name, place in decoded.items()}
 
 
 @pytest.mark.parametrize(("told", "release"), CASES)
 def test_the_objects_are_those_of_their_release(told: str, release: str) -> None:
-    for one in clusters.objects(told, release):
-        assert list(strange(one, type_of(one["apiVersion"], one["kind"]), release)) == []
+    for raw in clusters.objects(told, release):
+        assert list(strange(raw, type_of(raw["apiVersion"], raw["kind"]), release)) == []
 
 
 @pytest.mark.parametrize(("told", "release"), CASES)
@@ -66,11 +66,11 @@ def test_each_pod_is_planned_for_with_the_meaning_of_its_release(told: str, rele
 
 @pytest.mark.parametrize(("told", "release"), CASES)
 def test_every_other_field_of_the_release_changes_nothing(told: str, release: str) -> None:
-    found = []
-    for one in clusters.objects(told, release):
-        reader = reader_of(one["apiVersion"], one["kind"])
+    decoded = []
+    for raw in clusters.objects(told, release):
+        reader = reader_of(raw["apiVersion"], raw["kind"])
         assert reader is not None
         wire = msgspec.inspect.type_info(reader.decode.__self__.type)  # type: ignore[attr-defined]
-        found.append(dressed(one, type_of(one["apiVersion"], one["kind"]), wire, release))
-    assert outcome(read(found)) == clusters.then(told, release)
-    assert found != clusters.objects(told, release)
+        decoded.append(dressed(raw, type_of(raw["apiVersion"], raw["kind"]), wire, release))
+    assert outcome(read(decoded)) == clusters.then(told, release)
+    assert decoded != clusters.objects(told, release)

@@ -45,34 +45,34 @@ def test_device_claims_are_read_from_the_release_with_the_beta_on(release: str, 
 
 @pytest.mark.parametrize(("release", "kind"), [("1.34", None), ("1.35", "Workload"), ("1.36", "PodGroup"), ("1.37", "PodGroup")])
 def test_native_gangs_of_kubernetes_are_read_from_releases_that_have_them(release: str, kind: str | None) -> None:
-    found = [
+    decoded = [
         resource.kind for resource in WATCHED if resource.group == "scheduling.k8s.io" and resource.optional and served(resource, release)
     ]
-    assert found == ([kind] if kind else [])
+    assert decoded == ([kind] if kind else [])
 
 
 @pytest.mark.parametrize("release", releases())
 def test_an_object_with_every_field_of_its_release_is_read(release: str) -> None:
-    found = {}
+    decoded = {}
     for resource in NATIVE:
-        one = served(resource, release)
-        if one is None:
+        raw = served(resource, release)
+        if raw is None:
             continue
-        whole = {**full(type_of(one.api_version, one.kind), release), "apiVersion": one.api_version, "kind": one.kind}
-        read = ObjectDecoder(one, Interner()).read(msgspec.json.encode(whole))
-        assert read.aside is None, f"{one.kind}: {read.aside}"
-        found[one.kind] = len(read.items)
-    assert found == dict.fromkeys(found, 1)
-    assert len(found) >= 18
+        whole = {**full(type_of(raw.api_version, raw.kind), release), "apiVersion": raw.api_version, "kind": raw.kind}
+        read = ObjectDecoder(raw, Interner()).read(msgspec.json.encode(whole))
+        assert read.aside is None, f"{raw.kind}: {read.aside}"
+        decoded[raw.kind] = len(read.items)
+    assert decoded == dict.fromkeys(decoded, 1)
+    assert len(decoded) >= 18
 
 
 @pytest.mark.parametrize("release", releases())
 def test_an_object_with_only_a_name_is_read(release: str) -> None:
     for resource in NATIVE:
-        one = served(resource, release)
-        if one is not None:
-            bare = {"apiVersion": one.api_version, "kind": one.kind, "metadata": {"name": "bare"}}
-            read = ObjectDecoder(one, Interner()).read(msgspec.json.encode(bare))
+        raw = served(resource, release)
+        if raw is not None:
+            bare = {"apiVersion": raw.api_version, "kind": raw.kind, "metadata": {"name": "bare"}}
+            read = ObjectDecoder(raw, Interner()).read(msgspec.json.encode(bare))
             assert (read.aside, read.identity.rpartition("/")[2]) == (None, "bare")
 
 
@@ -84,23 +84,23 @@ def test_all_fields_that_are_read_exist_in_some_release() -> None:
         assert reader is not None
         wire = reader.decode.__self__.type  # type: ignore[attr-defined]
         _gather(msgspec.inspect.type_info(wire), {name for name in types() if name.rpartition(".")[2] == resource.kind}, read)
-    strange = {
+    unknown_fields = {
         f"{wire.__name__}.{name}"
-        for wire, theirs in read.items()
+        for wire, fields in read.items()
         for name in _names(wire)
-        if not any(name in types()[their] for their in theirs)
+        if not any(name in types()[their] for their in fields)
     }
-    assert strange == OLDER
+    assert unknown_fields == OLDER
 
 
-def _gather(wire: Any, theirs: set[str], read: dict[type, set[str]]) -> None:
+def _gather(wire: Any, fields: set[str], read: dict[type, set[str]]) -> None:
     """Record the types that a structure and its members decode."""
     structure = _struct(wire)
-    if structure is None or theirs <= read.get(structure.cls, set()):
+    if structure is None or fields <= read.get(structure.cls, set()):
         return
-    read.setdefault(structure.cls, set()).update(theirs)
+    read.setdefault(structure.cls, set()).update(fields)
     for field in structure.fields:
-        inner = {types()[their][field.encode_name].inner for their in theirs if field.encode_name in types()[their]}
+        inner = {types()[their][field.encode_name].inner for their in fields if field.encode_name in types()[their]}
         _gather(field.type, inner & types().keys(), read)
 
 

@@ -21,7 +21,7 @@ Json = dict[str, Any]
 ZONE = "topology.kubernetes.io/zone"
 
 
-def decoded(kind: str, api_version: str = "v1", **raw: Any) -> object:
+def decode(kind: str, api_version: str = "v1", **raw: Any) -> object:
     metadata = {"name": "x", **raw.pop("metadata", {})}
     return decode_object({"apiVersion": api_version, "kind": kind, "metadata": metadata, **raw}, Interner())
 
@@ -39,7 +39,7 @@ def test_a_csi_volume_has_its_topology_and_claim() -> None:
         "volumeMode": "Block",
     }
     metadata = {"labels": {ZONE: "a", "app": "db"}, "annotations": {"pv.kubernetes.io/migrated-to": "ebs.csi.aws.com"}}
-    assert decoded("PersistentVolume", metadata=metadata, spec=spec, status={"phase": "Bound"}) == PersistentVolume(
+    assert decode("PersistentVolume", metadata=metadata, spec=spec, status={"phase": "Bound"}) == PersistentVolume(
         name="x",
         node_affinity=NodeSelector((NodeSelectorTerm((Requirement(ZONE, "In", ("a",)),)),)),
         labels=(("app", "db"), (ZONE, "a")),
@@ -71,9 +71,9 @@ def test_a_csi_volume_has_its_topology_and_claim() -> None:
     ],
 )
 def test_volumes_of_in_tree_plug_ins_are_named_by_plug_in_and_disk(source: Json, driver: str, handle: str) -> None:
-    found = decoded("PersistentVolume", spec=source)
-    assert isinstance(found, PersistentVolume)
-    assert (found.driver, found.handle) == (driver, handle)
+    decoded = decode("PersistentVolume", spec=source)
+    assert isinstance(decoded, PersistentVolume)
+    assert (decoded.driver, decoded.handle) == (driver, handle)
 
 
 def test_a_claim_has_its_volume_and_requests() -> None:
@@ -91,7 +91,7 @@ def test_a_claim_has_its_volume_and_requests() -> None:
         "resources": {"requests": {"storage": "1G"}},
         "selector": {"matchLabels": {"a": "b"}},
     }
-    assert decoded("PersistentVolumeClaim", metadata=metadata, spec=spec, status={"phase": "Bound"}) == PersistentVolumeClaim(
+    assert decode("PersistentVolumeClaim", metadata=metadata, spec=spec, status={"phase": "Bound"}) == PersistentVolumeClaim(
         namespace="n",
         name="x",
         volume="pv",
@@ -112,9 +112,9 @@ def test_no_class_differs_from_the_empty_class_and_the_old_annotation_takes_prec
     old = {"annotations": {"volume.beta.kubernetes.io/storage-class": "old"}}
     classes = []
     for metadata, spec in (({}, {}), ({}, {"storageClassName": ""}), (old, {"storageClassName": "new"})):
-        found = decoded("PersistentVolumeClaim", metadata=metadata, spec=spec)
-        assert isinstance(found, PersistentVolumeClaim)
-        classes.append(found.storage_class)
+        decoded = decode("PersistentVolumeClaim", metadata=metadata, spec=spec)
+        assert isinstance(decoded, PersistentVolumeClaim)
+        classes.append(decoded.storage_class)
     assert classes == [None, "", "old"]
 
 
@@ -125,33 +125,33 @@ def test_a_storage_class_has_its_binding_mode_and_topology(api_version: str) -> 
     raw = {"provisioner": "ebs.csi.aws.com", "volumeBindingMode": "WaitForFirstConsumer", "allowedTopologies": topologies}
     terms = (NodeSelectorTerm((Requirement(ZONE, "In", ("a", "b")),)), NodeSelectorTerm())
     expected = StorageClass("x", "ebs.csi.aws.com", wait_for_first_consumer=True, allowed_topologies=terms, default=True)
-    assert decoded("StorageClass", api_version, metadata=metadata, **raw) == expected
+    assert decode("StorageClass", api_version, metadata=metadata, **raw) == expected
 
 
 def test_csi_nodes_distinguish_a_limit_of_zero_from_no_limit() -> None:
     drivers = [{"name": "a", "allocatable": {"count": 25}}, {"name": "b", "allocatable": None}, {"name": "c", "allocatable": {"count": 0}}]
     metadata = {"annotations": {"storage.alpha.kubernetes.io/migrated-plugins": "kubernetes.io/aws-ebs,kubernetes.io/gce-pd,"}}
-    found = decoded("CSINode", "storage.k8s.io/v1", metadata=metadata, spec={"drivers": drivers})
-    assert found == CSINode("x", (("a", 25), ("b", None), ("c", 0)), ("kubernetes.io/aws-ebs", "kubernetes.io/gce-pd"))
+    decoded = decode("CSINode", "storage.k8s.io/v1", metadata=metadata, spec={"drivers": drivers})
+    assert decoded == CSINode("x", (("a", 25), ("b", None), ("c", 0)), ("kubernetes.io/aws-ebs", "kubernetes.io/gce-pd"))
 
 
 def test_drivers_capacities_and_attachments_are_read() -> None:
     version = "storage.k8s.io/v1"
-    assert decoded("CSIDriver", version, spec={"storageCapacity": True}) == CSIDriver("x", storage_capacity=True)
+    assert decode("CSIDriver", version, spec={"storageCapacity": True}) == CSIDriver("x", storage_capacity=True)
     raw = {"storageClassName": "fast", "nodeTopology": {"matchLabels": {ZONE: "a"}}, "capacity": "5Gi"}
     topology = LabelSelector((Requirement(ZONE, "In", ("a",)),))
-    found = decoded("CSIStorageCapacity", "storage.k8s.io/v1beta1", metadata={"namespace": "n"}, **raw)
-    assert found == CSIStorageCapacity("n", "x", "fast", topology, 5 * 2**30)
+    decoded = decode("CSIStorageCapacity", "storage.k8s.io/v1beta1", metadata={"namespace": "n"}, **raw)
+    assert decoded == CSIStorageCapacity("n", "x", "fast", topology, 5 * 2**30)
     spec = {"attacher": "d", "nodeName": "node-1", "source": {"persistentVolumeName": "pv"}}
-    assert decoded("VolumeAttachment", version, spec=spec, status={"attached": True}) == VolumeAttachment("x", "d", "node-1", "pv", True)
+    assert decode("VolumeAttachment", version, spec=spec, status={"attached": True}) == VolumeAttachment("x", "d", "node-1", "pv", True)
 
 
 @pytest.mark.parametrize("kind", ["PersistentVolume", "PersistentVolumeClaim"])
 def test_storage_objects_with_only_a_name_are_read(kind: str) -> None:
-    found = decoded(kind, spec=None, status=None)
-    assert not isinstance(found, Skipped | None)
+    decoded = decode(kind, spec=None, status=None)
+    assert not isinstance(decoded, Skipped | None)
 
 
 def test_an_object_with_an_unreadable_size_is_skipped() -> None:
-    found = decoded("PersistentVolume", spec={"capacity": {"storage": "big"}})
-    assert found == Skipped("PersistentVolume x", "spec.capacity.storage: saw 'big', expected a quantity such as 500m, 2, 1.5Gi or 1e3")
+    decoded = decode("PersistentVolume", spec={"capacity": {"storage": "big"}})
+    assert decoded == Skipped("PersistentVolume x", "spec.capacity.storage: saw 'big', expected a quantity such as 500m, 2, 1.5Gi or 1e3")

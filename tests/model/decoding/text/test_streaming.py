@@ -82,8 +82,8 @@ def test_items_get_the_kind_of_a_typed_list_wherever_it_is_written(order: tuple[
     fields = {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items}
     data = json.dumps({key: fields[key] for key in order}).encode()
     assert (len(data) > CHUNK) == (count > 3)
-    found = read(data)
-    assert [item.key for item in found] == [f"default/p{index}" for index in range(count)]
+    decoded = read(data)
+    assert [item.key for item in decoded] == [f"default/p{index}" for index in range(count)]
 
 
 def test_items_get_the_version_of_a_typed_list_of_an_old_group() -> None:
@@ -92,10 +92,10 @@ def test_items_get_the_version_of_a_typed_list_of_an_old_group() -> None:
         "apiVersion": "policy/v1beta1",
         "items": [{"metadata": {"name": "b"}, "spec": {"selector": {}}}],
     }
-    (found,) = read(json.dumps(budgets).encode())
-    assert found.selector is None
-    (found,) = read(yaml.safe_dump(budgets).encode())
-    assert found.selector is None
+    (decoded,) = read(json.dumps(budgets).encode())
+    assert decoded.selector is None
+    (decoded,) = read(yaml.safe_dump(budgets).encode())
+    assert decoded.selector is None
 
 
 def test_empty_documents_and_lists_contain_no_objects() -> None:
@@ -138,9 +138,9 @@ def test_an_object_that_declares_several_items_yields_all_of_them() -> None:
 @pytest.mark.parametrize("dump", [lambda raw: json.dumps(raw).encode(), lambda raw: yaml.safe_dump(raw).encode()])
 def test_a_malformed_object_in_a_list_never_affects_the_others(dump: Any) -> None:
     odd = pod("odd", containers=[{"resources": {"requests": {"cpu": "1xyz"}}}])
-    found = names(dump(listed(pod("a"), odd, {"kind": "Pod"}, 5, None, {"metadata": {"name": "x"}}, pod("b"))))
-    assert [name for name in found if not name.startswith("!")] == ["a", "b"]
-    broken = "\n".join(name for name in found if name.startswith("!"))
+    decoded = names(dump(listed(pod("a"), odd, {"kind": "Pod"}, 5, None, {"metadata": {"name": "x"}}, pod("b"))))
+    assert [name for name in decoded if not name.startswith("!")] == ["a", "b"]
+    broken = "\n".join(name for name in decoded if name.startswith("!"))
     assert "!Pod n/odd: spec.containers[0].resources.requests.cpu: saw '1xyz'" in broken
     assert "!Pod: metadata.name: saw nothing" in broken
     assert "items[3]" in broken
@@ -151,17 +151,17 @@ def test_a_malformed_object_in_a_list_never_affects_the_others(dump: Any) -> Non
 
 def test_only_the_item_that_is_not_json_is_skipped() -> None:
     data = b'{"kind": "List", "items": [{"kind": "Pod", "spec": nonsense}, {"kind": "Pod", "metadata": {"name": "b"}}]}'
-    broken, found = names(data)
+    broken, decoded = names(data)
     assert broken.startswith("!cluster.json items[0]: ")
-    assert found == "b"
+    assert decoded == "b"
 
 
 def test_only_the_item_nested_too_deeply_is_skipped() -> None:
     deep = b'{"kind": "Pod", "spec": ' + b"[" * 50_000 + b'"]"' + b"]" * 50_000 + b"}"
     data = b'{"kind": "List", "items": [' + deep + b', {"kind": "Pod", "metadata": {"name": "b"}}]}'
-    broken, found = names(data)
+    broken, decoded = names(data)
     assert broken.startswith("!")
-    assert found == "b"
+    assert decoded == "b"
 
 
 def test_a_huge_item_and_a_huge_object_are_read() -> None:
@@ -184,19 +184,19 @@ class Endless(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         while len(self._left) < len(buffer) and (part := next(self._parts, b"")):
             self._left += part
-        found, self._left = self._left[: len(buffer)], self._left[len(buffer) :]
-        buffer[: len(found)] = found
-        return len(found)
+        decoded, self._left = self._left[: len(buffer)], self._left[len(buffer) :]
+        buffer[: len(decoded)] = decoded
+        return len(decoded)
 
 
 def test_a_list_is_read_without_keeping_it_in_memory() -> None:
     item = json.dumps(realistic.pod(1, node="node-1", managed_fields=True)).encode()
     count = 1_200
     tracemalloc.start()
-    found = sum(isinstance(item, Pod) for item in read_items(io.BufferedReader(Endless(item, count)), Interner()))
+    decoded = sum(isinstance(item, Pod) for item in read_items(io.BufferedReader(Endless(item, count)), Interner()))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert found == count
+    assert decoded == count
     assert len(item) * count > 10_000_000
     assert peak < 6_000_000
 
@@ -285,15 +285,15 @@ def test_an_object_with_yaml_values_of_a_wrong_type_is_skipped(label: str, seen:
 
 def test_a_yaml_document_with_a_duplicate_key_is_skipped() -> None:
     text = "kind: Pod\nmetadata: {name: a}\nspec:\n  priority: 1\n  priority: 2\n---\nkind: Pod\nmetadata: {name: b}\n"
-    broken, found = names(text.encode())
+    broken, decoded = names(text.encode())
     assert broken == "!cluster.json document 0 (line 1): saw the key 'priority' twice (line 5 of the document), expected each key once"
-    assert found == "b"
+    assert decoded == "b"
 
 
 def test_yaml_anchors_and_merges_work_and_their_expansion_is_limited() -> None:
     text = "x: &base {namespace: n, name: a}\nkind: Pod\nmetadata: {<<: *base, name: b}\n"
-    (found,) = read(text.encode())
-    assert found.key == "n/b"
+    (decoded,) = read(text.encode())
+    assert decoded.key == "n/b"
     bomb = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 12)) + "kind: Pod\n"
     (aside,) = read(bomb.encode())
     assert "aliases" in aside.reason
@@ -330,10 +330,10 @@ def test_a_window_finds_the_end_of_every_value_for_any_chunks(values: list[Any],
     data = b"[" + b" , ".join(json.dumps(value, indent=indent).encode() for value in values) + b"]"
     window = Window(io.BytesIO(data), "f", chunk)
     window.take(b"[", "")
-    found = []
+    decoded = []
     while True:
-        found.append(json.loads(bytes(window.value(""))))
+        decoded.append(json.loads(bytes(window.value(""))))
         if window.take(b",]", "") == b"]":
             break
-    assert found == values
+    assert decoded == values
     assert window.peek() == b""
