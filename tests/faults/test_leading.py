@@ -21,8 +21,8 @@ async def test_f01_a_leader_that_dies_right_after_sending_a_purchase_buys_nothin
         await stopped(leader)
         await leader.kill()
         # The request has left, and its answer reaches no process.
-        leader.pause.go_on()
-        assert await here.taken_over(leader, within=30.0) <= 20.0
+        leader.pause.resume()
+        assert await here.until_taken_over(leader, within=30.0) <= 20.0
         await here.restart(leader)
         await here.sleep(120.0)
 
@@ -46,7 +46,7 @@ async def test_f02_a_call_checked_before_a_pause_and_sent_after_it_does_no_harm(
         await here.submit()
         await stopped(leader)
         await here.sleep(seconds)
-        leader.pause.go_on()
+        leader.pause.resume()
         await here.sleep(150.0)
 
         assert len(here.here.cluster.core.history()) == 1
@@ -62,7 +62,7 @@ async def test_f02_a_request_to_end_a_machine_sent_after_a_pause_ends_no_machine
         await stopped(leader)
         await here.submit()
         await here.sleep(60.0)
-        leader.pause.go_on()
+        leader.pause.resume()
         await here.sleep(120.0)
 
         assert (await here.here.bound())["p1"]
@@ -78,7 +78,7 @@ async def test_f03_one_of_two_replicas_with_clocks_minutes_apart_leads_until_it_
         assert here.register.calls > 3
         assert all((await here.here.bound()).values())
         leader.network.cut()
-        assert 10.0 <= await here.taken_over(leader, within=30.0) <= 20.0
+        assert 10.0 <= await here.until_taken_over(leader, within=30.0) <= 20.0
         leader.network.mend()
         await here.submit()
         await here.sleep(90.0)

@@ -78,7 +78,7 @@ async def test_f97_a_timed_hold_lasts_as_long_when_clocks_are_minutes_ahead_or_b
             await here.sleep(20.0)
             assert len(here.here.cluster.core.history()) == machines + 1
             await leader.kill()
-            await here.taken_over(leader, within=30.0)
+            await here.until_taken_over(leader, within=30.0)
             await here.restart(leader)
 
 

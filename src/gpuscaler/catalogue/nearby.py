@@ -77,17 +77,17 @@ def _price_ratio(cloud: str, region: str, other: str) -> float:
     return median(prices[other].on_demand / prices[region].on_demand for prices in both) if both else 1.0
 
 
-def guess_price(kind: InstanceType, region: str) -> float | None:
+def guess_price(instance_type: InstanceType, region: str) -> float | None:
     """Guess the dollars per hour of a type without a price in any region: by accelerator, or by CPU, at the highest rate of its family.
 
     An unknown family gets the highest rate of its cloud, so that it is bought last. None if the type has neither accelerators nor CPUs.
     """
-    gpus, cpus = count_accelerators(kind.allocatable), kind.vcpu
+    gpus, cpus = count_accelerators(instance_type.allocatable), instance_type.vcpu
     units = gpus or cpus
     if not units:
         return None
-    family = kind.name.partition(".")[0]
-    rates = _rates(kind.cloud, region, by_gpu=bool(gpus))
+    family = instance_type.name.partition(".")[0]
+    rates = _rates(instance_type.cloud, region, by_gpu=bool(gpus))
     comparable = [rate for name, rate in rates if name == family] or [rate for _, rate in rates]
     return round(max(comparable) * units, 4) if comparable else None
 
@@ -98,8 +98,8 @@ def _rates(cloud: str, region: str, *, by_gpu: bool) -> tuple[tuple[str, float],
     return tuple(_rates_of(types(cloud), region, by_gpu=by_gpu))
 
 
-def _rates_of(some: Iterable[InstanceType], region: str, *, by_gpu: bool) -> Iterable[tuple[str, float]]:
-    for instance_type in some:
+def _rates_of(instance_types: Iterable[InstanceType], region: str, *, by_gpu: bool) -> Iterable[tuple[str, float]]:
+    for instance_type in instance_types:
         gpus = count_accelerators(instance_type.allocatable)
         nearby = nearest_price(instance_type.name, region) if bool(gpus) == by_gpu else None
         if nearby is not None:

@@ -13,13 +13,13 @@ def events_of_answer(granted: Iterable[OfferingKey], refused: Iterable[Refused],
 
     Each refusal also gets whether other offerings of the request filled the gap, and whether the refusing offering granted some itself.
     """
-    given = dict.fromkeys(granted)
-    events: list[Event] = [Granted(key, now) for key in given]
+    granting = dict.fromkeys(granted)
+    events: list[Event] = [Granted(key, now) for key in granting]
     for refusal in refused:
-        events += [Asked(refusal.offering, now), replace(refusal, filled=missing <= 0, partial=refusal.offering in given)]
+        events += [Asked(refusal.offering, now), replace(refusal, filled=missing <= 0, partial=refusal.offering in granting)]
     return tuple(events)
 
 
-def events_of_absence(offering: OfferingKey, asked: float, now: float, why: str) -> tuple[Event, ...]:
-    """Return the events of a machine that was ``asked`` for and never became a node."""
-    return Absent(offering, asked, now, why), Failed(offering, now, why)
+def events_of_absence(offering: OfferingKey, asked_at: float, now: float, why: str) -> tuple[Event, ...]:
+    """Return the events of a machine that was ``asked_at`` for and never became a node."""
+    return Absent(offering, asked_at, now, why), Failed(offering, now, why)

@@ -90,16 +90,16 @@ def count_allowed(plan: Plan, pool: Pool, ledger: Ledger, cluster: Cluster, open
 def count_on_their_way(plan: Plan, pool: str, ledger: Ledger, cluster: Cluster) -> Mapping[str, int]:
     """Return how many machines of ``pool`` are ordered for needs that still exist, by purpose."""
     counts = {DEMAND: 0, SPARE: 0, REPLACEMENT: 0}
-    taken = {placement.node for placement in plan.placements} | {machine.id for machine in ledger.coming if machine.pods}
+    taken_ids = {placement.node for placement in plan.placements} | {machine.id for machine in ledger.coming if machine.pods}
     needed = {name for removal in ledger.leaving for name in removal.needs}
     for machine in ledger.coming:
         if machine.key.pool != pool or not machine.order:
             continue
         if machine.purpose == REPLACEMENT and machine.id in needed:
             counts[REPLACEMENT] += 1
-        elif machine.purpose == SPARE and machine.id not in taken:
+        elif machine.purpose == SPARE and machine.id not in taken_ids:
             counts[SPARE] += 1
-        elif machine.id in taken if machine.purpose in (SPARE, REPLACEMENT) else _is_wanted(machine, ledger, cluster):
+        elif machine.id in taken_ids if machine.purpose in (SPARE, REPLACEMENT) else _is_wanted(machine, ledger, cluster):
             # A spare machine that pods take counts as demand.
             counts[DEMAND] += 1
     return counts
@@ -171,7 +171,7 @@ def drop_machines(plan: Plan, dropped: Mapping[str, Cut], cluster: Cluster) -> P
     machines = tuple(machine for machine in plan.machines if machine.id not in dropped)
     cost = math.fsum(machine.price_per_hour for machine in machines if machine.purpose == DEMAND)
     floor = min(plan.lower_bound_per_hour, cost)
-    left = [machine for machine in plan.machines if machine.id in dropped]
+    dropped_machines = [machine for machine in plan.machines if machine.id in dropped]
     cuts = {cut.text: cut for cut in dropped.values()}
     return replace(
         plan,
@@ -181,14 +181,14 @@ def drop_machines(plan: Plan, dropped: Mapping[str, Cut], cluster: Cluster) -> P
         cost_per_hour=cost,
         lower_bound_per_hour=floor,
         gap=cost / floor - 1 if floor > 0 else 0.0,
-        unplaced=tuple(sorted((*plan.unplaced, *_unplaced(left, dropped, cluster)), key=lambda entry: entry.pod)),
+        unplaced=tuple(sorted((*plan.unplaced, *_unplaced(dropped_machines, dropped, cluster)), key=lambda entry: entry.pod)),
         warnings=(*plan.warnings, *cuts),
         cut=tuple(cuts.values()),
     )
 
 
-def _unplaced(left: Sequence[PlannedMachine], dropped: Mapping[str, Cut], cluster: Cluster) -> Iterable[Unplaced]:
-    for machine in left:
+def _unplaced(machines: Sequence[PlannedMachine], dropped: Mapping[str, Cut], cluster: Cluster) -> Iterable[Unplaced]:
+    for machine in machines:
         cut = dropped[machine.id]
         reasons = (Reason(cut.pool, "limit", cut.text),)
         yield from (Unplaced(key, reasons) for key in machine.pods if (pod := cluster.pods.get(key)) is None or not pod.node_name)

@@ -128,10 +128,10 @@ def remove_terminated(current: Ledger, index: MachineIndex, now: float) -> tuple
     in_ledger = {removal.node for removal in current.leaving} | {machine.node for machine in current.coming}
     # If several Nodes claim the same machine, clearing one of them would be a guess.
     nodes = (machine_nodes[0] for name in over if len(machine_nodes := index.by_machine.get(name, ())) == 1)
-    left = (node for node in nodes if not (node.ready or node.deleted or node.name in in_ledger))
+    to_clear = (node for node in nodes if not (node.ready or node.deleted or node.name in in_ledger))
     return tuple(
         ledger.Left(Removal(node.name, node.provider_id, over[node.provider_id].key, ENDED, now, now, step=CLEARING, forced=True))
-        for node in left
+        for node in to_clear
     )
 
 
@@ -161,9 +161,9 @@ def describe_changes(
     for machine in vanished:
         node = name_of(machine.id)
         done = "is deleted when it is not Ready" if machine.id in index.listed.over else "is left to the cloud's controller"
-        left = f"; its node {node} {done}" if node else ""
+        node_text = f"; its node {node} {done}" if node else ""
         where = f"{machine.market} {machine.instance_type} {machine.zone}".rstrip()
-        yield Remark(machine.id, node, f"machine {machine.id} ({where}) is gone without any notice{left}")
+        yield Remark(machine.id, node, f"machine {machine.id} ({where}) is gone without any notice{node_text}")
     for instance, word in announced:
         done = "it is drained before that" if (worked_on or {}).get(instance) else "no action is taken"
         yield Remark(instance, name_of(instance), f"the cloud announces {word} of machine {instance}; {done}")

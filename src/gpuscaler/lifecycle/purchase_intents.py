@@ -46,9 +46,9 @@ def place_orders(
     orders = tuple(intended.order for intended in intents)
     known_breakers = reduce(breakers.step, probe_events(plan, state, now), memory.breakers)
     for machine in plan.machines:
-        asked = requested_resources(machine.pods, cluster)
-        if probed_resources(memory.breakers, machine.keys, asked, now):
-            known_breakers = breakers.step(known_breakers, offering_events.Asked(machine.keys[0], now, asked))
+        requested = requested_resources(machine.pods, cluster)
+        if probed_resources(memory.breakers, machine.keys, requested, now):
+            known_breakers = breakers.step(known_breakers, offering_events.Asked(machine.keys[0], now, requested))
     closed = (
         {promise.node for promise in current.promises}
         | {machine.node for machine in current.coming}

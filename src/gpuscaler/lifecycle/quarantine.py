@@ -83,12 +83,12 @@ def _suspects(cluster: Cluster, before: Cluster | None) -> Iterator[list[Name]]:
     pods = sorted(cluster.pods.values(), key=lambda pod: (pod.created, pod.key))
     previous = before.pods if before is not None else {}
     fresh = [pod for pod in pods if previous.get(pod.key) is not pod]
-    for some in (fresh, pods) if len(fresh) < len(pods) else (pods,):
-        yield [(Pod, pod.key) for pod in some if not pod.node_name and not pod.finished]
-        yield [(Pod, pod.key) for pod in some]
-    rest = [(kind, key) for kind in OTHERS.values() for key in sorted(getattr(cluster, HOMES[kind][0]))]
-    yield rest
-    yield [(Pod, pod.key) for pod in pods] + rest
+    for suspects in (fresh, pods) if len(fresh) < len(pods) else (pods,):
+        yield [(Pod, pod.key) for pod in suspects if not pod.node_name and not pod.finished]
+        yield [(Pod, pod.key) for pod in suspects]
+    others = [(kind, key) for kind in OTHERS.values() for key in sorted(getattr(cluster, HOMES[kind][0]))]
+    yield others
+    yield [(Pod, pod.key) for pod in pods] + others
 
 
 class _Search:
@@ -111,24 +111,24 @@ class _Search:
         """Return a small subset of ``candidates`` without which the attempt succeeds; it does succeed without all of them."""
         rest, faulty = list(candidates), list[Name]()
         while self._trials < TRIALS and self.fails(faulty):
-            few = self._longest_prefix(rest, faulty)
+            prefix = self._longest_prefix(rest, faulty)
             if len(faulty) == ALONE:
                 spaces = {_namespace(name) for name in faulty}
                 crowd = [name for name in candidates if _namespace(name) in spaces]
-                return crowd if len(crowd) < len(candidates) and not self.fails(crowd) else faulty + rest[few:]
-            faulty.append(rest.pop(few))
+                return crowd if len(crowd) < len(candidates) and not self.fails(crowd) else faulty + rest[prefix:]
+            faulty.append(rest.pop(prefix))
         return faulty if self._trials < TRIALS else faulty + rest
 
     def _longest_prefix(self, rest: Sequence[Name], faulty: Sequence[Name]) -> int:
         """Return how many of ``rest``, counted from the oldest, may stay; with one more the attempt fails."""
-        good, bad = 0, len(rest)
-        while bad - good > 1:
-            middle = (good + bad) // 2
+        succeeds, fails = 0, len(rest)
+        while fails - succeeds > 1:
+            middle = (succeeds + fails) // 2
             if self.fails([*faulty, *rest[middle:]]):
-                bad = middle
+                fails = middle
             else:
-                good = middle
-        return good
+                succeeds = middle
+        return succeeds
 
 
 def _namespace(name: Name) -> str:

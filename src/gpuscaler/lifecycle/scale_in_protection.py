@@ -119,7 +119,7 @@ def observe(
     }
     # Once a group has started a machine to even out its zones, it ends an unprotected one, in any zone. That has to be the machine it
     # started, and not one that is idle now and may get a pod before it is ended.
-    evening = {name: {instance.id for instance in those} for name, those in started.items() if those}
+    evening = {name: {instance.id for instance in instances} for name, instances in started.items() if instances}
     needed: list[Instance] = []
     for pool in balancing:
         full, own = crowded.get(pool.name, ()), evening.get(pool.name, set())
@@ -223,10 +223,10 @@ def count_by_zone(pool: Pool, ledger: Ledger, index: MachineIndex, *, stays: boo
     return counts
 
 
-def fullest_zones(counts: Mapping[str, int], many: int) -> tuple[str, ...]:
-    """Return the zones that have at least ``many`` machines more than the emptiest."""
+def fullest_zones(counts: Mapping[str, int], excess: int) -> tuple[str, ...]:
+    """Return the zones that have at least ``excess`` machines more than the emptiest."""
     least = min(counts.values(), default=0)
-    return tuple(sorted(zone for zone, count in counts.items() if count >= least + many))
+    return tuple(sorted(zone for zone, count in counts.items() if count >= least + excess))
 
 
 def _needed(
@@ -309,23 +309,23 @@ def why_unprotected(guarding: Guarding, pool: str) -> str:
     """Return why machines of ``pool`` are not safe from their group, as what they "cannot"; empty if they are safe."""
     if pool in guarding.refused:
         return f"cannot be protected from scale-in ({guarding.refused[pool]})"
-    many = sum(owner == pool for owner, _ in guarding.beaten.values())
-    return f"cannot be protected from scale-in in time ({many} were ended before that)" if many >= BEATEN else ""
+    ended = sum(owner == pool for owner, _ in guarding.beaten.values())
+    return f"cannot be protected from scale-in in time ({ended} were ended before that)" if ended >= BEATEN else ""
 
 
 def describe_groups(guarding: Guarding, policy: Policy) -> Iterator[str]:
     """Describe, in one sentence each, the groups whose zones are uneven or whose machines gpuscaler has protected for that."""
     for pool in policy.pools:
         zones, why = guarding.crowded.get(pool.name, ()), why_unprotected(guarding, pool.name)
-        many = sum(owner == pool.name for owner in guarding.machines.values())
-        if not pool.balances or not (zones or many or why):
+        protected = sum(owner == pool.name for owner in guarding.machines.values())
+        if not pool.balances or not (zones or protected or why):
             continue
         text = f"pool {pool.name}: its pods need more machines in some zones of its group than in others, which AZRebalance would even out"
         if zones:
             text = f"pool {pool.name}: {', '.join(zones)} has more machines than other zones of its group, which AZRebalance would even out"
         if why:
             yield f"{text} by ending some; they {why}: {ADVICE}"
-        elif many:
-            yield f"{text}; gpuscaler has protected {many} of its machines from scale-in until then: {ADVICE}"
+        elif protected:
+            yield f"{text}; gpuscaler has protected {protected} of its machines from scale-in until then: {ADVICE}"
         else:
             yield f"{text}; busy machines there are protected from scale-in before they open: {ADVICE}"

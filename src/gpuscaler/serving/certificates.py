@@ -62,7 +62,7 @@ class CertificateAuthority:
     def _signed(
         self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, uses: Sequence[x509.ObjectIdentifier] = (), hosts: Sequence[str] = ()
     ) -> CertificatePair:
-        own, ours = key is self._key, self._key.public_key()
+        is_own, ours = key is self._key, self._key.public_key()
         builder = (
             x509.CertificateBuilder()
             .subject_name(subject)
@@ -71,10 +71,10 @@ class CertificateAuthority:
             .serial_number(x509.random_serial_number())
             .not_valid_before(self._begin)
             .not_valid_after(self._begin + VALID)
-            .add_extension(x509.BasicConstraints(ca=own, path_length=0 if own else None), critical=True)
-            .add_extension(_usage(signs_certificates=own), critical=True)
+            .add_extension(x509.BasicConstraints(ca=is_own, path_length=0 if is_own else None), critical=True)
+            .add_extension(_usage(signs_certificates=is_own), critical=True)
         )
-        if own:
+        if is_own:
             builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(ours), critical=False)
         else:
             builder = builder.add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ours), critical=False)

@@ -99,12 +99,12 @@ class Connections:
             go()
             return
 
-        def taken() -> bool:
+        def take_turn() -> bool:
             connection.turn = None
             return go()
 
-        connection.turn = taken
-        self.turns.ask(connection.peer, taken)
+        connection.turn = take_turn
+        self.turns.ask(connection.peer, take_turn)
 
     def request(self, connection: Connection, go: Go) -> None:
         """Call ``go`` when it is the turn of a request; the first request uses the turn of its connection."""

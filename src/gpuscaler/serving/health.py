@@ -43,8 +43,8 @@ def answer(checks: Mapping[str, Check], *, reasons: bool) -> web.Response:
     failures = {name: find_problem(check) for name, check in checks.items()}
     shown = {name: wrong if reasons else "reason withheld" for name, wrong in failures.items() if wrong}
     lines = [f"[{'-' if wrong else '+'}]{name} {shown.get(name, 'ok')}" for name, wrong in failures.items()]
-    bad = any(failures.values())
-    return web.Response(status=503 if bad else 200, text="\n".join([*lines, "failed" if bad else "ok", ""]))
+    failed = any(failures.values())
+    return web.Response(status=503 if failed else 200, text="\n".join([*lines, "failed" if failed else "ok", ""]))
 
 
 def find_problem(check: Check) -> str:

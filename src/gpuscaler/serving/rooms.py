@@ -62,9 +62,9 @@ class Room:
     def leave(self, connection: Connection) -> None:
         connection.room = None
         del self.held[connection]
-        own = self.by_peer[connection.peer]
-        del own[connection]
-        if not own:
+        of_peer = self.by_peer[connection.peer]
+        del of_peer[connection]
+        if not of_peer:
             del self.by_peer[connection.peer]
 
     def first(self) -> Connection:
@@ -72,13 +72,13 @@ class Room:
 
     def first_of(self, peer: str) -> Connection:
         """Return the least valuable connection of ``peer``: one without a request if there is one, else the least recently active."""
-        own = self.by_peer[peer]
-        return next((connection for connection in own if connection.stage is Stage.KEPT), next(iter(own)))
+        of_peer = self.by_peer[peer]
+        return next((connection for connection in of_peer if connection.stage is Stage.KEPT), next(iter(of_peer)))
 
     def dispensable(self) -> Connection:
         """Return the least valuable connection of the peer with most connections; among several such peers, the oldest."""
-        most = max(map(len, self.by_peer.values()))
-        return min((self.first_of(peer) for peer, own in self.by_peer.items() if len(own) == most), key=_missed)
+        largest = max(map(len, self.by_peer.values()))
+        return min((self.first_of(peer) for peer, of_peer in self.by_peer.items() if len(of_peer) == largest), key=_missed)
 
 
 def _missed(connection: Connection) -> tuple[bool, float]:

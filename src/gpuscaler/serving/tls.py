@@ -44,15 +44,15 @@ class LiveTls:
     def reload(self) -> None:
         """Load the files if they changed and are usable."""
         try:
-            seen = self._read()
-            if seen == self._seen:
+            content = self._read()
+            if content == self._seen:
                 self.trouble = ""
                 return
             self._current = self._loaded()
         except CertificateError as error:
             self.trouble = f"{error}; the previous certificate stays in use"
         else:
-            self._seen, self.trouble = seen, ""
+            self._seen, self.trouble = content, ""
 
     def accept_authorities(self, authorities: bytes) -> None:
         """Accept client certificates of ``authorities`` (PEM) from the next connection on. Raises :class:`CertificateError`."""

@@ -131,16 +131,16 @@ class Cursor:
         items = self.items()
         if not items and isinstance(self.entry.value, list):
             self.wrong(f"at least one {expected}; remove the key to leave it open", seen="an empty list")
-        good: dict[str, Cursor] = {}
+        distinct: dict[str, Cursor] = {}
         for item in items:
             text = item.label_value(expected)
             if text is None:
                 continue
-            if text in good:
+            if text in distinct:
                 item.add_problem(f'saw "{text}" a second time, expected each {expected} once; remove one')
             else:
-                good[text] = item
-        return list(good.values())
+                distinct[text] = item
+        return list(distinct.values())
 
     def choice(self, options: Collection[str]) -> str | None:
         value = self.entry.value

@@ -174,8 +174,8 @@ class _Builder:
             return entry.value
         if self._numbers and type(entry.value) is int:
             return entry.raw
-        seen = entry.raw or ("nothing" if entry.value is None else "a list or mapping")
-        self._report(entry.line, f"saw the key {seen}, expected {'a whole number' if self._numbers else 'text; quote it'}")
+        shown = entry.raw or ("nothing" if entry.value is None else "a list or mapping")
+        self._report(entry.line, f"saw the key {shown}, expected {'a whole number' if self._numbers else 'text; quote it'}")
         return entry.raw
 
     def _member(self, frame: _Frame, key: str, entry: Entry) -> None:

@@ -36,22 +36,22 @@ def find_inverted(policy: Policy) -> Iterator[str]:
     pools = [pool for pool in policy.pools if pool.offerings and pool.name not in guessed]
     costs = {pool.name: cost(pool) for pool in pools}
     for pool in sorted(pools, key=lambda pool: (-pool.priority, pool.name)):
-        own = costs[pool.name]
+        own_cost = costs[pool.name]
         later = [other for other in pools if other.priority < pool.priority and has_gpus(other) == has_gpus(pool)]
-        cheaper = [pool for pool in later if costs[pool.name].machine < own.machine - LEAST]
+        cheaper = [pool for pool in later if costs[pool.name].machine < own_cost.machine - LEAST]
         if cheaper:
-            yield _sentence(pool, own, min(cheaper, key=lambda pool: (costs[pool.name].machine, pool.name)), costs)
+            yield _sentence(pool, own_cost, min(cheaper, key=lambda pool: (costs[pool.name].machine, pool.name)), costs)
 
 
-def _sentence(pool: Pool, own: Cost, other: Pool, costs: dict[str, Cost]) -> str:
+def _sentence(pool: Pool, own_cost: Cost, other: Pool, costs: dict[str, Cost]) -> str:
     its, unit = costs[other.name], "GPU" if has_gpus(pool) else "CPU"
-    less = own.unit < its.unit
-    by_unit = f"{format_money(own.unit)} per {unit} against {format_money(its.unit)}"
+    less = own_cost.unit < its.unit
+    by_unit = f"{format_money(own_cost.unit)} per {unit} against {format_money(its.unit)}"
     filled = f"but it is cheaper per {unit} when full ({by_unit})" if less else f"it is also more expensive per {unit} ({by_unit})"
     return (
         f"pool {pool.name} (priority {pool.priority}) comes before pool {other.name} (priority {other.priority}), which is cheaper: "
-        f"its machines cost at least {format_money(own.machine)}/h, those of the other {format_money(its.machine)}/h, so a pod that fits "
-        f"both and runs alone costs {format_money(own.machine - its.machine)}/h more; {filled}"
+        f"its machines cost at least {format_money(own_cost.machine)}/h, those of the other {format_money(its.machine)}/h, so a pod that "
+        f"fits both and runs alone costs {format_money(own_cost.machine - its.machine)}/h more; {filled}"
     )
 
 

@@ -65,11 +65,11 @@ def _lines(pool: PoolSettings) -> Iterator[_Line]:
 
 
 def _exact(at: Cursor, pool: PoolSettings) -> Iterator[_Line]:
-    given = read_attributes(OfferingSettings, at, NO_CONTEXT)
-    entry = OfferingSettings(**given)
+    attributes = read_attributes(OfferingSettings, at, NO_CONTEXT)
+    entry = OfferingSettings(**attributes)
     markets, zones = (entry.market,) if entry.market else pool.markets, (entry.zone,) if entry.zone else pool.zones
     entry.check_price(at, free=set(markets) == {"reserved"})
-    if not entry.type or any(at.has(key) and key not in given for key in ("market", "zone", "price")):
+    if not entry.type or any(at.has(key) and key not in attributes for key in ("market", "zone", "price")):
         return
     at.report.count(OFFERING_VALUES * len(markets) * len(zones))
     for market in markets:
@@ -102,9 +102,9 @@ def _offering(line: _Line, pool: PoolSettings, region: str) -> Offering | None:
 
 def _allocatable(line: _Line, instance_type: catalogue.InstanceType | None) -> Resources | None:
     """Return the catalogue's figures overridden by ``resources``; an unknown type needs ``resources``."""
-    given = line.resources or {}
+    resources = line.resources or {}
     if instance_type is not None:
-        return {**instance_type.allocatable, **given}
+        return {**instance_type.allocatable, **resources}
     if line.resources is None:
         near = _similar(line.instance_type) if len(line.at.report) < MAX_HINTS else []
         hint = f"did you mean {' or '.join(near)}? Else " if near else ""
@@ -113,13 +113,13 @@ def _allocatable(line: _Line, instance_type: catalogue.InstanceType | None) -> R
             " (allocatable resources of its nodes)"
         )
         return None
-    missing = [name for name in ("cpu", "memory") if not given.get(name)]
+    missing = [name for name in ("cpu", "memory") if not resources.get(name)]
     if missing:
         line.at.add_problem(
             f"saw no {' and no '.join(missing)} in resources of {line.instance_type}, which is not in the catalogue; add them"
         )
         return None
-    return {"pods": DEFAULT_PODS, **given}
+    return {"pods": DEFAULT_PODS, **resources}
 
 
 @lru_cache(maxsize=256)

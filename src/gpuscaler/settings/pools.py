@@ -82,23 +82,23 @@ def read_overrides(at: Cursor) -> tuple[PoolOverride, ...]:
     """Read the entries as overrides, for files with pools from an account."""
     pool_overrides: dict[str, PoolOverride] = {}
     for item in at.items():
-        given = read_attributes(PoolSettings, item, NO_CONTEXT, only=OVERRIDE_KEYS)
-        if "name" not in given:
+        attributes = read_attributes(PoolSettings, item, NO_CONTEXT, only=OVERRIDE_KEYS)
+        if "name" not in attributes:
             continue
-        if given["name"] in pool_overrides:
-            item.add_problem(f'saw the name "{given["name"]}" a second time; merge the two entries')
-        prices = given.pop("offerings", None)
+        if attributes["name"] in pool_overrides:
+            item.add_problem(f'saw the name "{attributes["name"]}" a second time; merge the two entries')
+        prices = attributes.pop("offerings", None)
         offering_prices = tuple(price for line in prices.items() if (price := _price(line))) if prices else ()
-        pool_overrides[given["name"]] = PoolOverride(**given, prices=offering_prices)
+        pool_overrides[attributes["name"]] = PoolOverride(**attributes, prices=offering_prices)
     return tuple(pool_overrides.values())
 
 
 def _price(at: Cursor) -> OfferingPrice | None:
     """Read an offering that only sets a price."""
-    given = read_attributes(OfferingSettings, at, NO_CONTEXT, only=PRICE_KEYS)
+    attributes = read_attributes(OfferingSettings, at, NO_CONTEXT, only=PRICE_KEYS)
     if isinstance(at.entry.value, dict) and not at.has("price"):
         at.add_problem("saw no price, expected one; add price: …")
-    offering_settings = OfferingSettings(**given)
+    offering_settings = OfferingSettings(**attributes)
     offering_settings.check_price(at, free=offering_settings.market == "reserved")
     return (
         OfferingPrice(offering_settings.type, offering_settings.price, offering_settings.market, offering_settings.zone)

@@ -46,8 +46,8 @@ class LimitSettings(Group, frozen=True, gc=False):
     ] = 10
 
 
-def _limits(at: Cursor, given: ReadContext) -> Limits:
-    return Limits() if at.entry.value == "none" else Limits(**read_attributes(LimitSettings, at, given))
+def _limits(at: Cursor, context: ReadContext) -> Limits:
+    return Limits() if at.entry.value == "none" else Limits(**read_attributes(LimitSettings, at, context))
 
 
 class PolicySettings(Group, frozen=True, gc=False):

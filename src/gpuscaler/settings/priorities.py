@@ -36,13 +36,13 @@ def matches(pattern: str, pool: str) -> bool:
 
 def parse_priorities(text: str, source: str) -> Priorities:
     """Parse ``text``, YAML such as ``{10: [.*spot.*]}``. Raises :class:`SettingsError`, with ``source`` as its name."""
-    wanted = "a mapping from priorities to lists of patterns, such as 10: [.*]"
-    root, problems = read_document(text, expected=wanted, needs="it needs two", numbers=True)
+    expected = "a mapping from priorities to lists of patterns, such as 10: [.*]"
+    root, problems = read_document(text, expected=expected, needs="it needs two", numbers=True)
     report = Report(problems)
     tiers: dict[int, tuple[str, ...]] = {}
     if root is None or root.value is None:
         if not problems:
-            report.add(Problem("", None, f"is empty, expected {wanted}"))
+            report.add(Problem("", None, f"is empty, expected {expected}"))
     else:
         try:
             for name, member in (Cursor("", root, report).members() or {}).items():

@@ -64,8 +64,8 @@ Time = Annotated[
 def _name_in_pools(key: str, words: str, names: Callable[[Policy], Collection[str]]) -> Kind:
     """A name that occurs in the pools: of a pool, type, market or zone, depending on ``key``."""
 
-    def read(at: Cursor, given: ReadContext) -> str | None:
-        text, allowed = at.label_value(f"a {key} of the pools"), names(given.policy)
+    def read(at: Cursor, context: ReadContext) -> str | None:
+        text, allowed = at.label_value(f"a {key} of the pools"), names(context.policy)
         if text is not None and text not in allowed:
             at.wrong(f"a {key} of the pools; {did_you_mean(text, sorted(allowed))}")
         return text
@@ -95,12 +95,12 @@ class Dry(Group, frozen=True, gc=False):
     ] = ""
 
 
-def _dry(at: Cursor, given: ReadContext) -> tuple[tuple[Dry, ...], str] | None:
+def _dry(at: Cursor, context: ReadContext) -> tuple[tuple[Dry, ...], str] | None:
     """Read the list, or the path of a file with series."""
     if isinstance(at.entry.value, list):
-        return tuple(read(Dry, item, given) for item in at.items()), ""
+        return tuple(read(Dry, item, context) for item in at.items()), ""
     if isinstance(at.entry.value, str):
-        return (), _SERIES.read(at, given) or ""
+        return (), _SERIES.read(at, context) or ""
     at.wrong("a list such as [{market: spot, zone: us-east-1a}], or the path of a file of spot series")
     return None
 

@@ -13,7 +13,7 @@ MUTANTS = (
     Mutant(
         case=23,
         at="_evict",
-        old="left if removal.ends and left < pod.spec.grace_seconds else None",
+        old="seconds if removal.ends and seconds < pod.spec.grace_seconds else None",
         new="None",
         removes="pods get their full grace period even if the machine ends earlier",
     ),
@@ -97,7 +97,7 @@ MUTANTS = (
     Mutant(
         case=38,
         at="memory.state_of",
-        old="sum(many for at, many in current.bought if at > now - 60.0)",
+        old="sum(count for at, count in current.bought if at > now - 60.0)",
         new="0",
         removes="purchases of the last minute do not count",
     ),
@@ -230,8 +230,8 @@ MUTANTS = (
     Mutant(
         case=77,
         at="why_unprotected",
-        old="many >= BEATEN",
-        new="many >= 1000 * BEATEN",
+        old="ended >= BEATEN",
+        new="ended >= 1000 * BEATEN",
         removes="machines that their group ends before they are protected are bought again and again",
     ),
     Mutant(

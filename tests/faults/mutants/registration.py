@@ -55,7 +55,7 @@ MUTANTS = (
     Mutant(
         case=68,
         at="awaited_resources",
-        old="name for name in promised if name in devices or name in asked",
+        old="name for name in promised if name in devices or name in requested",
         new="promised",
         removes="a machine waits for every resource, even if its pods do not request it",
     ),
@@ -223,7 +223,7 @@ MUTANTS = (
     Mutant(
         case=109,
         at="steering.binding.Binder._incomplete_gangs",
-        old="{gang for gang in gangs if there[gang] < size[gang]}",
+        old="{gang for gang in gangs if members[gang] < size[gang]}",
         new="set()",
         removes="pods of a gang that have a machine are bound without the others",
     ),

@@ -244,7 +244,7 @@ def count_unready_by_zone(index: MachineIndex, ledger: Ledger, policy: Policy) -
     settled = [node for node in index.nodes.values() if node.name not in coming and not is_arriving(node, belonging.get(node.name))]
     nodes = Counter(zone_of(node) for node in settled)
     unready = Counter(zone_of(node) for node in settled if not node.ready)
-    return {zone: (unready[zone], many) for zone, many in nodes.items()}
+    return {zone: (unready[zone], count) for zone, count in nodes.items()}
 
 
 def zone_of(node: Node) -> str:

@@ -26,13 +26,13 @@ def update_kept_taints(ledger: Ledger, cluster: Cluster, policy: Policy, index: 
     for node in cluster.table.tainted(KEPT_TAINT):
         if node.bought is not None and node.bought.pool in let_go and not node.deleted:
             yield Lift(node.name, f"pool {node.bought.pool} is no longer managed by gpuscaler")
-    for node, least in _nodes_at_rest(ARRIVING_TAINT, ledger, cluster, policy, index):
-        if least:
-            yield Close(node.name, f"it is kept for pods of at least {least} GPUs", kept=True)
+    for node, min_gpus in _nodes_at_rest(ARRIVING_TAINT, ledger, cluster, policy, index):
+        if min_gpus:
+            yield Close(node.name, f"it is kept for pods of at least {min_gpus} GPUs", kept=True)
         elif not is_closed(node):
             yield Lift(node.name, UNCORDONED)
-    for node, least in _nodes_at_rest(KEPT_TAINT, ledger, cluster, policy, index):
-        if not least:
+    for node, min_gpus in _nodes_at_rest(KEPT_TAINT, ledger, cluster, policy, index):
+        if not min_gpus:
             yield Lift(node.name, "its pool keeps no machines for large pods")
         elif not is_closed(node):
             yield Close(node.name, UNCORDONED, kept=True)

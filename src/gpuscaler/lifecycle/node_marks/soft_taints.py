@@ -92,8 +92,8 @@ def _is_shut(taints: Iterable[Taint]) -> bool:
 
 def _largest_shares(taken: Mapping[str, Array], whole: Mapping[str, Array], names: tuple[str, ...] | list[str], rows: int) -> Floats:
     """Return, for each machine, the largest used share of a resource among ``names``."""
-    most = np.zeros(rows)
+    largest = np.zeros(rows)
     for name in names:
         if name in whole and name in taken:
-            np.maximum(most, np.minimum(taken[name] / np.maximum(whole[name], 1), 1.0), out=most)
-    return most
+            np.maximum(largest, np.minimum(taken[name] / np.maximum(whole[name], 1), 1.0), out=largest)
+    return largest

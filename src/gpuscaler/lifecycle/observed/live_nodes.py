@@ -45,13 +45,13 @@ class LiveNodes:
                 kind = kind_of(node, alive)
                 if kind is None:
                     continue
-                own = node.uid or node.name
-                previous = self._finished.get(own)
-                finished[own] = node if previous is None or now < node.created + FINISHED_SECONDS else previous
+                uid = node.uid or node.name
+                previous = self._finished.get(uid)
+                finished[uid] = node if previous is None or now < node.created + FINISHED_SECONDS else previous
                 if node.ready and not node.deleted and all(taint.key != LEAVING_TAINT for taint in node.taints):
-                    nodes_of.setdefault(kind, []).append(as_finished(node, finished[own]))
+                    nodes_of.setdefault(kind, []).append(as_finished(node, finished[uid]))
             self._finished = finished
-            self._kinds = {kind: tuple(sorted(some, key=lambda node: (-node.created, node.name))) for kind, some in nodes_of.items()}
+            self._kinds = {kind: tuple(sorted(alike, key=lambda node: (-node.created, node.name))) for kind, alike in nodes_of.items()}
         return self._kinds
 
     def templates(self, policy: Policy) -> Mapping[Kind, tuple[Offering, str]]:

@@ -50,7 +50,7 @@ class Listed:
         instances: dict[str, list[Instance]] = {}
         for instance in self.alive.values():
             instances.setdefault(instance.pool, []).append(instance)
-        return {name: tuple(some) for name, some in instances.items()}
+        return {name: tuple(machines) for name, machines in instances.items()}
 
 
 class Unpooled(Struct, frozen=True, gc=False):

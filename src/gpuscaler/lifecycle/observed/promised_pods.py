@@ -25,8 +25,8 @@ def pending_pods(pods: Iterable[str], cluster: Cluster) -> Iterator[Pod]:
 def has_room(pods: Iterable[Pod], node: Node, cluster: Cluster) -> bool:
     """Whether all of ``pods`` fit on ``node``, by their requests, beside the pods that are bound there and stay."""
     free = dict(node.allocatable)
-    here = cluster.on_node.get(node.name, {}).values()
-    for pod in (*(pod for pod in here if not pod.deleted), *pods):
+    bound = cluster.on_node.get(node.name, {}).values()
+    for pod in (*(pod for pod in bound if not pod.deleted), *pods):
         for resource, amount in (*counted_requests(pod.spec).items(), (PODS, 1)):
             free[resource] = free.get(resource, 0) - amount
             if free[resource] < 0:
@@ -39,10 +39,10 @@ def describe_shortage(pod: Pod, node: Node, cluster: Cluster) -> str:
 
     A resource of which it shows none at all is left out: the device plugin may be restarting.
     """
-    here = [pod for pod in cluster.on_node.get(node.name, {}).values() if pod.options.mirror or pod.owner.kind in ("DaemonSet", "Node")]
+    daemons = [pod for pod in cluster.on_node.get(node.name, {}).values() if pod.options.mirror or pod.owner.kind in ("DaemonSet", "Node")]
     for resource, amount in (*counted_requests(pod.spec).items(), (PODS, 1)):
         shown = node.allocatable.get(resource, 0)
-        room = shown - sum(1 if resource == PODS else counted_requests(pod.spec).get(resource, 0) for pod in here)
+        room = shown - sum(1 if resource == PODS else counted_requests(pod.spec).get(resource, 0) for pod in daemons)
         if shown and room < amount:
             has, requested = format_amount(resource, max(0, room)), format_amount(resource, amount)
             return f"node {node.name} has {has} {resource}, and the pod requests {requested}"
@@ -62,10 +62,10 @@ def crowded_machines(ledger: Ledger, cluster: Cluster, policy: Policy) -> frozen
     promised = {offering.key: offering.allocatable for offering in policy.offerings.values()}
     crowded_ids = set()
     for machine in registered:
-        node, left = cluster.nodes[machine.node], list(pending_pods(machine.pods, cluster))
+        node, pending = cluster.nodes[machine.node], list(pending_pods(machine.pods, cluster))
         # Resources that it does not show yet are assumed as promised.
         expected = replace(node, allocatable={**promised.get(machine.key, {}), **node.allocatable})
-        if left and not has_room(left, expected, cluster):
+        if pending and not has_room(pending, expected, cluster):
             crowded_ids.add(machine.id)
     return frozenset(crowded_ids)
 
@@ -89,17 +89,17 @@ def find_overtaken(pods: list[Pod], pending: Mapping[Alike, list[Pod]], *, busy:
     Gang members keep their places together, and so do pods that are ``busy``. An ephemeral volume may tie a pod to a zone, so such pods
     stay.
     """
-    mine: dict[Alike, list[Pod]] = {}
+    pods_of: dict[Alike, list[Pod]] = {}
     for pod in pods:
         if not pod.options.gang and not any(volume.ephemeral for volume in pod.spec.volumes):
-            mine.setdefault((pod.spec.digest, pod.labels, pod.options), []).append(pod)
+            pods_of.setdefault((pod.spec.digest, pod.labels, pod.options), []).append(pod)
     pairs: list[tuple[str, str]] = []
-    for alike, here in mine.items():
-        names = {pod.key for pod in here}
-        newest = max(pod.created for pod in here)
+    for alike, alike_pods in pods_of.items():
+        names = {pod.key for pod in alike_pods}
+        newest = max(pod.created for pod in alike_pods)
         # Pods of the same age, such as many pods of one owner, stay where they are.
         elsewhere = [pod for pod in pending.get(alike, ()) if pod.created < newest and pod.key not in names and pod.key not in busy]
-        by_age = sorted((pod.created, pod.key not in names, pod.key) for pod in (*here, *elsewhere))
-        first = {key for _, _, key in by_age[: len(here)]}
-        pairs += zip((pod.key for pod in here if pod.key not in first), sorted(first - names), strict=True)
+        by_age = sorted((pod.created, pod.key not in names, pod.key) for pod in (*alike_pods, *elsewhere))
+        first = {key for _, _, key in by_age[: len(alike_pods)]}
+        pairs += zip((pod.key for pod in alike_pods if pod.key not in first), sorted(first - names), strict=True)
     return tuple(pairs)

@@ -78,7 +78,7 @@ def with_findings(
     remarks: Iterable[Remark] = (),
     **remembered: object,
 ) -> Reconciliation:
-    """Return ``findings`` with ``steps`` applied to the ledger, ``breaker_events`` to the breakers, and the ``remembered`` fields replaced."""
+    """Return ``findings`` with ``steps`` applied to the ledger, ``breaker_events`` to the breakers, and ``remembered`` fields replaced."""
     memory = findings.memory
     memory = replace(
         memory,

@@ -7,19 +7,19 @@ from gpuscaler.lifecycle.reconcile.looks import Reconciliation
 from gpuscaler.planning.state import offering_events
 
 
-def is_urgent(seen: Reconciliation, before: Memory, crowded: Set[str]) -> bool:
+def is_urgent(findings: Reconciliation, before: Memory, crowded: Set[str]) -> bool:
     """Whether a pass found something that needs a plan at once.
 
     ``before`` is the memory before the pass, ``crowded`` are the machines that the last pass found crowded.
     """
     failed = offering_events.Failed | offering_events.Lacking | offering_events.Reclaimed
     return (
-        any(isinstance(fate, failed) for fate in seen.arrivals.breaker_events)
-        or bool(seen.kept or seen.refused or seen.stray or seen.unfit or seen.turned_away)
+        any(isinstance(fate, failed) for fate in findings.arrivals.breaker_events)
+        or bool(findings.kept or findings.refused or findings.stray or findings.unfit or findings.turned_away)
         # If other pods took the room of promised pods, these are planned for again before the machine opens.
-        or bool(seen.crowded - crowded)
+        or bool(findings.crowded - crowded)
         # Room that a finished removal makes need not wait for the next resync.
-        or len(seen.memory.ledger.leaving) < len(before.ledger.leaving)
+        or len(findings.memory.ledger.leaving) < len(before.ledger.leaving)
         # The replacement of a machine that is about to vanish is ordered before its pods are evicted.
-        or bool(vanishing_nodes(seen.memory) - vanishing_nodes(before))
+        or bool(vanishing_nodes(findings.memory) - vanishing_nodes(before))
     )

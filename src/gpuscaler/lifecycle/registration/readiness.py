@@ -44,12 +44,12 @@ def describe_lack(node: Node, offering: Offering | None, pool: Pool | None) -> s
     return what.words if what is not None else None
 
 
-def find_lack(node: Node, offering: Offering | None, pool: Pool | None, asked: frozenset[str] = frozenset()) -> Lack | None:
+def find_lack(node: Node, offering: Offering | None, pool: Pool | None, requested: frozenset[str] = frozenset()) -> Lack | None:
     """Return what ``node`` still lacks; None if it is ready except for our own taint.
 
-    It has to show the accelerators that its offering promises, and the resources in ``asked``, which the pods it was bought for request.
-    Pods that request nothing else need not wait for a network adapter's plug-in. Any amount of a resource will do: a smaller amount than
-    promised is learned for the next machines, and not waited for.
+    It has to show the accelerators that its offering promises, and the resources in ``requested``, which the pods it was bought for
+    request. Pods that request nothing else need not wait for a network adapter's plug-in. Any amount of a resource will do: a smaller
+    amount than promised is learned for the next machines, and not waited for.
     """
     if not node.ready:
         return Lack("it is not Ready")
@@ -57,7 +57,7 @@ def find_lack(node: Node, offering: Offering | None, pool: Pool | None, asked: f
     for taint in node.taints:
         if is_startup(taint, configured):
             return Lack(f"it has the taint {taint}")
-    for name in awaited_resources(offering, asked) if offering is not None else ():
+    for name in awaited_resources(offering, requested) if offering is not None else ():
         if not node.allocatable.get(name):
             return Lack(f"it shows no {name}: is its device plugin running?", name)
     return None
@@ -68,12 +68,12 @@ def is_divided(lack: Lack, node: Node, offering: Offering | None) -> bool:
     return lack.resource in ACCELERATORS and offering is not None and are_divided(node.allocatable, offering.allocatable)
 
 
-def awaited_resources(offering: Offering, asked: frozenset[str]) -> tuple[str, ...]:
-    """Return the resources that a new node of ``offering`` must show: whole devices, or parts if it offers no whole ones, and ``asked``."""
+def awaited_resources(offering: Offering, requested: frozenset[str]) -> tuple[str, ...]:
+    """Return the resources that a new node of ``offering`` must show: whole devices, or parts if it offers none, and ``requested``."""
     promised = [name for name, amount in offering.allocatable.items() if amount]
     whole = [name for name in promised if name in ACCELERATORS]
     devices = frozenset(whole or [name for name in promised if is_device(name)])
-    return tuple(name for name in promised if name in devices or name in asked)
+    return tuple(name for name in promised if name in devices or name in requested)
 
 
 def requested_resources(pods: Iterable[str], cluster: Cluster) -> frozenset[str]:

@@ -139,10 +139,10 @@ class _Registration(Draft):
             | {removal.instance for removal in self.book.leaving}
             | self.book.past
         )
-        there = {
+        unclaimed = {
             instance.id: instance for instance in (*self._closed_nodes(), *self.index.listed.alive.values()) if instance.id not in taken
         }
-        free = sorted(there.values(), key=lambda instance: (instance.launched, instance.id))
+        free = sorted(unclaimed.values(), key=lambda instance: (instance.launched, instance.id))
         for machine in self.book.coming:
             if machine.instance or machine.order not in orders:
                 continue

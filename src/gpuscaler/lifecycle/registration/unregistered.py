@@ -49,22 +49,22 @@ def adopt_machines(
     """
     if inventory is None:
         return ()
-    seen = {instance.id: instance for instance in _strangers(current, cluster, index, policy)}
-    since_of = {name: since for name, since in current.strangers.items() if name in seen}
+    unordered = {instance.id: instance for instance in _strangers(current, cluster, index, policy)}
+    since_of = {name: since for name, since in current.strangers.items() if name in unordered}
     then = min(now, waits.seen, inventory.at)
-    noted = {name: since_of.get(name, then) for name in seen}
+    noted = {name: since_of.get(name, then) for name in unordered}
     relaunching = Relaunching(current, index, breakers, now)
     due = [
         instance
-        for name, instance in sorted(seen.items())
+        for name, instance in sorted(unordered.items())
         if then >= noted[name] + _patience(instance, noted[name], waits) or relaunching.covers(instance)
     ]
     old = [instance for instance in due if not is_young(instance, noted[instance.id], waits)]
     if len(old) > FEW and len(old) > SHARE * len(index.listed.alive):
         # If that many lost their Nodes, the Nodes were lost and not the machines (I4).
         due = [instance for instance in due if instance not in old]
-    left = {name: since for name, since in noted.items() if all(name != instance.id for instance in due)}
-    steps: list[ledger.Event] = [] if left == current.strangers else [ledger.Noticed(left)]
+    still_noted = {name: since for name, since in noted.items() if all(name != instance.id for instance in due)}
+    steps: list[ledger.Event] = [] if still_noted == current.strangers else [ledger.Noticed(still_noted)]
     prices = {offering.key: offering.price for offering in policy.offerings.values()}
     steps += [_adoption(instance, noted[instance.id], prices) for instance in due]
     ours = {pool.name for pool in policy.pools if not pool.min_gpus_per_pod} | set(inventory.let_go)

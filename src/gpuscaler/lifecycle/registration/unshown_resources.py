@@ -34,13 +34,13 @@ def find_unshown(cluster: Cluster, policy: Policy, now: float) -> Unshown:
     for name, member in members(cluster.nodes, policy).items():
         node, offering = cluster.nodes[name], member.offering
         opened = node.ready and not node.deleted and all(taint.key != ARRIVING_TAINT for taint in node.taints)
-        if offering is None or not opened or not (wanted := extended_resources(offering)):
+        if offering is None or not opened or not (promised := extended_resources(offering)):
             continue
         kind = (offering.pool, offering.instance_type)
-        has = {resource for resource in wanted if node.allocatable.get(resource)}
+        has = {resource for resource in promised if node.allocatable.get(resource)}
         shown.setdefault(kind, set()).update(has)
         if now >= node.created + SHOWN_SECONDS:
-            lacks.setdefault(kind, set()).update(wanted - has)
+            lacks.setdefault(kind, set()).update(promised - has)
     missing = {kind: frozenset(resources - shown[kind]) for kind, resources in lacks.items()}
     return {kind: resources for kind, resources in missing.items() if resources}
 
@@ -95,8 +95,8 @@ def unproven_machines(ledger: Ledger, breakers: Breakers) -> frozenset[str]:
     )
 
 
-def probed_resources(breakers: Breakers, keys: Iterable[OfferingKey], asked: frozenset[str], now: float) -> frozenset[str]:
-    """Return those resources of ``asked`` that a machine of ``keys`` would test: earlier machines lacked them, and one is tried."""
+def probed_resources(breakers: Breakers, keys: Iterable[OfferingKey], requested: frozenset[str], now: float) -> frozenset[str]:
+    """Return those resources of ``requested`` that a machine of ``keys`` would test: earlier machines lacked them, and one is tried."""
     keys = tuple(keys)
     return frozenset(
         breaker.lacks
@@ -104,6 +104,6 @@ def probed_resources(breakers: Breakers, keys: Iterable[OfferingKey], asked: fro
         if withholds(breaker)
         and has_enough_strikes(breaker)
         and not is_open(breaker, now)
-        and breaker.lacks in asked
+        and breaker.lacks in requested
         and any(map(breaker.target.covers, keys))
     )

@@ -146,10 +146,10 @@ class Binder:
                 self._place(pod, promise.node)
         bound = [(pod, promise.node) for promise in line if promise.node in ready for pod in self._important_pods(promise, promised)]
         units = _units((pod, promise.node) for promise in line for pod in self._unplaced(promise))
-        here = {key for promise in line if promise.node in ready for key in promise.pods}
-        short = self._incomplete_gangs({pod.gang for unit in units for pod, _ in unit} - {""}, here)
-        whole = [unit for unit in units if unit[0][0].gang not in unready | short and all(node in ready for _, node in unit)]
-        bound += self._bindable(whole)
+        promised_here = {key for promise in line if promise.node in ready for key in promise.pods}
+        short = self._incomplete_gangs({pod.gang for unit in units for pod, _ in unit} - {""}, promised_here)
+        complete = [unit for unit in units if unit[0][0].gang not in unready | short and all(node in ready for _, node in unit)]
+        bound += self._bindable(complete)
         refused = {pod.key for unit in units for pod, _ in unit if pod.gang not in unready} - self._placed
         bindings = {
             promise.node: self._decide_one(promise, [pod for pod, node in bound if node == promise.node], refused) for promise in line
@@ -187,17 +187,17 @@ class Binder:
         samples = ((bucket.sample.spec, bucket.pods) for key, bucket in self._cluster.unbound.items() if not key.terminating)
         return [pods for spec, pods in samples if spec.affinity or spec.anti_affinity or any(rule.hard for rule in spec.spread)]
 
-    def _incomplete_gangs(self, gangs: Set[str], here: Set[str]) -> set[str]:
-        """Return those of ``gangs`` with too few members: pods that run or have run, and the pods ``here``, promised to ready machines."""
+    def _incomplete_gangs(self, gangs: Set[str], promised: Set[str]) -> set[str]:
+        """Return those of ``gangs`` with too few members: pods that run or have run, and pods ``promised`` to ready machines."""
         if not gangs:
             return set()
-        there, size = Counter[str](), Counter[str]()
+        members, size = Counter[str](), Counter[str]()
         for pod in self._cluster.pods.values():
             if pod.options.gang and (gang := pod.gang) in gangs:
                 size[gang] = max(size[gang], pod.options.gang_size)
                 runs = pod.node_name and not pod.deleted and pod.phase != "Failed"
-                there[gang] += bool(runs) or pod.key in here
-        return {gang for gang in gangs if there[gang] < size[gang]}
+                members[gang] += bool(runs) or pod.key in promised
+        return {gang for gang in gangs if members[gang] < size[gang]}
 
     def _describe_lack(self, promise: Promise) -> str:
         """Return, as text, what a node lacks for its promise: pods that are bound while a device plugin restarts fail for good."""
@@ -231,7 +231,7 @@ class Binder:
         due, pool = self._unplaced(promise), self._pools.get(promise.offering.pool)
         if not due or due[-1].spec.priority >= self._most_important:
             return
-        least = pool.min_gpus_per_pod if pool is not None else 0
+        min_gpus = pool.min_gpus_per_pod if pool is not None else 0
         row, trial = self._room.table.row[promise.node], self._room.copy()
         for strangers in self._unpromised_pods:
             while strangers and (strangers[0].key in promised or strangers[0].key in self._placed):
@@ -245,7 +245,7 @@ class Binder:
                 first = due.pop(0)
                 if self._admits(trial, first, row):
                     trial.place(first.spec, first.labels, row)
-            if count_accelerators(spec.requests) < least or self.steering(strangers[0], promise.offering.pool) != BIND:
+            if count_accelerators(spec.requests) < min_gpus or self.steering(strangers[0], promise.offering.pool) != BIND:
                 continue
             while strangers and self._admits(trial, strangers[0], row):
                 pod = strangers.popleft()
@@ -273,33 +273,33 @@ class Binder:
     def _bindable(self, units: list[Unit]) -> Unit:
         """Return the pods of ``units`` that may be bound now, each unit as a whole. It repeats, because one pod may admit the next."""
         bindable: Unit = []
-        left, before = units, -1
-        while left and len(left) != before:
-            before = len(left)
+        remaining, before = units, -1
+        while remaining and len(remaining) != before:
+            before = len(remaining)
             still = []
-            for unit in left:
+            for unit in remaining:
                 if self._fits(unit):
                     bindable += unit
                 else:
                     still.append(unit)
-            left = still
+            remaining = still
         return bindable
 
     def _fits(self, unit: Unit) -> bool:
         """Whether the filters admit all pods of ``unit`` one after the other; if so, their places are taken."""
         trial = self._room.copy() if len(unit) > 1 else self._room
-        left, before = unit, len(unit) + 1
-        while left and len(left) < before:
+        remaining, before = unit, len(unit) + 1
+        while remaining and len(remaining) < before:
             # One pod of a gang may make another admissible.
-            before, still = len(left), []
-            for pod, node in left:
+            before, still = len(remaining), []
+            for pod, node in remaining:
                 row = trial.table.row[node]
                 if self._admits(trial, pod, row):
                     trial.place(pod.spec, pod.labels, row)
                 else:
                     still.append((pod, node))
-            left = still
-        if left:
+            remaining = still
+        if remaining:
             return False
         self._room_left = trial
         self._placed |= {pod.key for pod, _ in unit}
@@ -319,8 +319,8 @@ class Binder:
         bind = tuple(Bind(pod.key, pod.uid, promise.node, _devices(node)) for pod in bound) if node is not None else ()
         late = self._now >= promise.since + PATIENCE_SECONDS
         kept_away = (pod for pod in pending_pods(promise.pods, self._cluster) if pod.key in refused)
-        whole = promise.node not in self._lacking
-        rejected = tuple(pod for pod in kept_away if late or (whole and not self._has_room(pod, promise.node)))
+        is_complete = promise.node not in self._lacking
+        rejected = tuple(pod for pod in kept_away if late or (is_complete and not self._has_room(pod, promise.node)))
         names = dict.fromkeys((*promise.pods, *(pod.key for pod in bound)))
         pods = [pod for pod in pending_pods(names, self._cluster) if pod not in rejected]
         left = tuple(pod for pod in pods if self.steering(pod, pool) != BIND)

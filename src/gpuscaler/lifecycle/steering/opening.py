@@ -108,13 +108,13 @@ def promised_on(
     """Return promises for pods that a plan places on closed nodes of pools that keep their machines for large pods."""
     kept = {pool.name for pool in policy.pools if pool.min_gpus_per_pod}
     busy = {promise.node for promise in current.promises} | {machine.node for machine in current.coming}
-    wanted: dict[str, list[str]] = {}
+    pods_on: dict[str, list[str]] = {}
     for placement in placements if kept else ():
         if placement.node in cluster.nodes and placement.node not in busy:
-            wanted.setdefault(placement.node, []).append(placement.pod)
-    memberships = members({name: cluster.nodes[name] for name in wanted}, policy)
+            pods_on.setdefault(placement.node, []).append(placement.pod)
+    memberships = members({name: cluster.nodes[name] for name in pods_on}, policy)
     return tuple(
-        ledger.Promised(Promise(name, member.offering.key, tuple(wanted[name]), now, closes=True))
+        ledger.Promised(Promise(name, member.offering.key, tuple(pods_on[name]), now, closes=True))
         for name, member in memberships.items()
         if member.pool.name in kept and member.offering is not None
     )
@@ -215,10 +215,10 @@ class _Opening(Draft):
         if promise.lifted:
             return
         elsewhere = {pod for ordered in self.book.coming if ordered.id != machine.id for pod in ordered.pods}
-        mine = [
+        own_pods = [
             pod for pod in pending_pods((*promise.pods, *machine.pods), self.cluster) if pod.key not in elsewhere or pod.key in machine.pods
         ]
-        pods = tuple(dict.fromkeys(pod.key for pod in mine))
+        pods = tuple(dict.fromkeys(pod.key for pod in own_pods))
         # Bound pods still have to be recorded. A machine that could not get all its pods takes no new ones: it opens.
         bound = [pod.key for pod in filter(None, map(self.cluster.pods.get, promise.pods)) if pod.node_name]
         pods = tuple(dict.fromkeys((*bound, *(key for key in pods if key in promise.pods or not promise.called))))
@@ -314,7 +314,7 @@ class _Opening(Draft):
 
     def check_arrivals(self, promise: Promise, node: Node) -> None:
         """Check which pods have come to an open machine. If a person or another program opened it, its pods are nominated now."""
-        left: list[Pod] = []
+        unbound: list[Pod] = []
         # A pod that has been promised another machine is expected there.
         elsewhere = {
             pod for promise in self.book.promises if promise.step == NOMINATING and promise.node != node.name for pod in promise.pods
@@ -332,14 +332,14 @@ class _Opening(Draft):
                 self.suspected.append(node_refusals.Suspected(pod.key, node.name, promise.since))
                 self.outcomes.append(self.broken_event(promise.offering, pod, node, self.said.get(pod.key, "")))
             else:
-                left.append(pod)
-        if not left:
+                unbound.append(pod)
+        if not unbound:
             self.fulfil(promise)
             return
         if not promise.nominated:
-            nominated = (pod for pod in left if self.binder.steering(pod, promise.offering.pool) != OFF)
+            nominated = (pod for pod in unbound if self.binder.steering(pod, promise.offering.pool) != OFF)
             self.acts += [Nominate(pod.key, pod.uid, node.name) for pod in nominated]
-        after = replace(promise, pods=tuple(pod.key for pod in left), nominated=promise.nominated or self.now)
+        after = replace(promise, pods=tuple(pod.key for pod in unbound), nominated=promise.nominated or self.now)
         if after != promise:
             self.fold(ledger.Promised(after))
 

@@ -271,9 +271,9 @@ class _WindowPass:
         if not blocked:
             return {}
         bare = replace(node, taints=tuple(taint for taint in node.taints if taint.key not in CLOSING_TAINTS))
-        here = {owner_of(pod) for pod in self._cluster.on_node.get(node.name, {}).values() if pod.owner.kind == "DaemonSet"}
+        daemons = {owner_of(pod) for pod in self._cluster.on_node.get(node.name, {}).values() if pod.owner.kind == "DaemonSet"}
         waiting = {owner_of(pod): pod.key for pod in self._waiting.get(node.name, ())}
-        missing = sorted(name for name, workload in blocked.items() if name not in here and runs_on(workload, bare))
+        missing = sorted(name for name, workload in blocked.items() if name not in daemons and runs_on(workload, bare))
         return {
             name: f"kube-scheduler has not bound pod {waiting[name]}" if name in waiting else "the DaemonSet controller created none"
             for name in missing

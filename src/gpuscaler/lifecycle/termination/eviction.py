@@ -79,8 +79,10 @@ def _next_step(removal: Removal, pod: Pod, entry: Eviction, now: float) -> tuple
         entry = entry if entry.signalled else replace(entry, signalled=now)
         if pod.checkpoint_requested >= math.floor(entry.signalled) or not again:
             return entry, None, iter((f"pod {pod.key} is saving its work",))
-        asked = Checkpoint(pod.key, pod.uid, removal.node, entry.signalled, saves_until(removal, pod, entry.signalled) - entry.signalled)
-        return replace(entry, again=now + FIRST_PAUSE), asked, iter((f"pod {pod.key} is saving its work",))
+        checkpoint = Checkpoint(
+            pod.key, pod.uid, removal.node, entry.signalled, saves_until(removal, pod, entry.signalled) - entry.signalled
+        )
+        return replace(entry, again=now + FIRST_PAUSE), checkpoint, iter((f"pod {pod.key} is saving its work",))
     waits = iter((f"pod {pod.key} cannot be evicted: {entry.why}",) if entry.why and not is_daemon(pod) else ())
     if entry.budget and removal.ends and now >= removal.ends - LAST_SECONDS:
         # There is no time left for the pause that the last refusal asked for.
@@ -92,8 +94,8 @@ def _next_step(removal: Removal, pod: Pod, entry: Eviction, now: float) -> tuple
 
 
 def _evict(removal: Removal, pod: Pod, now: float) -> Evict:
-    left = grace_left(removal, now)
-    return Evict(pod.key, pod.uid, removal.node, left if removal.ends and left < pod.spec.grace_seconds else None)
+    seconds = grace_left(removal, now)
+    return Evict(pod.key, pod.uid, removal.node, seconds if removal.ends and seconds < pod.spec.grace_seconds else None)
 
 
 def _count_try(removal: Removal, entry: Eviction, now: float) -> Eviction:

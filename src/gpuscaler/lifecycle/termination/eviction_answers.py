@@ -32,9 +32,9 @@ def record_refusals(current: Ledger, refused: Iterable[EvictionRefused], now: fl
     """Remember which pods may not be evicted; refusals for removals that are over are ignored."""
     steps: list[ledger.Event] = []
     leaving = {removal.node: removal for removal in current.leaving}
-    for node, some in groupby(sorted(refused, key=lambda refusal: refusal.node), key=lambda refusal: refusal.node):
+    for node, of_node in groupby(sorted(refused, key=lambda refusal: refusal.node), key=lambda refusal: refusal.node):
         if node in leaving:
-            refusals = {(refusal.pod, refusal.uid): refusal for refusal in some}
+            refusals = {(refusal.pod, refusal.uid): refusal for refusal in of_node}
             after = tuple(_apply_refusal(entry, refusals.get((entry.pod, entry.uid)), now) for entry in leaving[node].evictions)
             steps += _update_evictions(leaving[node], after)
     return steps

@@ -96,8 +96,8 @@ def count(minimum: int, expected: str) -> Kind:
 
 def format_options(words: Collection[str]) -> str:
     """Format options as ``a``, ``b`` or ``c``, for the reference."""
-    *most, last = (f"`{word}`" for word in words)
-    return f"{', '.join(most)} or {last}"
+    *others, last = (f"`{word}`" for word in words)
+    return f"{', '.join(others)} or {last}"
 
 
 def choice(options: Collection[str]) -> Kind:
@@ -127,9 +127,9 @@ def dns_label(expected: str, *, words: str = "name") -> Kind:
 def path(expected: str) -> Kind:
     """A path, relative to the file's folder."""
 
-    def read(at: Cursor, given: ReadContext) -> str | None:
+    def read(at: Cursor, context: ReadContext) -> str | None:
         text = at.text(expected)
-        return None if text is None else str(given.folder / text)
+        return None if text is None else str(context.folder / text)
 
     return Kind("path", {"type": "string", "minLength": 1, "description": "A path, relative to the file's folder."}, read, as_is)
 
@@ -137,8 +137,8 @@ def path(expected: str) -> Kind:
 def list_of(kind: Kind, words: str, *, distinct: bool = False, **more: Any) -> Kind:
     """A list of values, without duplicates if ``distinct``; ``more`` is added to its schema."""
 
-    def read(at: Cursor, given: ReadContext) -> tuple[Any, ...]:
-        values = [value for item in at.items() if (value := kind.read(item, given)) is not None]
+    def read(at: Cursor, context: ReadContext) -> tuple[Any, ...]:
+        values = [value for item in at.items() if (value := kind.read(item, context)) is not None]
         return tuple(dict.fromkeys(values) if distinct else values)
 
     return Kind(words, {"type": "array", **more, "items": kind.schema}, read)

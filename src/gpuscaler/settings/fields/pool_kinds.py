@@ -185,14 +185,14 @@ class BudgetSettings(Group, frozen=True, gc=False):
 
     def check(self, at: Cursor) -> None:
         if at.has("schedule") != at.has("duration"):
-            there, missing = ("schedule", "duration") if at.has("schedule") else ("duration", "schedule")
+            present, missing = ("schedule", "duration") if at.has("schedule") else ("duration", "schedule")
             at.add_problem(
-                f"saw {there} without {missing}, expected both or neither; a schedule opens the budget for its duration: add {missing}"
+                f"saw {present} without {missing}, expected both or neither; a schedule opens the budget for its duration: add {missing}"
             )
 
 
-def _budget(at: Cursor, given: ReadContext) -> Budget | None:
-    budget = read_attributes(BudgetSettings, at, given)
+def _budget(at: Cursor, context: ReadContext) -> Budget | None:
+    budget = read_attributes(BudgetSettings, at, context)
     return Budget(**budget) if "nodes" in budget else None
 
 

@@ -117,16 +117,16 @@ def _kind_of(annotated: Any) -> Kind:
     if get_origin(annotated) is tuple:
         group: type[Group] = get_args(annotated)[0]
         items = {"type": "array", "items": schema(group)}
-        return Kind("list", items, lambda at, given: tuple(read(group, item, given) for item in at.items()), default="nothing")
-    return Kind("mapping", schema(annotated), lambda at, given: read(annotated, at, given), default="all defaults")
+        return Kind("list", items, lambda at, context: tuple(read(group, item, context) for item in at.items()), default="nothing")
+    return Kind("mapping", schema(annotated), lambda at, context: read(annotated, at, context), default="all defaults")
 
 
-def read(group: type[G], at: Cursor, given: ReadContext) -> G:
+def read(group: type[G], at: Cursor, context: ReadContext) -> G:
     """Read the settings of the mapping ``at``."""
-    return group(**read_attributes(group, at, given))
+    return group(**read_attributes(group, at, context))
 
 
-def read_attributes(group: type[Group], at: Cursor, given: ReadContext, *, only: Collection[str] | None = None) -> dict[str, Any]:
+def read_attributes(group: type[Group], at: Cursor, context: ReadContext, *, only: Collection[str] | None = None) -> dict[str, Any]:
     """Return the attributes set by the mapping ``at``, restricted to the keys in ``only`` if given, without missing or invalid ones."""
     keys = _selected_keys(group, only)
     fields = at.mapping(keys)
@@ -134,16 +134,16 @@ def read_attributes(group: type[Group], at: Cursor, given: ReadContext, *, only:
         for name, key in keys.items():
             if key.field.required and name not in fields:
                 at.add_problem(f"saw no {name}, expected {key.field.required}")
-    fields_ = values(group, fields, given)
+    fields_ = values(group, fields, context)
     group(**fields_).check(at)
     return fields_
 
 
-def values(group: type[Group], fields: Fields, given: ReadContext) -> dict[str, Any]:
+def values(group: type[Group], fields: Fields, context: ReadContext) -> dict[str, Any]:
     """Return the attributes set by ``fields``, without missing or invalid ones."""
     result: dict[str, Any] = {}
     for name, key in keys_of(group).items():
-        value = key.kind.read(fields[name], given) if name in fields else None
+        value = key.kind.read(fields[name], context) if name in fields else None
         if value is not None:
             result |= zip(key.into, value, strict=True) if key.field.into else {key.into[0]: value}
     return result
