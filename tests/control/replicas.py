@@ -85,7 +85,7 @@ class Suspension:
         self.at, self.stopped = None, True
         self.reached.set()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self.at, self.stopped = None, False
         self.reached.clear()
         self.over.set()
@@ -261,9 +261,9 @@ class ReplicaPair:
             seconds -= 5.0
             for replica in self.replicas:
                 replica.check()
-            await self.nothing_is_lost()
+            await self.check_nothing_lost()
 
-    async def nothing_is_lost(self) -> None:
+    async def check_nothing_lost(self) -> None:
         """Check that running pods keep their machines."""
         machines = {machine.id for machine in self.here.cluster.core.list()}
         for pod in await self.here.pods():
@@ -282,7 +282,7 @@ class ReplicaPair:
     def other(self, replica: Replica) -> Replica:
         return next(other for other in self.replicas if other is not replica)
 
-    async def taken_over(self, after: Replica, *, within: float) -> float:
+    async def until_taken_over(self, after: Replica, *, within: float) -> float:
         """Seconds until another process than ``after`` leads."""
         began = self.here.now()
         while await lease_holder(self.here) in ("", after.name):

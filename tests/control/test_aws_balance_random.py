@@ -29,7 +29,7 @@ class PodWatch:
         self._busy: Mapping[str, list[str]] = {}
         self._seen: set[str] = set()
 
-    async def look(self) -> None:
+    async def observe(self) -> None:
         for activity in self.here.region.groups["gpus"].activities:
             if activity.id in self._seen or not activity.description.startswith("Terminating") or "balance" not in activity.cause:
                 continue
@@ -65,7 +65,7 @@ async def test_no_running_pod_is_lost_to_a_rebalance_that_gpuscaler_caused(seed:
         due = 0.0
         while here.now() < until:
             await here.sleep(0.5)
-            await watched.look()
+            await watched.observe()
             if here.now() < due:
                 continue
             due = here.now() + dice.uniform(5.0, 60.0)

@@ -62,14 +62,14 @@ class Account(Aws):
 
     launch = "auto"
 
-    def made(self, tags: Mapping[str, str] = TAGS, *, data: Mapping[str, Any] = GOOD, **template_fields: Any) -> "Account":
+    def with_group(self, tags: Mapping[str, str] = TAGS, *, data: Mapping[str, Any] = GOOD, **template_fields: Any) -> "Account":
         self.template("gpus", **data)
         if "MixedInstancesPolicy" not in template_fields:
             template_fields["LaunchTemplate"] = {"LaunchTemplateName": "gpus", "Version": "$Latest"}
         self.group("gpus", tags, **template_fields)
         return self
 
-    def said(self) -> str:
+    def messages(self) -> str:
         """All messages of a discovery: warnings of pools, and reasons for skipped objects."""
         discovered = self.discover(CLUSTER, launch=self.launch)
         return "\n".join(
@@ -112,7 +112,7 @@ def zonal() -> Account:
     shares = {"OnDemandBaseCapacity": 0, "OnDemandPercentageAboveBaseCapacity": 100}
     policy = {**MIXED, "InstancesDistribution": shares}
     overrides = {"LaunchTemplate": {**MIXED["LaunchTemplate"], "Overrides": [{"InstanceType": "g5.xlarge"}]}}  # type: ignore[dict-item]
-    account = Account().made(MixedInstancesPolicy={**policy, **overrides}, AvailabilityZones=["us-east-1a", "us-east-1b"])
+    account = Account().with_group(MixedInstancesPolicy={**policy, **overrides}, AvailabilityZones=["us-east-1a", "us-east-1b"])
     account.client("autoscaling").suspend_processes(AutoScalingGroupName="gpus", ScalingProcesses=["AZRebalance"])
     account.launch = "desired-capacity"
     return account
@@ -130,7 +130,7 @@ def unpriced() -> Account:
 def replaced() -> Account:
     account = Account()
     account.nodegroup(taints=[{"key": "nvidia.com/gpu", "value": "true", "effect": "NO_SCHEDULE"}])
-    return account.made(
+    return account.with_group(
         {**TAGS, **EKS}, data={**GOOD, "UserData": encoded("kubelet --register-with-taints=gpuscaler.io/arriving=:NoSchedule")}
     )
 
@@ -140,7 +140,7 @@ def managed() -> Account:
     account = Account()
     account.nodegroup(taints=[{"key": "gpuscaler.io/arriving", "effect": "NO_SCHEDULE"}])
     zones = ["us-east-1a", "us-east-1b"]
-    return account.made({**TAGS, **EKS}, data={"InstanceType": "g5.xlarge"}, AvailabilityZones=zones)
+    return account.with_group({**TAGS, **EKS}, data={"InstanceType": "g5.xlarge"}, AvailabilityZones=zones)
 
 
 def mend_nodegroup(account: Account, _do: str) -> None:
@@ -168,38 +168,41 @@ MIXED = {
 COMMANDS = commands()
 #: By the beginning of a row: an account to which it applies, and the action that the page states for it.
 CASES: dict[str, tuple[Callable[[], Account], Callable[[Account, str], None]]] = {
-    "saw the tag": (lambda: Account().made({f"{CA}/enabled": "true"}), lambda account, _: account.tag(**{f"{CA}/prod": "owned"})),
+    "saw the tag": (lambda: Account().with_group({f"{CA}/enabled": "true"}), lambda account, _: account.tag(**{f"{CA}/prod": "owned"})),
     "the tag … says cluster": (
-        lambda: Account().made({"KubernetesCluster": "prod.example.com", "k8s.io/role/node": "1"}),
+        lambda: Account().with_group({"KubernetesCluster": "prod.example.com", "k8s.io/role/node": "1"}),
         lambda account, _: account.tag(KubernetesCluster="prod"),
     ),
     "the tag … is": (
-        lambda: Account().made({**TAGS, f"{TAINT}/dedicated": "nvidia.com/gpu=true"}),
+        lambda: Account().with_group({**TAGS, f"{TAINT}/dedicated": "nvidia.com/gpu=true"}),
         write_taint,
     ),
     "its types have": (
-        lambda: Account().made(MixedInstancesPolicy=MIXED),
+        lambda: Account().with_group(MixedInstancesPolicy=MIXED),
         lambda account, _: account.client("autoscaling").update_auto_scaling_group(
             AutoScalingGroupName="gpus", LaunchTemplate={"LaunchTemplateName": "gpus", "Version": "$Latest"}
         ),
     ),
-    "AZRebalance ends": (lambda: Account().made(AvailabilityZones=["us-east-1a", "us-east-1b"]), lambda account, do: account.run(do)),
+    "AZRebalance ends": (lambda: Account().with_group(AvailabilityZones=["us-east-1a", "us-east-1b"]), lambda account, do: account.run(do)),
     "EKS balances its zones": (managed, lambda account, _: account.one_zone()),
-    "new machines are not protected": (lambda: Account().made(NewInstancesProtectedFromScaleIn=False), lambda account, do: account.run(do)),
+    "new machines are not protected": (
+        lambda: Account().with_group(NewInstancesProtectedFromScaleIn=False),
+        lambda account, do: account.run(do),
+    ),
     "its launch template": (
-        lambda: Account().made(data={**GOOD, "BlockDeviceMappings": [DISK]}),
+        lambda: Account().with_group(data={**GOOD, "BlockDeviceMappings": [DISK]}),
         lambda account, _: account.version(BlockDeviceMappings=[{**DISK, "Ebs": {**DISK["Ebs"], "DeleteOnTermination": True}}]),  # type: ignore[dict-item]
     ),
-    "its user data does not register": (lambda: Account().made(data={"InstanceType": "g5.xlarge"}), recipe),
+    "its user data does not register": (lambda: Account().with_group(data={"InstanceType": "g5.xlarge"}), recipe),
     "the user data … replace": (replaced, mend_nodegroup),
     "its tags promise the taint": (
-        lambda: Account().made({**TAGS, f"{TAINT}/nvidia.com/gpu": "true:NoSchedule"}, data={**GOOD, "UserData": encoded(FLAG)}),
+        lambda: Account().with_group({**TAGS, f"{TAINT}/nvidia.com/gpu": "true:NoSchedule"}, data={**GOOD, "UserData": encoded(FLAG)}),
         lambda account, _: account.version(UserData=encoded(f"{FLAG},nvidia.com/gpu=true:NoSchedule")),
     ),
     "AWS chooses the zone of each machine": (zonal, lambda account, _: account.one_zone()),
     "no price of": (unpriced, lambda account, _: account.priced()),
     "no kubelet starts": (
-        lambda: Account().made(data={**GOOD, "UserData": encoded("kubelet --register-with-taints=dedicated=nvidia.com/gpu=true")}),
+        lambda: Account().with_group(data={**GOOD, "UserData": encoded("kubelet --register-with-taints=dedicated=nvidia.com/gpu=true")}),
         recipe,
     ),
 }
@@ -223,18 +226,18 @@ def test_a_warning_is_gone_after_following_the_instructions_of_the_page(row: Row
     key = max(matching, key=len)
     make, mend = CASES[key]
     account = make()
-    before = account.said()
+    before = account.messages()
     assert all(part.strip() in before for part in key.split("…")), before
 
     mend(account, do)
     account.time += 3600.0
 
-    assert account.said() == ""
+    assert account.messages() == ""
 
 
 def test_the_first_row_applies_if_no_tag_names_a_cluster() -> None:
-    account = Account().made({"team": "red"})
-    assert account.said() == ""
+    account = Account().with_group({"team": "red"})
+    assert account.messages() == ""
     assert account.discover(CLUSTER).pools == ()
 
     account.tag(**TAGS)
@@ -259,7 +262,7 @@ def test_every_way_on_the_page_to_set_the_taint_works() -> None:
     ]
     managed = Account()
     managed.nodegroup(taints=[{"key": "gpuscaler.io/arriving", "effect": "NO_SCHEDULE"}])
-    assert managed.made({**TAGS, **EKS}, data={"InstanceType": "g5.xlarge"}).said() == ""
+    assert managed.with_group({**TAGS, **EKS}, data={"InstanceType": "g5.xlarge"}).messages() == ""
     (flag,) = re.findall(r"`(--register-with-taints=[^`]+)`", ways["`bootstrap.sh`, or a kubelet of your own"])
     script = f"#!/bin/bash\n/etc/eks/bootstrap.sh prod --kubelet-extra-args {flag}\n"
     assert kubelet_of(encoded(script)).taints == (Taint("gpuscaler.io/arriving"), Taint("nvidia.com/gpu", "true"))
@@ -269,7 +272,7 @@ def test_every_way_on_the_page_to_set_the_taint_works() -> None:
         "kops.k8s.io/instancegroup": "gpus",
         f"{TAINT}/gpuscaler.io/arriving": ":NoSchedule",
     }
-    assert Account().made(tags, data={"InstanceType": "g5.xlarge"}).said() == ""
+    assert Account().with_group(tags, data={"InstanceType": "g5.xlarge"}).messages() == ""
 
 
 def test_every_aws_cli_command_on_the_page_is_run_by_a_test() -> None:

@@ -27,7 +27,7 @@ async def test_another_leads_within_20_seconds(tmp_path: Path, how: str, seed: i
             leader.pause.stop()
         if how == "dies":
             leader.network.cut()
-        took = await here.taken_over(leader, within=30.0)
+        took = await here.until_taken_over(leader, within=30.0)
 
         assert took <= 20.0
 
@@ -67,7 +67,7 @@ class Schedule:
         pause = self.one().pause
         pause.stop()
         await self.here.sleep(self.dice.choice((1.0, 8.0, 25.0, 60.0)))
-        pause.go_on()
+        pause.resume()
 
     async def stop_at(self) -> None:
         """Suspend a process between the fence and the call."""
@@ -75,7 +75,7 @@ class Schedule:
         pause.at = self.dice.choice(("buy", "remove", "GET /api/v1/nodes/", "/nodes/", "/status", "configmaps"))
         await self.submit()
         await self.here.sleep(self.dice.choice((1.0, 8.0, 25.0, 60.0)))
-        pause.go_on()
+        pause.resume()
 
     async def deafen(self) -> None:
         line = self.one().line

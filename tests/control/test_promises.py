@@ -77,9 +77,7 @@ async def run_workload(seed: int, *, steered: bool = True) -> WorkloadResult:
             further=len(here.cluster.core.history()) - first,
             kept=notes.outcomes["Kept"],
             # The nodes of the unrelated pods do not matter.
-            promised=notes.outcomes["Kept"]
-            + notes.outcomes["Broken"]
-            + sum(pod.partition("/")[2] in wanted for pod in notes.stray),
+            promised=notes.outcomes["Kept"] + notes.outcomes["Broken"] + sum(pod.partition("/")[2] in wanted for pod in notes.stray),
         )
 
 

@@ -197,40 +197,40 @@ async def test_a_hold_that_cannot_be_parsed_holds_everything_and_is_reported(dat
 async def test_a_config_map_that_cannot_be_read_changes_nothing_and_is_reported(failure: Exception) -> None:
     async with world() as here:
         await here.hold(removing=Hold(by="ann"))
-        brake = HoldWatcher(here.user, namespace="kube-system", now=here.now)
-        await brake.poll()
+        hold_watcher = HoldWatcher(here.user, namespace="kube-system", now=here.now)
+        await hold_watcher.poll()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Client, "get", failing(failure))
-            assert not await brake.poll()
+            assert not await hold_watcher.poll()
 
-        assert brake.holds == Holds(removing=Hold(by="ann"))
-        assert "could not be read, so holds stay as they were" in brake.trouble
+        assert hold_watcher.holds == Holds(removing=Hold(by="ann"))
+        assert "could not be read, so holds stay as they were" in hold_watcher.trouble
 
 
 @pytest.mark.parametrize("failure", [Unreachable("nothing answers"), TimeoutError(), ServerError(503, "busy")], ids=repr)
 async def test_a_process_that_has_not_read_the_config_map_yet_holds_everything_until_then(failure: Exception) -> None:
     async with world() as here:
-        brake = HoldWatcher(here.user, namespace="kube-system", now=here.now)
+        hold_watcher = HoldWatcher(here.user, namespace="kube-system", now=here.now)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Client, "get", failing(failure))
-            assert await brake.poll()
+            assert await hold_watcher.poll()
 
-            assert len(brake.holds.sentences(here.now())) == 2
-            assert "could not be read, so everything is held until it can be read" in brake.trouble
+            assert len(hold_watcher.holds.sentences(here.now())) == 2
+            assert "could not be read, so everything is held until it can be read" in hold_watcher.trouble
 
-        assert await brake.poll()
-        assert (brake.holds, brake.trouble) == (Holds(), "")
+        assert await hold_watcher.poll()
+        assert (hold_watcher.holds, hold_watcher.trouble) == (Holds(), "")
 
 
 async def test_a_role_without_the_right_to_read_holds_stops_nothing() -> None:
     async with world() as here:
-        brake = HoldWatcher(here.user, namespace="kube-system", now=here.now)
+        hold_watcher = HoldWatcher(here.user, namespace="kube-system", now=here.now)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Client, "get", failing(Forbidden(403, "no")))
-            assert not await brake.poll()
+            assert not await hold_watcher.poll()
 
-        assert brake.holds == Holds()
-        assert "could not be read, so holds stay as they were" in brake.trouble
+        assert hold_watcher.holds == Holds()
+        assert "could not be read, so holds stay as they were" in hold_watcher.trouble
 
 
 def test_the_text_of_a_hold_is_limited_to_the_length_of_a_sentence() -> None:
@@ -249,7 +249,7 @@ def failing(failure: Exception) -> Callable[..., Awaitable[bytes]]:
 async def test_two_people_can_hold_different_activities_at_the_same_time() -> None:
     async with world() as here:
         await asyncio.gather(*(here.hold(**{activity: Hold(by=activity)}) for activity in ("buying", "removing")))
-        brake = HoldWatcher(here.user, namespace="kube-system", now=here.now)
+        hold_watcher = HoldWatcher(here.user, namespace="kube-system", now=here.now)
 
-        assert await brake.poll()
-        assert brake.holds == Holds(Hold(by="buying"), Hold(by="removing"))
+        assert await hold_watcher.poll()
+        assert hold_watcher.holds == Holds(Hold(by="buying"), Hold(by="removing"))

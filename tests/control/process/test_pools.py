@@ -22,15 +22,15 @@ class Account:
         self.answers = list(answers)
         self.asked: list[float] = []
 
-    async def look(self) -> AccountReport:
+    async def read(self) -> AccountReport:
         self.asked.append(asyncio.get_running_loop().time())
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, CloudError):
             raise answer
         return answer
 
-    def found(self, changed: Callable[[], None] = lambda: None) -> DiscoveredPools:
-        made = DiscoveredPools(self.look, random=Random(1))
+    def discovered_pools(self, changed: Callable[[], None] = lambda: None) -> DiscoveredPools:
+        made = DiscoveredPools(self.read, random=Random(1))
         made.listen(changed)
         return made
 
@@ -44,7 +44,7 @@ async def running(discovered_pools: DiscoveredPools, seconds: float) -> None:
 
 
 async def test_pools_of_the_account_replace_those_of_the_file() -> None:
-    discovered_pools = Account(AccountReport(pools=(GPU, MORE))).found()
+    discovered_pools = Account(AccountReport(pools=(GPU, MORE))).discovered_pools()
     await discovered_pools.read_until_known()
 
     policy = discovered_pools.policy(Policy((), limits=Limits(gpus=8)))
@@ -55,7 +55,7 @@ async def test_pools_of_the_account_replace_those_of_the_file() -> None:
 async def test_an_account_without_a_pool_is_logged_with_the_reasons() -> None:
     aside = tuple(Skipped(f"AutoScalingGroup r/{name}", f"the tag says cluster {name}") for name in "abcde")
     with structlog.testing.capture_logs() as lines:
-        await Account(AccountReport(set_aside=aside)).found().read_until_known()
+        await Account(AccountReport(set_aside=aside)).discovered_pools().read_until_known()
 
     (line,) = lines
     assert (line["log_level"], line["set_aside"]) == ("warning", 5)
@@ -65,7 +65,7 @@ async def test_an_account_without_a_pool_is_logged_with_the_reasons() -> None:
 async def test_the_account_is_read_about_every_three_minutes_and_changed_pools_are_reported() -> None:
     counts: list[int] = []
     account = Account(AccountReport(pools=(GPU,)), AccountReport(pools=(GPU,)), AccountReport(pools=(GPU, MORE)))
-    discovered_pools = account.found(lambda: counts.append(len(discovered_pools.newest.pools)))
+    discovered_pools = account.discovered_pools(lambda: counts.append(len(discovered_pools.newest.pools)))
 
     await running(discovered_pools, 1000)
 
@@ -79,7 +79,7 @@ async def test_a_region_that_fails_is_reported_and_its_pools_stay() -> None:
     calls: list[int] = []
     broken = AccountReport(pools=(GPU,), failed=("Region us-east-1: IAM does not allow it",))
     account = Account(AccountReport(pools=(GPU,)), broken, CloudError(UNKNOWN, "no route"), AccountReport(pools=(GPU,)))
-    discovered_pools, troubles = account.found(lambda: calls.append(1)), []
+    discovered_pools, troubles = account.discovered_pools(lambda: calls.append(1)), []
     await discovered_pools.read_until_known()
     task = asyncio.create_task(discovered_pools.run())
     for _ in range(4):
@@ -97,7 +97,7 @@ async def test_a_region_that_fails_is_reported_and_its_pools_stay() -> None:
 )
 async def test_leading_does_not_begin_before_the_account_was_read(nothing: AccountReport | CloudError) -> None:
     account = Account(nothing, nothing, nothing, AccountReport(pools=(GPU,)))
-    discovered_pools = account.found()
+    discovered_pools = account.discovered_pools()
 
     await discovered_pools.read_until_known()
 
@@ -106,7 +106,7 @@ async def test_leading_does_not_begin_before_the_account_was_read(nothing: Accou
 
 
 async def test_leading_begins_with_the_regions_that_answer() -> None:
-    discovered_pools = Account(AccountReport(pools=(GPU,), failed=("Region us-west-2: no route",), complete=False)).found()
+    discovered_pools = Account(AccountReport(pools=(GPU,), failed=("Region us-west-2: no route",), complete=False)).discovered_pools()
 
     await discovered_pools.read_until_known()
 

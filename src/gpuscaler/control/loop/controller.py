@@ -343,7 +343,7 @@ class Controller:
         return Facts(
             inventory=self._cloud.inventory,
             attempts=self._attempts,
-            said=self._attempts.messages,
+            messages=self._attempts.messages,
             going=self._cloud.going,
             worked_on=self._cloud.worked_on,
             why=self._cloud.why,

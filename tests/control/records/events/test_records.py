@@ -40,20 +40,20 @@ class EventCollector(Sink):
     """Keeps everything."""
 
     def __init__(self) -> None:
-        self.told: list[HistoryEvent] = []
+        self.events: list[HistoryEvent] = []
         self.decisions: list[Decision] = []
 
     def happened(self, what: HistoryEvent, /) -> None:
-        self.told.append(what)
+        self.events.append(what)
 
     def decided(self, decision: Decision, /) -> None:
         self.decisions.append(decision)
 
     def kinds(self) -> list[str]:
-        return [event.kind for event in self.told]
+        return [event.kind for event in self.events]
 
     def of(self, kind: str) -> list[HistoryEvent]:
-        return [event for event in self.told if event.kind == kind]
+        return [event for event in self.events if event.kind == kind]
 
 
 def connect_recorder(here: World, *sinks: Sink) -> Records:
@@ -66,13 +66,13 @@ def connect_recorder(here: World, *sinks: Sink) -> Records:
 
 async def test_each_step_of_a_machine_from_its_order_to_its_end_is_recorded_once() -> None:
     async with world(IDLE_SOON) as here:
-        kept = EventCollector()
-        connect_recorder(here, kept)
+        collector = EventCollector()
+        connect_recorder(here, collector)
         await here.sleep(3.0)
         await here.user.create(PODS, pod("a", 1, {"gpuscaler.io/run-for": "60s"}), namespace="default")
         await here.sleep(600.0)
 
-    ours = [kind for kind in kept.kinds() if kind != kinds.ACTED]
+    ours = [kind for kind in collector.kinds() if kind != kinds.ACTED]
     assert ours == [
         kinds.PLANNED,
         kinds.ORDERED,
@@ -91,15 +91,15 @@ async def test_each_step_of_a_machine_from_its_order_to_its_end_is_recorded_once
 
 async def test_an_order_states_the_offering_its_price_and_when_it_should_be_ready() -> None:
     async with world() as here:
-        kept = EventCollector()
-        connect_recorder(here, kept)
+        collector = EventCollector()
+        connect_recorder(here, collector)
         await here.sleep(3.0)
         await here.submit("a")
         await here.sleep(120.0)
         await here.submit("b")
         await here.sleep(10.0)
 
-    first, second = kept.of(kinds.ORDERED)
+    first, second = collector.of(kinds.ORDERED)
     assert first.pods == ("default/a",)
     assert first.text == (
         "g4dn.xlarge on-demand in us-east-1a ordered: ready in about 4m, p95 5m (assumed; none of its kind observed yet), $0.53/h"
@@ -110,14 +110,14 @@ async def test_an_order_states_the_offering_its_price_and_when_it_should_be_read
 
 async def test_events_name_the_plan_that_led_to_them() -> None:
     async with world() as here:
-        kept = EventCollector()
-        connect_recorder(here, kept)
+        collector = EventCollector()
+        connect_recorder(here, collector)
         await here.sleep(3.0)
         await here.submit("a")
         await here.sleep(120.0)
 
-    decision = kept.decisions[0].id
-    assert [event.decision for event in kept.told if event.kind in (kinds.PLANNED, kinds.ORDERED, kinds.GRANTED, kinds.OPENED)] == [
+    decision = collector.decisions[0].id
+    assert [event.decision for event in collector.events if event.kind in (kinds.PLANNED, kinds.ORDERED, kinds.GRANTED, kinds.OPENED)] == [
         decision
     ] * 4
 
@@ -158,15 +158,15 @@ async def test_events_name_their_plan_in_the_next_process_too() -> None:
 async def test_a_forecast_is_compared_with_the_actual_time() -> None:
     delays = Delays(boot=Delay(30.0, 30.0, 30.0), device_plugin=Delay(0, 0, 0), answer=Delay(1, 1, 1), image_pull=Delay(0, 0, 0))
     async with world(delays=delays) as here:
-        kept = EventCollector()
-        connect_recorder(here, kept)
+        collector = EventCollector()
+        connect_recorder(here, collector)
         await here.sleep(3.0)
         await here.submit("a")
         await here.sleep(120.0)
         await here.submit("b")
         await here.sleep(120.0)
 
-    first, second = kept.of(kinds.READY)
+    first, second = collector.of(kinds.READY)
     assert first.late is not None
     assert not first.seen
     assert first.late < -200.0
@@ -177,12 +177,12 @@ async def test_a_forecast_is_compared_with_the_actual_time() -> None:
 
 async def test_the_reason_of_an_unplaced_pod_is_reported_once_and_again_when_it_changes() -> None:
     async with world() as here:
-        kept = EventCollector()
-        connect_recorder(here, kept)
+        collector = EventCollector()
+        connect_recorder(here, collector)
         await here.sleep(3.0)
         await here.user.create(PODS, pod("big", gpus=8), namespace="default")
         await here.sleep(120.0)
-        once = kept.of(kinds.UNPLACED)
+        once = collector.of(kinds.UNPLACED)
         changed = pod("big", gpus=8)
         changed["spec"]["nodeSelector"] = {"color": "blue"}
         await here.user.delete(PODS, "big", namespace="default", grace=0)
@@ -191,19 +191,19 @@ async def test_the_reason_of_an_unplaced_pod_is_reported_once_and_again_when_it_
 
     assert [event.pods for event in once] == [("default/big",)]
     assert "pool gpu: g4dn.xlarge in us-east-1a: 8 nvidia.com/gpu requested" in once[0].text
-    assert [event.pods for event in kept.of(kinds.UNPLACED)] == [("default/big",)] * 2
-    assert "color" in kept.of(kinds.UNPLACED)[1].text
+    assert [event.pods for event in collector.of(kinds.UNPLACED)] == [("default/big",)] * 2
+    assert "color" in collector.of(kinds.UNPLACED)[1].text
 
 
 async def test_a_refusal_is_reported_on_pending_pods_with_the_clouds_words() -> None:
     async with world(markets=Markets({DRY: Steps([0.0], [0.0])})) as here:
-        kept = EventCollector()
-        connect_recorder(here, kept)
+        collector = EventCollector()
+        connect_recorder(here, collector)
         await here.sleep(3.0)
         await here.submit("a")
         await here.sleep(30.0)
 
-    refused = kept.of(kinds.REFUSED)
+    refused = collector.of(kinds.REFUSED)
     assert refused
     assert refused[0].pods == ("default/a",)
     assert refused[0].text.startswith("g4dn.xlarge on-demand in us-east-1a refused: no capacity (")
@@ -211,16 +211,16 @@ async def test_a_refusal_is_reported_on_pending_pods_with_the_clouds_words() -> 
 
 async def test_a_grant_with_a_lost_answer_is_reported_once_the_cloud_lists_the_machine() -> None:
     async with world(calls=CallFaults(lost=1.0, tokens=False), seed=1) as here:
-        kept = EventCollector()
-        connect_recorder(here, kept)
+        collector = EventCollector()
+        connect_recorder(here, collector)
         await here.sleep(3.0)
         await here.submit("a")
         await here.sleep(300.0)
 
-    assert kept.of(kinds.ANSWER_LOST)
-    (granted,) = kept.of(kinds.GRANTED)
+    assert collector.of(kinds.ANSWER_LOST)
+    (granted,) = collector.of(kinds.GRANTED)
     assert granted.text.endswith("granted: g4dn.xlarge on-demand in us-east-1a, as the cloud's list shows")
-    assert kept.kinds().index(kinds.GRANTED) < kept.kinds().index(kinds.OPENED)
+    assert collector.kinds().index(kinds.GRANTED) < collector.kinds().index(kinds.OPENED)
 
 
 async def test_a_failing_sink_does_not_affect_other_sinks_or_the_controller() -> None:
@@ -233,14 +233,14 @@ async def test_a_failing_sink_does_not_affect_other_sinks_or_the_controller() ->
 
     with structlog.testing.capture_logs() as logs:
         async with world() as here:
-            kept = EventCollector()
-            records = connect_recorder(here, Broken(), kept)
+            collector = EventCollector()
+            records = connect_recorder(here, Broken(), collector)
             await here.sleep(3.0)
             await here.submit("a")
             await here.sleep(120.0)
             assert (await here.bound())["a"]
 
-    assert kinds.OPENED in kept.kinds()
+    assert kinds.OPENED in collector.kinds()
     assert records.failures > 5
     complaints = [log["record"] for log in logs if log["event"] == "a record was not kept"]
     assert "a plan" in complaints
@@ -270,21 +270,21 @@ async def test_the_log_has_a_line_for_a_decision_and_names_few_of_many_pods() ->
     ],
 )
 def test_failures_are_reported_with_their_text(call: Callable[[Records], None], text: str) -> None:
-    kept = EventCollector()
-    call(Records((kept,)))
+    collector = EventCollector()
+    call(Records((collector,)))
 
-    assert [event.at for event in kept.told] == [5.0]
-    assert text in kept.told[0].text
+    assert [event.at for event in collector.events] == [5.0]
+    assert text in collector.events[0].text
 
 
 def test_a_lasting_failure_is_reported_once_a_minute() -> None:
-    kept = EventCollector()
-    records = Records((kept,))
+    collector = EventCollector()
+    records = Records((collector,))
     for second in range(90):
         records.failed("the memory could not be written", OSError("no route"), 1_000.0 + second)
     records.failed("the memory could not be written", OSError("refused"), 1_090.0)
 
-    assert [(event.at, event.text.rpartition(": ")[2]) for event in kept.told] == [
+    assert [(event.at, event.text.rpartition(": ")[2]) for event in collector.events] == [
         (1_000.0, "no route"),
         (1_060.0, "no route"),
         (1_090.0, "refused"),
@@ -292,18 +292,18 @@ def test_a_lasting_failure_is_reported_once_a_minute() -> None:
 
 
 def test_an_unchanged_decision_is_recorded_once_and_again_after_an_action() -> None:
-    kept, decision = EventCollector(), removal_decision()
-    records = Records((kept,))
+    collector, decision = EventCollector(), removal_decision()
+    records = Records((collector,))
 
     def plan() -> None:
         records.planned(decision.plan, decision.cluster, decision.state, decision.policy, 1_000.0)
 
     plan()
     plan()
-    assert len(kept.decisions) == 1
+    assert len(collector.decisions) == 1
     leaving = Removal("n1", "i-1", DRY, "idle", 1_000.0, 1_000.0)
     records.observed(Reconciliation(Memory(ledger=Ledger(leaving=(leaving,)))), decision.cluster, 1_001.0)
     records.observed(Reconciliation(Memory()), decision.cluster, 1_002.0)
     plan()
-    assert len(kept.decisions) == 2
-    assert len({decision.id for decision in kept.decisions}) == 2
+    assert len(collector.decisions) == 2
+    assert len({decision.id for decision in collector.decisions}) == 2

@@ -34,13 +34,13 @@ class EventCollector(Sink):
     """Keeps events."""
 
     def __init__(self) -> None:
-        self.told: list[HistoryEvent] = []
+        self.events: list[HistoryEvent] = []
 
     def happened(self, what: HistoryEvent, /) -> None:
-        self.told.append(what)
+        self.events.append(what)
 
     def of_machines(self) -> list[tuple[str, str]]:
-        return [(event.kind, event.node) for event in self.told if event.machine == "i-1"]
+        return [(event.kind, event.node) for event in self.events if event.machine == "i-1"]
 
 
 class ObservedMachine:
@@ -50,13 +50,13 @@ class ObservedMachine:
         self.kept = EventCollector()
         self.records = Records((self.kept,))
         self.memory = Memory()
-        self.look(WAITS, at=0.0)
+        self.observe(WAITS, at=0.0)
         cluster, state = Cluster.of([WAITS]), state_of(self.memory, POLICY, NOW)
         decided = plan(cluster, state, POLICY, NOW)
         self.memory, (self.order,) = place_orders(self.memory, decided, cluster, POLICY, state=state, now=NOW)
         self.records.sent(self.order, self.memory.ledger.coming, self.memory, NOW)
 
-    def look(self, *items: Item, at: float, there: bool = True) -> None:
+    def observe(self, *items: Item, at: float, there: bool = True) -> None:
         now, cluster = NOW + at, Cluster.of(items)
         machines = (Instance("i-1", *KIND.key, launched=NOW, token=self.order.token),) if at and there else ()
         seen = reconcile(self.memory, cluster, POLICY, Facts(inventory=Inventory(now, machines)), now)
@@ -80,18 +80,18 @@ OPEN_AT_ONCE = [(kinds.GRANTED, ""), (kinds.REGISTERED, "n"), (kinds.READY, "n")
 def test_a_machine_that_registers_and_opens_in_one_observation_is_open_and_not_lost() -> None:
     life = ObservedMachine()
     life.answer(at=1.0)
-    life.look(WAITS, at=2.0)
-    life.look(WAITS, node("n", KIND, provider_id="i-1", created=NOW + 50.0), at=60.0)
+    life.observe(WAITS, at=2.0)
+    life.observe(WAITS, node("n", KIND, provider_id="i-1", created=NOW + 50.0), at=60.0)
 
     assert life.kept.of_machines() == OPEN_AT_ONCE
-    assert life.kept.told[-1].text == "node n is open for default/p"
+    assert life.kept.events[-1].text == "node n is open for default/p"
 
 
 def test_a_machine_that_is_a_node_before_its_order_is_answered_is_reported_as_open() -> None:
     life = ObservedMachine()
-    life.look(WAITS, at=2.0, there=False)
+    life.observe(WAITS, at=2.0, there=False)
     life.answer(at=59.0)
-    life.look(WAITS, node("n", KIND, provider_id="i-1", created=NOW + 50.0), at=60.0)
+    life.observe(WAITS, node("n", KIND, provider_id="i-1", created=NOW + 50.0), at=60.0)
 
     assert life.kept.of_machines() == OPEN_AT_ONCE
 
@@ -99,7 +99,7 @@ def test_a_machine_that_is_a_node_before_its_order_is_answered_is_reported_as_op
 def test_a_machine_that_opens_before_the_first_observation_after_its_order_is_open() -> None:
     life = ObservedMachine()
     life.answer(at=1.0)
-    life.look(WAITS, node("n", KIND, provider_id="i-1", created=NOW + 50.0), at=60.0)
+    life.observe(WAITS, node("n", KIND, provider_id="i-1", created=NOW + 50.0), at=60.0)
 
     assert life.kept.of_machines() == OPEN_AT_ONCE
 
@@ -107,10 +107,10 @@ def test_a_machine_that_opens_before_the_first_observation_after_its_order_is_op
 def test_an_open_machine_with_a_lost_answer_is_reported_by_its_name() -> None:
     life = ObservedMachine()
     life.lose_the_answer(at=1.0)
-    life.look(WAITS, node("n", KIND, provider_id="i-1", created=NOW + 50.0), at=60.0)
+    life.observe(WAITS, node("n", KIND, provider_id="i-1", created=NOW + 50.0), at=60.0)
 
     assert life.kept.of_machines() == OPEN_AT_ONCE
-    assert "machine i-1 has become node n" in next(event.text for event in life.kept.told if event.kind == kinds.REGISTERED)
+    assert "machine i-1 has become node n" in next(event.text for event in life.kept.events if event.kind == kinds.REGISTERED)
 
 
 @pytest.mark.parametrize("node_came", [False, True])
@@ -118,10 +118,10 @@ def test_a_machine_that_ends_before_it_opened_is_reported_as_lost(node_came: boo
     life = ObservedMachine()
     life.answer(at=1.0)
     closed = node("n", KIND, provider_id="i-1", created=NOW + 50.0, ready=False, taints=(Taint("gpuscaler.io/arriving"),))
-    life.look(WAITS, *([closed] if node_came else []), at=60.0)
-    life.look(WAITS, at=120.0, there=False)
+    life.observe(WAITS, *([closed] if node_came else []), at=60.0)
+    life.observe(WAITS, at=120.0, there=False)
 
-    events = [event for event in life.kept.told if event.kind in (kinds.LOST, kinds.OPENED)]
+    events = [event for event in life.kept.events if event.kind in (kinds.LOST, kinds.OPENED)]
     assert [(event.kind, event.machine, event.node) for event in events] == [(kinds.LOST, "i-1", "n" if node_came else "")]
     assert events[0].text.endswith("is lost: it ended before it opened")
 
@@ -130,11 +130,11 @@ def answer_events(
     *, asked: int, granted: int = 0, pending: int = 0, refused: tuple[offering_events.Refused, ...] = ()
 ) -> list[tuple[str, str, str]]:
     """The events of one answer to an order of ``asked`` machines."""
-    kept = EventCollector()
+    collector = EventCollector()
     order = ledger.Order("t", KIND.pool, (KIND.key,), asked, at=NOW, since=NOW)
     step = ledger.Answered("t", NOW, tuple((f"i-{number}", KIND.key) for number in range(granted)), pending)
-    Records((kept,), Latest(policy=POLICY)).answered(OrderAnswer(order, (step,), refused), NOW)
-    return [(event.kind, event.text, event.cause) for event in kept.told]
+    Records((collector,), Latest(policy=POLICY)).answered(OrderAnswer(order, (step,), refused), NOW)
+    return [(event.kind, event.text, event.cause) for event in collector.events]
 
 
 def test_grants_and_refusals_of_one_order_are_counted_in_one_line() -> None:
@@ -163,7 +163,7 @@ def test_an_answer_that_comes_in_parts_is_counted_in_parts() -> None:
         fates = () if step.pending else (offering_events.Refused(KIND.key, NOW),)
         life.records.answered(OrderAnswer(order, (step,), fates), NOW)
 
-    assert [event.text.partition(", ready")[0] for event in life.kept.told if event.kind == kinds.ANSWERED] == [
+    assert [event.text.partition(", ready")[0] for event in life.kept.events if event.kind == kinds.ANSWERED] == [
         f"1 of 3 machines granted: 1 x g.1 on-demand in {KIND.zone}",
         f"1 of 2 machines granted: 1 x g.1 on-demand in {KIND.zone}",
     ]
@@ -171,11 +171,11 @@ def test_an_answer_that_comes_in_parts_is_counted_in_parts() -> None:
 
 @pytest.mark.parametrize(("step", "words"), [(ledger.Answered("t", NOW), ()), (ledger.Doubted("t", NOW), (kinds.ANSWER_LOST,))])
 def test_an_answer_that_neither_grants_nor_refuses_has_no_count(step: ledger.Event, words: tuple[str, ...]) -> None:
-    kept = EventCollector()
+    collector = EventCollector()
     order = ledger.Order("t", KIND.pool, (KIND.key,), 1, at=NOW, since=NOW)
-    Records((kept,)).answered(OrderAnswer(order, (step,), ()), NOW)
+    Records((collector,)).answered(OrderAnswer(order, (step,), ()), NOW)
 
-    assert tuple(event.kind for event in kept.told) == words
+    assert tuple(event.kind for event in collector.events) == words
 
 
 def test_the_log_has_the_count_and_the_parts_at_debug_only() -> None:
@@ -189,12 +189,12 @@ def test_the_log_has_the_count_and_the_parts_at_debug_only() -> None:
 
 
 def test_a_forbidden_act_is_reported_when_it_is_tried_and_not_during_the_pause() -> None:
-    kept, act = EventCollector(), Nominate("default/p", "u", "n")
-    records = Records((kept,))
+    collector, act = EventCollector(), Nominate("default/p", "u", "n")
+    records = Records((collector,))
     for tried in (True, False, False, True):
         records.acted(Outcome(act, "pods is forbidden", 10.0, tried=tried), NOW)
 
-    assert [(event.kind, event.text) for event in kept.told] == [(kinds.ACTED, "nominate failed: pods is forbidden")] * 2
+    assert [(event.kind, event.text) for event in collector.events] == [(kinds.ACTED, "nominate failed: pods is forbidden")] * 2
 
 
 def test_a_broken_promise_is_reported_with_its_reason_for_each_pod_even_if_already_paused() -> None:
