@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuscaler.exporter.xids import CRITICAL, RECOVERY_ACTIONS, UNKNOWN, WORDS, action, catalogue, recovery_name, severity
+from gpuscaler.exporter.xids import CRITICAL, RECOVERY_ACTIONS, REMEDIES, UNKNOWN, action, catalogue, recovery_name, severity
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_an_error_has_the_action_of_the_catalogue(codes: tuple[int, ...], wanted
 
 
 def test_every_action_has_a_description() -> None:
-    assert WORDS.keys() >= (CRITICAL | set(RECOVERY_ACTIONS) | {UNKNOWN}) - {"none"}
+    assert REMEDIES.keys() >= (CRITICAL | set(RECOVERY_ACTIONS) | {UNKNOWN}) - {"none"}
     assert {xid.action for xid in catalogue().errors.values()} <= CRITICAL | {"none", "restart_program", "depends"}
 
 

@@ -225,7 +225,7 @@ def _service(options: "Options") -> "MetricsService":
     accesses = {file: resolve_access(file, "") for file in dict.fromkeys(files)}
     service = MetricsService(
         options=options,
-        accesses=Accesses(*(accesses[file] for file in files)),
+        accesses=ApiAccess(*(accesses[file] for file in files)),
         rules=rules,
         environ=os.environ,
         clocks=Clocks(time.monotonic, time.time),

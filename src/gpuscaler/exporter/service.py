@@ -14,7 +14,7 @@ from gpuscaler.exporter.lines import Line
 from gpuscaler.exporter.measured import Measurements
 from gpuscaler.exporter.parts import Attribution, Attributor
 from gpuscaler.exporter.supervising import Pace, Sampler
-from gpuscaler.exporter.xids import WORDS, catalogue, severity
+from gpuscaler.exporter.xids import REMEDIES, catalogue, severity
 
 #: A reading is served for this many intervals, and at least for this many seconds.
 EXPIRY = 3, 5.0
@@ -177,10 +177,10 @@ class Exporter:
                 if name == "recovery_action" and value:
                     reported.add(device.key)
                     if action != "none":
-                        yield f"{device.key}: the driver asks for a recovery ({action}): {WORDS[action]}"
+                        yield f"{device.key}: the driver asks for a recovery ({action}): {REMEDIES[action]}"
         errors = catalogue()
         for (uuid, code), (_, at) in sorted(self.measured.events.items()):
             if severity(code) == "critical" and uuid not in reported:
                 xid = errors.errors[code]
                 error = f"{uuid}: XID {code} ({xid.description}), {now - at:.0f} s ago"
-                yield f"{error}; {WORDS[xid.action]}; from NVIDIA's catalogue of {errors.date}"
+                yield f"{error}; {REMEDIES[xid.action]}; from NVIDIA's catalogue of {errors.date}"

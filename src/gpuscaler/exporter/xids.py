@@ -18,7 +18,7 @@ UNKNOWN = "unknown"
 CRITICAL = frozenset({"reset", "examine", "reboot", "power_cycle", "repair"})
 APPLICATION = frozenset({"restart_program"})
 #: What to do for each action, as part of a sentence.
-WORDS: Mapping[str, str] = {
+REMEDIES: Mapping[str, str] = {
     "reset": "reset the GPU",
     "examine": "reset the GPU, and replace it if the error occurs again",
     "reboot": "restart the machine",

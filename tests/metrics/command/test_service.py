@@ -32,7 +32,7 @@ from gpuscaler.kube.transport import Request
 from gpuscaler.metrics.api.trust import NAME, NAMESPACE
 from gpuscaler.metrics.command.command import Options, TrustFlags
 from gpuscaler.metrics.command.rules import RulesFile
-from gpuscaler.metrics.command.service import Accesses, Clocks, MetricsService
+from gpuscaler.metrics.command.service import ApiAccess, Clocks, MetricsService
 from gpuscaler.metrics.command.settings import MetricsSettings
 from gpuscaler.metrics.sources.direct import ScrapeSettings
 from gpuscaler.metrics.sources.prometheus import PrometheusAway
@@ -185,7 +185,7 @@ async def running(folder: Path, *, fault: Fault | None = None, **more: Any) -> A
         )
         service = MetricsService(
             options=options,
-            accesses=Accesses(access, access, access),
+            accesses=ApiAccess(access, access, access),
             rules=RulesFile(rules),
             environ={},
             clocks=Clocks(time.monotonic, time.time),

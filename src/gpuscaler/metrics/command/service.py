@@ -46,7 +46,7 @@ _REVIEWS, _REVIEWS_AT_ONCE, _REVIEW_TIMEOUT = 200.0, 400, 10.0
 LINGER = 3.0
 
 
-class Accesses(NamedTuple):
+class ApiAccess(NamedTuple):
     """Access to the API server: for objects, for tokens and the ConfigMap, and for rights. They may be the same."""
 
     objects: Access
@@ -71,7 +71,7 @@ class MetricsService:
     """
 
     options: Options
-    accesses: Accesses
+    accesses: ApiAccess
     rules: RulesFile
     environ: Mapping[str, str]
     clocks: Clocks

@@ -31,13 +31,13 @@ class AdapterWorkload:
 
 def fix_namespaces(objects: list[Json], add_note: AddObjectNote) -> None:
     """Correct ``objects`` that do not fit the namespace in which prometheus-adapter runs, and note what cannot be corrected."""
-    for home in adapter_workloads(objects):
+    for adapter in adapter_workloads(objects):
         for manifest in objects:
             if manifest.get("kind") in ("RoleBinding", "ClusterRoleBinding"):
-                _fix_binding(manifest, home, objects, add_note)
-        for kind, name, optional in sorted(set(config_references(home.workload))):
-            _move(kind, name, home, objects, add_note, optional=optional)
-        _check_certificates(home, objects, add_note)
+                _fix_binding(manifest, adapter, objects, add_note)
+        for kind, name, optional in sorted(set(config_references(adapter.workload))):
+            _move(kind, name, adapter, objects, add_note, optional=optional)
+        _check_certificates(adapter, objects, add_note)
     for manifest in objects:
         if manifest.get("kind") in ("Role", "ClusterRole"):
             _note_wide_rights(manifest, add_note)
@@ -87,21 +87,24 @@ def _named(source: Json, kinds: dict[str, str]) -> Iterator[tuple[str, str, bool
             yield kind, text(reference["name"]), reference.get("optional") is True
 
 
-def _fix_binding(binding: Json, home: AdapterWorkload, objects: list[Json], add_note: AddObjectNote) -> None:
+def _fix_binding(binding: Json, adapter: AdapterWorkload, objects: list[Json], add_note: AddObjectNote) -> None:
     """Change ``binding`` to name the account in its current namespace."""
     subjects = [
-        item for item in get_items(binding, "subjects") if item.get("kind") == "ServiceAccount" and text(item.get("name")) == home.account
+        item
+        for item in get_items(binding, "subjects")
+        if item.get("kind") == "ServiceAccount" and text(item.get("name")) == adapter.account
     ]
     for subject in subjects:
         before = text(subject.get("namespace"))
-        if before != home.namespace and not _exists("ServiceAccount", home.account, before, objects):
-            subject["namespace"] = home.namespace
+        if before != adapter.namespace and not _exists("ServiceAccount", adapter.account, before, objects):
+            subject["namespace"] = adapter.namespace
             add_note(
-                binding, f"its subject ServiceAccount {home.account} is in {home.namespace} now{f', not in {before}' if before else ''}"
+                binding,
+                f"its subject ServiceAccount {adapter.account} is in {adapter.namespace} now{f', not in {before}' if before else ''}",
             )
     if subjects and binding.get("kind") == "RoleBinding":
         metadata, role = ensure_mapping(binding, "metadata"), get_mapping(binding, "roleRef")
-        namespace = "kube-system" if text(role.get("name")) == _READER else home.namespace
+        namespace = "kube-system" if text(role.get("name")) == _READER else adapter.namespace
         if not metadata.get("namespace"):
             metadata["namespace"] = namespace
             add_note(binding, f"added the namespace {namespace} of its role")
@@ -112,35 +115,35 @@ def _fix_binding(binding: Json, home: AdapterWorkload, objects: list[Json], add_
                     ensure_mapping(manifest, "metadata").setdefault("namespace", namespace)
 
 
-def _move(kind: str, name: str, home: AdapterWorkload, objects: list[Json], add_note: AddObjectNote, *, optional: bool) -> None:
+def _move(kind: str, name: str, adapter: AdapterWorkload, objects: list[Json], add_note: AddObjectNote, *, optional: bool) -> None:
     """Move a Secret or ConfigMap that the pods need to their namespace."""
     named = [
         manifest for manifest in objects if manifest.get("kind") == kind and text(get_mapping(manifest, "metadata").get("name")) == name
     ]
-    if any(text(get_mapping(manifest, "metadata").get("namespace")) == home.namespace for manifest in named) or _is_issued(
-        kind, name, home, objects, add_note
+    if any(text(get_mapping(manifest, "metadata").get("namespace")) == adapter.namespace for manifest in named) or _is_issued(
+        kind, name, adapter, objects, add_note
     ):
         return
     if not named:
         if not optional:
             add_note(
-                home.workload,
-                f"its pods need the {kind} {name}, which is not among these objects: make sure that it is in {home.namespace}",
+                adapter.workload,
+                f"its pods need the {kind} {name}, which is not among these objects: make sure that it is in {adapter.namespace}",
             )
         return
     manifest = named[0]
     before = text(get_mapping(manifest, "metadata").get("namespace"))
     if before and _is_needed(kind, name, before, objects):
         add_note(
-            home.workload,
-            f"its pods need the {kind} {name} in {home.namespace}; here it is in {before}, where other pods need it too: copy it",
+            adapter.workload,
+            f"its pods need the {kind} {name} in {adapter.namespace}; here it is in {before}, where other pods need it too: copy it",
         )
         return
-    ensure_mapping(manifest, "metadata")["namespace"] = home.namespace
-    add_note(manifest, f"moved {f'from {before} ' if before else ''}to {home.namespace}, where the pods that need it run")
+    ensure_mapping(manifest, "metadata")["namespace"] = adapter.namespace
+    add_note(manifest, f"moved {f'from {before} ' if before else ''}to {adapter.namespace}, where the pods that need it run")
 
 
-def _is_issued(kind: str, name: str, home: AdapterWorkload, objects: list[Json], add_note: AddObjectNote) -> bool:
+def _is_issued(kind: str, name: str, adapter: AdapterWorkload, objects: list[Json], add_note: AddObjectNote) -> bool:
     """Whether cert-manager makes the Secret; if so, correct the namespace and the names of its Certificate."""
     certificates = [
         certificate
@@ -149,34 +152,36 @@ def _is_issued(kind: str, name: str, home: AdapterWorkload, objects: list[Json],
     ]
     for certificate in certificates if kind == "Secret" else ():
         metadata, spec = ensure_mapping(certificate, "metadata"), ensure_mapping(certificate, "spec")
-        if text(metadata.get("namespace")) != home.namespace:
-            metadata["namespace"] = home.namespace
-            add_note(certificate, f"moved to {home.namespace}, where the pods that need its Secret run")
+        if text(metadata.get("namespace")) != adapter.namespace:
+            metadata["namespace"] = adapter.namespace
+            add_note(certificate, f"moved to {adapter.namespace}, where the pods that need its Secret run")
         names = listed if isinstance(listed := spec.get("dnsNames"), list) else []
-        lacking = [host for host in home.hosts if host not in names]
+        lacking = [host for host in adapter.hosts if host not in names]
         if lacking:
             spec["dnsNames"] = [*names, *lacking]
             add_note(certificate, f"added the name {', '.join(lacking)}, which the API server uses")
     return kind == "Secret" and bool(certificates)
 
 
-def _check_certificates(home: AdapterWorkload, objects: list[Json], add_note: AddObjectNote) -> None:
+def _check_certificates(adapter: AdapterWorkload, objects: list[Json], add_note: AddObjectNote) -> None:
     """Note a served certificate that is not for the name that the API server uses."""
     instead = "or remove --tls-cert-file: gpuscaler metrics makes a certificate itself"
-    mounted = {name for kind, name, _ in config_references(home.workload) if kind == "Secret"}
+    mounted = {name for kind, name, _ in config_references(adapter.workload) if kind == "Secret"}
     secrets = [
         manifest
         for manifest in objects
         if manifest.get("kind") == "Secret" and text(get_mapping(manifest, "metadata").get("name")) in mounted
     ]
-    for key in _certificate_keys(home.workload):
+    for key in _certificate_keys(adapter.workload):
         certificates = [(secret, pem) for secret in secrets if (pem := _pem(secret, key))]
-        for host in home.hosts:
+        for host in adapter.hosts:
             for served, pem in certificates:
                 for mistake in certificate_problems(pem, host=host):
                     add_note(served, f"{key}: {mistake}, {instead}")
             if not certificates and not any(manifest.get("kind") == "Certificate" for manifest in objects):
-                add_note(home.workload, f"make sure that the certificate {key} is for {host}, the name that the API server uses, {instead}")
+                add_note(
+                    adapter.workload, f"make sure that the certificate {key} is for {host}, the name that the API server uses, {instead}"
+                )
 
 
 def _certificate_keys(workload: Json) -> Iterator[str]:
