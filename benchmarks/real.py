@@ -42,7 +42,7 @@ def figures() -> Iterator[Figure]:
     workloads = int(os.environ.get("WORKLOADS", "20"))
     nominated = asyncio.run(steering.measure_all(workloads, seed=1, apart=APART, restart=True, steering="nominate"))
     unsteered = asyncio.run(steering.measure_all(workloads, seed=1, apart=APART, steered=False, restart=True))
-    share = nominated.came / max(1, nominated.meant)
+    share = nominated.arrived / max(1, nominated.nominated)
     yield Figure(
         f"Kubernetes {version()}, {workloads} random workloads with nominations, the controller killed in between: plans come true",
         f"unsteered: {unsteered}",

@@ -45,11 +45,11 @@ class Tally:
     ``again`` counts further purchases only for pods that wait for a disk and are therefore left to their scheduler. Such pods are
     nominated. kube-scheduler forgets a nomination when an attempt for the pod fails right before its machine opens, so another pod may take
     the room. ``ours`` counts pods that the controller bound, and ``refused`` its bindings that were refused because the pod was bound
-    already. ``waits`` has the seconds that each pod of ``ours`` waited once all machines that it needed were ready. ``meant`` counts
-    planned pods that were nominated, ``came`` those that run on the node of their last nomination, and ``first`` those on the node of their
-    first one. ``unnamed`` counts other pods that their scheduler bound to free room. ``cleared`` counts nominations that the test removed.
-    ``overfull`` counts nodes that more was bound to than they have, ``failed`` rejected pods. ``kept``, ``stray`` and ``broken`` are the
-    controller's own counts, which include unrelated pods.
+    already. ``waits`` has the seconds that each pod of ``ours`` waited once all machines that it needed were ready. ``nominated`` counts
+    planned pods that were nominated, ``arrived`` those that run on the node of their last nomination, and ``first`` those on the node of
+    their first one. ``unnamed`` counts other pods that their scheduler bound to free room. ``cleared`` counts nominations that the test
+    removed. ``overfull`` counts nodes that more was bound to than they have, ``failed`` rejected pods. ``kept``, ``stray`` and ``broken``
+    are the controller's own counts, which include unrelated pods.
     """
 
     planned: int = 0
@@ -58,8 +58,8 @@ class Tally:
     again: int = 0
     ours: int = 0
     refused: int = 0
-    meant: int = 0
-    came: int = 0
+    nominated: int = 0
+    arrived: int = 0
     first: int = 0
     unnamed: int = 0
     cleared: int = 0
@@ -79,9 +79,9 @@ class Tally:
 
     def __str__(self) -> str:
         counted = self.kept + self.stray + self.broken
-        shares = f"{self.came / max(1, self.meant):.1%}", f"{self.kept / max(1, counted):.1%}"
+        shares = f"{self.arrived / max(1, self.nominated):.1%}", f"{self.kept / max(1, counted):.1%}"
         waited = f"{self.waited(0.5):.2f} s after their machines were ready (p50), {self.waited(0.99):.2f} s (p99)"
-        nominated = f"{self.came} of {self.meant} nominated pods on the machine that was promised last ({shares[0]})"
+        nominated = f"{self.arrived} of {self.nominated} nominated pods on the machine that was promised last ({shares[0]})"
         return (
             f"{self.bound} of {self.planned} planned pods bound, {self.further} further purchases, and {self.again} more for pods that "
             f"are left to their scheduler; {self.ours} bound by gpuscaler, "
@@ -245,9 +245,9 @@ async def _promised(made: Stage, nominations: Nominations, moments: Moments, tal
         if key not in nominations.nodes:
             tally.unnamed += 1
             continue
-        tally.meant += 1
+        tally.nominated += 1
         tally.first += nominations.first[key] == node
-        tally.came += nominations.nodes[key] == node
+        tally.arrived += nominations.nodes[key] == node
         if nominations.nodes[key] != node:
             print(f"{key} was nominated to {nominations.nodes[key]}, but runs on {node}")
     tally.overfull += len(overfull(await made.listed(NODES), every))

@@ -209,7 +209,7 @@ def test_every_right_granted_for_autoscalers_by_annotation_is_used(seen: Seen) -
     # The rights of the metrics API itself are checked in test_hpa.py, where it serves an autoscaler.
     without = granted(rendered(autoscale=False), ACCOUNT)
     allowed = granted(rendered(autoscale=True), ACCOUNT)
-    found = used(seen.asked, allowed | TRUSTS)
+    exercised = used(seen.asked, allowed | TRUSTS)
 
     assert without < allowed
-    assert found - without - TRUSTS == allowed - without
+    assert exercised - without - TRUSTS == allowed - without
