@@ -165,7 +165,7 @@ def test_an_order_whose_answer_was_lost_is_sent_again_if_the_cloud_keeps_tokens(
 def test_a_pod_refused_by_its_node_makes_its_class_avoid_the_node() -> None:
     memory = Memory(refusals=Refusals((Wait("default/p", "n", NOW),)))
     items = (node("n", KIND), pod("p"))
-    reconciliation = reconciled(memory, *items, attempts={"default/p": NOW + 30.0}, said={"default/p": "no"})
+    reconciliation = reconciled(memory, *items, attempts={"default/p": NOW + 30.0}, messages={"default/p": "no"})
 
     assert [(node_refused.node, node_refused.detail) for node_refused in reconciliation.refused] == [("n", "no")]
     assert state_of(reconciliation.memory, POLICY, NOW + 60.0).refusing == {spec(gpus=1).digest: frozenset({"n"})}

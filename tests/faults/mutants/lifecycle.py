@@ -70,7 +70,7 @@ MUTANTS = (
         case=32,
         at="_Removals.clean_up",
         old="node.name not in under_way and node.name not in self.index.unlisted",
-        new="node.name in self.book.past",
+        new="node.name in self.ledger.past",
         removes="our own taint is not recognised if its removal was forgotten",
     ),
     Mutant(

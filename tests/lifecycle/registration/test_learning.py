@@ -32,7 +32,7 @@ def learned_offering(
     """Return the offering as learned from the nodes."""
     machines = tuple(Instance(node.provider_id, *KIND.key) for node in nodes if node.provider_id != "i-foreign")
     index = MachineIndex.of(Cluster.of(nodes), Inventory(NOW, machines) if listed else None)
-    learned = learn_from_nodes(previous or Learned(), ledger or Ledger(), policy, NOW, index=index, teachers=LiveNodes())
+    learned = learn_from_nodes(previous or Learned(), ledger or Ledger(), policy, NOW, index=index, live_nodes=LiveNodes())
     return corrected_policy(policy, learned).pools[0].offerings[0]
 
 
@@ -82,8 +82,8 @@ def test_only_the_newest_of_many_nodes_are_read() -> None:
 def test_after_a_new_revision_only_newer_machines_teach() -> None:
     first, second = (Policy((replace(POLICY.pools[0], revision=name),)) for name in "12")
     index = MachineIndex.of(Cluster.of([live()]), Inventory(NOW, (Instance("i-a", *KIND.key),)))
-    learned = learn_from_nodes(Learned(), Ledger(), first, NOW - 3600.0, index=index, teachers=LiveNodes())
-    changed = learn_from_nodes(learned, Ledger(), second, NOW - 1800.0, index=index, teachers=LiveNodes())
+    learned = learn_from_nodes(Learned(), Ledger(), first, NOW - 3600.0, index=index, live_nodes=LiveNodes())
+    changed = learn_from_nodes(learned, Ledger(), second, NOW - 1800.0, index=index, live_nodes=LiveNodes())
 
     assert memory(live(), policy=first, previous=learned) == 40
     assert memory(live(), policy=second, previous=changed) == 32
@@ -98,20 +98,20 @@ def test_a_taint_of_a_single_node_teaches_nothing() -> None:
 
 
 def test_unchanged_kinds_are_not_recomputed() -> None:
-    teachers, nodes = LiveNodes(), (live(),)
-    first = teachers.shown(("main", "g.1"), KIND, nodes)
+    live_nodes, nodes = LiveNodes(), (live(),)
+    first = live_nodes.shown(("main", "g.1"), KIND, nodes)
 
-    assert teachers.shown(("main", "g.1"), KIND, nodes) is first
-    assert teachers.shown(("main", "g.1"), KIND, (live(labels={PRODUCT: "other"}),)) is not first
+    assert live_nodes.shown(("main", "g.1"), KIND, nodes) is first
+    assert live_nodes.shown(("main", "g.1"), KIND, (live(labels={PRODUCT: "other"}),)) is not first
 
 
 def after(*changes: dict[str, Any], first: dict[str, Any]) -> Offering:
     """Return the offering as learned from its only node, an hour old, which was seen as ``first`` and has changed since."""
-    teachers, learned = LiveNodes(), Learned()
+    live_nodes, learned = LiveNodes(), Learned()
     for moment, change in enumerate([first, *(first | change for change in changes)]):
         node = live(uid="u", created=NOW - 3600.0, **change)
         index = MachineIndex.of(Cluster.of([node]), Inventory(NOW, (Instance(node.provider_id, *KIND.key),)))
-        learned = learn_from_nodes(learned, Ledger(), POLICY, NOW + moment, index=index, teachers=teachers)
+        learned = learn_from_nodes(learned, Ledger(), POLICY, NOW + moment, index=index, live_nodes=live_nodes)
     return corrected_policy(POLICY, learned).pools[0].offerings[0]
 
 
@@ -127,22 +127,22 @@ def test_a_label_changed_by_a_person_on_a_finished_node_teaches_nothing(labels: 
 
 
 def test_a_taint_added_to_all_finished_nodes_teaches_nothing() -> None:
-    teachers, learned, taint = LiveNodes(), Learned(), Taint("example.com/repair", effect="NoSchedule")
+    live_nodes, learned, taint = LiveNodes(), Learned(), Taint("example.com/repair", effect="NoSchedule")
     for moment, taints in enumerate([(), (taint,)]):
         nodes = [live(name, uid=name, created=NOW - 3600.0, taints=taints) for name in "ab"]
         machines = tuple(Instance(node.provider_id, *KIND.key) for node in nodes)
         index = MachineIndex.of(Cluster.of(nodes), Inventory(NOW, machines))
-        learned = learn_from_nodes(learned, Ledger(), POLICY, NOW + moment, index=index, teachers=teachers)
+        learned = learn_from_nodes(learned, Ledger(), POLICY, NOW + moment, index=index, live_nodes=live_nodes)
 
     assert corrected_policy(POLICY, learned).pools[0].offerings[0].taints == KIND.taints
 
 
 def test_a_label_that_discovery_writes_minutes_later_is_learned() -> None:
-    teachers, learned = LiveNodes(), Learned()
+    live_nodes, learned = LiveNodes(), Learned()
     for moment, labels in enumerate([{}, {"nvidia.com/mig.capable": "true"}]):
         node = live(uid="u", created=NOW - 100.0, labels={**KIND.labels, **labels})
         index = MachineIndex.of(Cluster.of([node]), Inventory(NOW, (Instance(node.provider_id, *KIND.key),)))
-        learned = learn_from_nodes(learned, Ledger(), POLICY, NOW + 60.0 * moment, index=index, teachers=teachers)
+        learned = learn_from_nodes(learned, Ledger(), POLICY, NOW + 60.0 * moment, index=index, live_nodes=live_nodes)
 
     assert corrected_policy(POLICY, learned).pools[0].offerings[0].labels["nvidia.com/mig.capable"] == "true"
 
@@ -157,10 +157,10 @@ def test_a_node_that_has_lost_a_gpu_teaches_nothing() -> None:
     kind = offering("g.8", gpus=8, memory=32)
     whole = node("a", kind, provider_id="i-a", labels={**kind.labels, "nvidia.com/gpu.count": "8"})
     broken = replace(whole, allocatable={**kind.allocatable, "nvidia.com/gpu": 7}, labels={**kind.labels, "nvidia.com/gpu.count": "7"})
-    policy, teachers, learned = Policy((pool(kind),)), LiveNodes(), Learned()
+    policy, live_nodes, learned = Policy((pool(kind),)), LiveNodes(), Learned()
     for candidate in (whole, broken):
         index = MachineIndex.of(Cluster.of([candidate]), Inventory(NOW, (Instance(candidate.provider_id, *kind.key),)))
-        learned = learn_from_nodes(learned, Ledger(), policy, NOW, index=index, teachers=teachers)
-        teachers = LiveNodes()
+        learned = learn_from_nodes(learned, Ledger(), policy, NOW, index=index, live_nodes=live_nodes)
+        live_nodes = LiveNodes()
 
     assert corrected_policy(policy, learned).pools[0].offerings[0].labels["nvidia.com/gpu.count"] == "8"

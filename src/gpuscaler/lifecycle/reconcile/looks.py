@@ -25,10 +25,10 @@ from gpuscaler.planning.state.ledger.ledger import Order
 class Facts(Struct, frozen=True, gc=False):
     """The facts besides the cluster: the cloud's list, when kube-scheduler last failed each pod, whether all of it is fresh.
 
-    ``said`` are kube-scheduler's messages for these failures, by pod. ``going`` are machines that the cloud has announced to take away, and
-    ``worked_on`` those that it will work on, by id, with the time, or 0 if it is unknown. ``why`` is why some are taken away, where it is
-    not the cloud's usual reason. ``guarded`` are the results of protecting machines. ``announced`` are all other announcements, by id and
-    as one word, passed on once. ``vanished`` are machines that were listed before and are not listed any more. ``unevicted`` are the
+    ``messages`` are kube-scheduler's messages for these failures, by pod. ``going`` are machines that the cloud has announced to take away,
+    and ``worked_on`` those that it will work on, by id, with the time, or 0 if it is unknown. ``why`` is why some are taken away, where it
+    is not the cloud's usual reason. ``guarded`` are the results of protecting machines. ``announced`` are all other announcements, by id
+    and as one word, passed on once. ``vanished`` are machines that were listed before and are not listed any more. ``unevicted`` are the
     evictions that failed since the last pass, ``unbound`` the bindings that were refused for good. ``unseen`` are nodes on which a last
     check found pods that no watch has shown, with that as text. ``holds`` are the holds that people have set. Without ``fresh`` nothing is
     removed.
@@ -36,7 +36,7 @@ class Facts(Struct, frozen=True, gc=False):
 
     inventory: Inventory | None = None
     attempts: Mapping[str, float] = {}
-    said: Mapping[str, str] = {}
+    messages: Mapping[str, str] = {}
     going: Mapping[str, float] = {}
     worked_on: Mapping[str, float] = {}
     why: Mapping[str, str] = {}

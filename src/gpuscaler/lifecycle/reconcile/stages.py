@@ -159,7 +159,7 @@ def learn(findings: Reconciliation, view: View) -> Reconciliation:
     )
     memory, ledger = findings.memory, findings.memory.ledger
     learned = _learn_from_ready(memory.learned, ledger, arrived, view.cluster, now)
-    learned = learn_from_nodes(learned, ledger, view.policy, now, index=view.index, teachers=view.indexes.live_nodes)
+    learned = learn_from_nodes(learned, ledger, view.policy, now, index=view.index, live_nodes=view.indexes.live_nodes)
     return with_findings(findings, boots=reduce(boot_times.step, arrived.arrived, memory.boots), learned=learned)
 
 
@@ -234,12 +234,12 @@ def steer(findings: Reconciliation, view: View) -> Reconciliation:
         view.cluster,
         view.policy,
         attempts=facts.attempts,
-        messages=facts.said,
+        messages=facts.messages,
         now=now,
         index=view.index,
         nominating=memory.unbinding.keys(),
     )
-    refused = refusing_nodes.find_refusals(memory.refusals, view.cluster, attempts=facts.attempts, messages=facts.said, now=now)
+    refused = refusing_nodes.find_refusals(memory.refusals, view.cluster, attempts=facts.attempts, messages=facts.messages, now=now)
     findings = with_findings(
         findings,
         steps=steering.steps,

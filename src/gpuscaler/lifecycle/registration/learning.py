@@ -17,19 +17,19 @@ ASKED = 20
 
 
 def learn_from_nodes(
-    learned: learned_templates.Learned, ledger: Ledger, policy: Policy, now: float, *, index: MachineIndex, teachers: LiveNodes
+    learned: learned_templates.Learned, ledger: Ledger, policy: Policy, now: float, *, index: MachineIndex, live_nodes: LiveNodes
 ) -> learned_templates.Learned:
     """Return ``learned`` with what live nodes of ``policy``'s pools show; ``policy`` describes what tags and rules promise."""
-    nodes_of = teachers.of(index.nodes, None if index.listed.instances is None else index.listed.alive, now)
+    nodes_of = live_nodes.of(index.nodes, None if index.listed.instances is None else index.listed.alive, now)
     arriving = {machine.node: machine.ready for machine in ledger.coming if machine.node}
     lessons = {(lesson.pool, lesson.instance_type): lesson for lesson in learned.lessons}
-    templates = teachers.templates(policy)
+    templates = live_nodes.templates(policy)
     # Most types have neither a node nor a lesson.
     for kind in sorted((nodes_of.keys() | lessons.keys()) & templates.keys()):
         (offering, revision), lesson = templates[kind], lessons.get(kind)
         since = lesson.revised if lesson is not None and lesson.revision == revision else 0.0
         nodes = settled_nodes(nodes_of.get(kind, ()), offering, arriving, since=since, now=now)
-        shown = teachers.shown(kind, offering, nodes) if nodes else None
+        shown = live_nodes.shown(kind, offering, nodes) if nodes else None
         learned = learned_templates.step(
             learned, learned_templates.NodeObservation(*kind, now, revision, without_lone_taints(shown, nodes))
         )

@@ -131,19 +131,19 @@ class _Registration(Draft):
 
     def assign_instances(self, inventory: Inventory | None) -> None:
         """Assign listed instances, or those that have become nodes already, to the machines of answered and doubtful orders."""
-        orders = {order.token: order for order in self.book.orders if order.state != ledger.INTENDED}
+        orders = {order.token: order for order in self.ledger.orders if order.state != ledger.INTENDED}
         if not orders:
             return
         taken = (
-            {machine.instance for machine in self.book.coming if machine.instance}
-            | {removal.instance for removal in self.book.leaving}
-            | self.book.past
+            {machine.instance for machine in self.ledger.coming if machine.instance}
+            | {removal.instance for removal in self.ledger.leaving}
+            | self.ledger.past
         )
         unclaimed = {
             instance.id: instance for instance in (*self._closed_nodes(), *self.index.listed.alive.values()) if instance.id not in taken
         }
         free = sorted(unclaimed.values(), key=lambda instance: (instance.launched, instance.id))
-        for machine in self.book.coming:
+        for machine in self.ledger.coming:
             if machine.instance or machine.order not in orders:
                 continue
             instance = next((candidate for candidate in free if self._is_of(candidate, machine, orders[machine.order])), None)
@@ -166,7 +166,7 @@ class _Registration(Draft):
 
         A group that chooses among markets reports only later in which market it launched a machine.
         """
-        for machine in self.book.coming:
+        for machine in self.ledger.coming:
             listed = self.index.listed.alive.get(machine.instance) if machine.instance else None
             if listed is not None and listed.key != machine.key and listed.key in self.offerings:
                 self.fold(ledger.Recognised(machine.id, listed.key))
@@ -175,13 +175,13 @@ class _Registration(Draft):
         """Return nodes with our arriving taint but no machine in the ledger, as instances; only where the cloud has no list."""
         return [
             Instance(node.provider_id, *member.offering.key, launched=node.created)
-            for node, member in foreign_nodes(self.cluster, self.book, self.policy, self.index)
+            for node, member in foreign_nodes(self.cluster, self.ledger, self.policy, self.index)
             if member.offering is not None and node.provider_id
         ]
 
     def _settle(self, token: str, order: Order, inventory: Inventory | None) -> None:
         """Give up the missing machines of an order: at once if its answer was lost and the list would show them, else when overdue."""
-        if all(machine.order != token or machine.instance for machine in self.book.coming):
+        if all(machine.order != token or machine.instance for machine in self.ledger.coming):
             return
         if order.state == ACCEPTED:
             if inventory is None or min(self.now, inventory.at) < order.since + self.waits.register:
@@ -204,7 +204,7 @@ class _Registration(Draft):
     def drop_vanished(self, inventory: Inventory) -> None:
         """Drop machines that the cloud no longer lists, unless their node is Ready."""
         by_group = {instance.id for instance in self.index.listed.ended if not instance.doubt}
-        for machine in self.book.coming:
+        for machine in self.ledger.coming:
             node = self.cluster.nodes.get(machine.node)
             if machine.instance in by_group and node is None:
                 # A machine that its group ends by itself, perhaps to balance zones, says nothing about the offering.
@@ -225,7 +225,7 @@ class _Registration(Draft):
 
     def register(self) -> None:
         """Find the nodes of machines, and those that are ready."""
-        waiting = [machine for machine in self.book.coming if not machine.ready]
+        waiting = [machine for machine in self.ledger.coming if not machine.ready]
         if not waiting:
             return
         for machine in waiting:
@@ -275,8 +275,8 @@ class _Registration(Draft):
         """End machines that are overdue."""
         then = min(self.now, self.waits.seen)
         lacks: Lack | None = None
-        promised = {promise.node for promise in self.book.promises}
-        for machine in self.book.coming:
+        promised = {promise.node for promise in self.ledger.promises}
+        for machine in self.ledger.coming:
             over = (
                 machine.node
                 and then >= machine.registered + GANG_SECONDS
@@ -341,7 +341,7 @@ class _Registration(Draft):
 
     @cached_property
     def relaunching(self) -> Relaunching:
-        return Relaunching(self.book, self.index, self.breakers, self.now)
+        return Relaunching(self.ledger, self.index, self.breakers, self.now)
 
     def is_used(self, node: str) -> bool:
         """Whether a closed node runs pods that would be missed: a machine that was not ordered here may have been open before."""

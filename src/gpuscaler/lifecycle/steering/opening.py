@@ -74,9 +74,9 @@ def steer(
     ``index`` is the index of ``cluster`` and the cloud's list. ``nominating`` are pools where no pods are bound for now.
     """
     opening = _Opening(ledger, cluster, policy, now, nominating)
-    opening.attempts, opening.said = attempts, messages or {}
+    opening.attempts, opening.messages = attempts, messages or {}
     opening.arrive_all()
-    for promise in opening.book.promises:
+    for promise in opening.ledger.promises:
         opening.update_promise(promise)
     opening.open_foreign(index or MachineIndex.of(cluster, None))
     opening.withdraw_nominations()
@@ -130,7 +130,7 @@ class _Opening(Draft):
         self.binder = Binder(cluster, policy, now, nominating, {removal.node for removal in ledger.leaving})
         self.bindings: Mapping[str, Binding] = {}
         self.attempts: Mapping[str, float] = {}
-        self.said: Mapping[str, str] = {}
+        self.messages: Mapping[str, str] = {}
         self.outcomes: list[promises.Kept | promises.Broken] = []
         self.suspected: list[node_refusals.Suspected] = []
         self.acts: list[Act] = []
@@ -154,13 +154,13 @@ class _Opening(Draft):
 
     def arrive_all(self) -> None:
         """Turn ready machines into promises, and decide about those that are closed."""
-        for name in [machine.id for machine in self.book.coming if machine.ready]:
+        for name in [machine.id for machine in self.ledger.coming if machine.ready]:
             # An earlier machine may have changed which pods wait for this one.
-            self.arrive(next(machine for machine in self.book.coming if machine.id == name))
-        closed = [promise for promise in self.book.promises if promise.step == NOMINATING]
+            self.arrive(next(machine for machine in self.ledger.coming if machine.id == name))
+        closed = [promise for promise in self.ledger.promises if promise.step == NOMINATING]
         if closed:
-            promised = {pod for machine in self.book.coming for pod in machine.pods} | {
-                pod for promise in self.book.promises for pod in promise.pods
+            promised = {pod for machine in self.ledger.coming for pod in machine.pods} | {
+                pod for promise in self.ledger.promises for pod in promise.pods
             }
             self.bindings = self.binder.decide(closed, promised, self.unready_gangs)
 
@@ -169,7 +169,7 @@ class _Opening(Draft):
         node = self.cluster.nodes.get(machine.node)
         if node is None:
             return
-        promise = next((promise for promise in self.book.promises if promise.node == node.name), None)
+        promise = next((promise for promise in self.ledger.promises if promise.node == node.name), None)
         keeps = bool(self.pools[machine.key.pool].min_gpus_per_pod) if machine.key.pool in self.pools else False
         if promise is not None:
             if promise.step != NOMINATING:
@@ -181,7 +181,7 @@ class _Opening(Draft):
             return
         if self.misses_labels(machine, node):
             return
-        machine = next(ordered for ordered in self.book.coming if ordered.id == machine.id)
+        machine = next(ordered for ordered in self.ledger.coming if ordered.id == machine.id)
         seated = self.choose_pods(machine)
         if not is_closed(node) or (keeps and not seated):
             # It never had our taint, or a person removed it, or it stays closed until large pods are planned onto it.
@@ -214,7 +214,7 @@ class _Opening(Draft):
         """
         if promise.lifted:
             return
-        elsewhere = {pod for ordered in self.book.coming if ordered.id != machine.id for pod in ordered.pods}
+        elsewhere = {pod for ordered in self.ledger.coming if ordered.id != machine.id for pod in ordered.pods}
         own_pods = [
             pod for pod in pending_pods((*promise.pods, *machine.pods), self.cluster) if pod.key not in elsewhere or pod.key in machine.pods
         ]
@@ -294,7 +294,7 @@ class _Opening(Draft):
 
     def machines_of(self, node: Node) -> list[OrderedMachine]:
         """Return the machines of the ledger that stand for a node: one, or none."""
-        return [machine for machine in self.book.coming if machine.node == node.name]
+        return [machine for machine in self.ledger.coming if machine.node == node.name]
 
     def plan_again(self, promise: Promise, node: Node, pod: Pod) -> None:
         """Plan a pod again that cannot come to its machine any more."""
@@ -308,7 +308,7 @@ class _Opening(Draft):
             self.stray.append(pod.key)
 
     def note_opened(self, node: str) -> None:
-        for machine in self.book.coming:
+        for machine in self.ledger.coming:
             if machine.node == node:
                 self.fold(ledger.Opened(machine.id))
 
@@ -317,7 +317,7 @@ class _Opening(Draft):
         unbound: list[Pod] = []
         # A pod that has been promised another machine is expected there.
         elsewhere = {
-            pod for promise in self.book.promises if promise.step == NOMINATING and promise.node != node.name for pod in promise.pods
+            pod for promise in self.ledger.promises if promise.step == NOMINATING and promise.node != node.name for pod in promise.pods
         }
         for pod in filter(None, map(self.cluster.pods.get, promise.pods)):
             if pod.finished or pod.deleted or pod.key in elsewhere:
@@ -330,7 +330,7 @@ class _Opening(Draft):
             elif in_vain:
                 self.fold(ledger.Broken(pod.key, node.name))
                 self.suspected.append(node_refusals.Suspected(pod.key, node.name, promise.since))
-                self.outcomes.append(self.broken_event(promise.offering, pod, node, self.said.get(pod.key, "")))
+                self.outcomes.append(self.broken_event(promise.offering, pod, node, self.messages.get(pod.key, "")))
             else:
                 unbound.append(pod)
         if not unbound:
@@ -362,7 +362,7 @@ class _Opening(Draft):
 
     def withdraw_nominations(self) -> None:
         """Withdraw nominations that did not lead to a binding: they would reserve room for pods that do not come."""
-        for key, name in self.book.broken:
+        for key, name in self.ledger.broken:
             pod = self.cluster.pods.get(key)
             if pod is None or pod.node_name or pod.finished or pod.nominated_node != name:
                 self.fold(ledger.Mended(key))
@@ -371,6 +371,6 @@ class _Opening(Draft):
 
     def open_foreign(self, index: MachineIndex) -> None:
         """Without a list, open ready machines with our taint that other people bought; kept ones stay closed."""
-        for node, member in foreign_nodes(self.cluster, self.book, self.policy, index):
+        for node, member in foreign_nodes(self.cluster, self.ledger, self.policy, index):
             if not member.pool.min_gpus_per_pod and describe_lack(node, member.offering, member.pool) is None:
                 self.acts.append(Lift(node.name, "it is ready, and no plan waits for it"))

@@ -118,7 +118,7 @@ class _Removals(Draft):
     @cached_property
     def awaited_pods(self) -> frozenset[str]:
         """The pods that machines on their way are for."""
-        return frozenset(pod for machine in self.book.coming for pod in machine.pods)
+        return frozenset(pod for machine in self.ledger.coming for pod in machine.pods)
 
     def awaited_for(self, removal: Removal, node_pods: NodePods) -> Set[str]:
         """Return the pods of a node that machines on their way are for; a group usually launches a replacement for a machine it ends."""
@@ -134,7 +134,7 @@ class _Removals(Draft):
     def delivering_pools(self) -> Set[str]:
         """Pools whose groups are launching machines by themselves, or have launched some that are not open yet."""
         unopened = {instance.pool for instance in self.index.nodeless} | {
-            machine.key.pool for machine in self.book.coming if not machine.order
+            machine.key.pool for machine in self.ledger.coming if not machine.order
         }
         return unopened | {delivery.pool for delivery in self.deliveries if delivery.missing and not delivery.failing}
 

@@ -5,12 +5,12 @@ from gpuscaler.planning.state.ledger.ledger import Ledger, step
 
 
 class Draft:
-    """A ledger and the ``steps`` that led from its original state to ``book``."""
+    """A ledger and the ``steps`` that led from its original state to ``ledger``."""
 
     def __init__(self, ledger: Ledger) -> None:
-        self.book = ledger
+        self.ledger = ledger
         self.steps: list[Event] = []
 
     def fold(self, event: Event) -> None:
         self.steps.append(event)
-        self.book = step(self.book, event)
+        self.ledger = step(self.ledger, event)
