@@ -138,7 +138,7 @@ class Calls:
         if failure.cause == THROTTLED:
             return True
         if isinstance(error, self._errors.ClientError):
-            return int(_status(error)) >= 500
+            return int(_http_status(error)) >= 500
         return isinstance(error, self._errors.HTTPClientError | self._errors.ConnectionError)
 
     def _error_of(self, error: Any, *, service: str, region: str, operation: str) -> CloudError:
@@ -151,7 +151,7 @@ class Calls:
         if code in _DENIED:
             return DeniedError(action_of(service, operation, message), region)
         text = f"{service} in {region}: {operation} answered {code}: {message[:200]}"
-        cause = THROTTLED if _status(error) == 429 else interpret_error(code, "").cause
+        cause = THROTTLED if _http_status(error) == 429 else interpret_error(code, "").cause
         return CloudError(cause, text, retry_after=_retry_after(error))
 
 
@@ -169,7 +169,7 @@ def _session(credentials: Mapping[str, str]) -> Any:
     core = import_module("botocore.session").get_session()
     parse_timestamp = import_module("botocore.utils").parse_timestamp
 
-    def moment(text: Any) -> datetime:
+    def parse_iso(text: Any) -> datetime:
         if isinstance(text, str) and text.endswith("Z"):
             with suppress(ValueError):
                 return datetime.fromisoformat(text)
@@ -177,11 +177,11 @@ def _session(credentials: Mapping[str, str]) -> Any:
         assert isinstance(parsed, datetime)
         return parsed
 
-    core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=moment)
+    core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=parse_iso)
     return import_module("boto3").session.Session(botocore_session=core, **credentials)
 
 
-def _status(error: Any) -> int:
+def _http_status(error: Any) -> int:
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 

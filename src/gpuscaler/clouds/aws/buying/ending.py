@@ -22,15 +22,15 @@ async def end_machine(calls: AsyncCalls, region: str, instance: str, listed: Ins
         await _terminate(calls, region, instance, decrement=not replaced)
     except RefusedError as error:
         if replaced or _AT_MINIMUM not in error.text:
-            return _refusal(error, listed)
+            return _refusal_unless_absent(error, listed)
     except CloudError as error:
-        return _refusal(error, listed)
+        return _refusal_unless_absent(error, listed)
     else:
         return None
     try:
         await _terminate(calls, region, instance, decrement=False)
     except CloudError as error:
-        return _refusal(error, listed)
+        return _refusal_unless_absent(error, listed)
     return None
 
 
@@ -40,7 +40,7 @@ async def _terminate(calls: AsyncCalls, region: str, instance: str, *, decrement
     )
 
 
-def _refusal(error: CloudError, listed: Instance) -> Refusal | None:
+def _refusal_unless_absent(error: CloudError, listed: Instance) -> Refusal | None:
     if _ABSENT in str(getattr(error, "text", "")).lower():
         return None
     return Refusal(error.cause, listed.key, error.detail, retry_after=error.retry_after)

@@ -117,11 +117,13 @@ class Terminations:
             updated = replace(previous, lookups=previous.lookups + 1)
             if activity is not None:
                 lost = _LOST in str(activity.get("Cause") or "")
-                updated = replace(_began(updated, activity.get("StartTime")), why=termination_reason(activity), explained=True, lost=lost)
+                updated = replace(
+                    _with_group_start(updated, activity.get("StartTime")), why=termination_reason(activity), explained=True, lost=lost
+                )
             self._followed[name] = updated
 
 
-def _began(termination: Termination, at: object) -> Termination:
+def _with_group_start(termination: Termination, at: object) -> Termination:
     """Use the group's own start time if it is earlier than our first observation and plausible."""
     began = at.timestamp() if isinstance(at, datetime) else termination.since
     if not termination.until or not termination.since - termination.seconds < began < termination.since:

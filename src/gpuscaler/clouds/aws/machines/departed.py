@@ -52,7 +52,7 @@ class DepartedMachines:
         """Machines that have ended, in addition to ``listed``, those that groups list now with their regions. Raises CloudError."""
         if not self._swept:
             # Machines that ended while no process was observing.
-            swept = await asyncio.gather(*(self._sweep(region, batch) for region, batch in _by_region(pools)))
+            swept = await asyncio.gather(*(self._sweep(region, batch) for region, batch in _batches_by_region(pools)))
             self._ended |= {
                 instance.id: _EndedMachine(self._calls.now(), instance)
                 for found_there in swept
@@ -121,7 +121,7 @@ def ec2_reason(entry: Reply) -> str:
     return "" if not code or code.startswith(_ASKED_FOR) else interpret_error(code, text).detail
 
 
-def _by_region(pools: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:
+def _batches_by_region(pools: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:
     names: dict[str, list[str]] = {}
     for region, name in pools:
         names.setdefault(region, []).append(name)

@@ -87,12 +87,12 @@ def details_of(reservations: Iterable[Reply]) -> dict[str, Detail]:
         launched = instance.get("LaunchTime")
         if isinstance(instance.get("InstanceId"), str) and isinstance(launched, datetime):
             details[instance["InstanceId"]] = Detail(
-                _market(instance), launched.timestamp(), str(instance.get("CapacityReservationId") or "")
+                _market_of_instance(instance), launched.timestamp(), str(instance.get("CapacityReservationId") or "")
             )
     return details
 
 
-def _market(instance: Mapping[str, object]) -> str:
+def _market_of_instance(instance: Mapping[str, object]) -> str:
     lifecycle = instance.get("InstanceLifecycle")
     if is_same_word(lifecycle, "spot"):
         return "spot"

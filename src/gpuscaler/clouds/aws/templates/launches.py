@@ -78,9 +78,9 @@ def launch_of(data: Reply, source: str = "launch template") -> Launch:
         instance_type=data.get("InstanceType") or "",
         requirements=data.get("InstanceRequirements") or None,
         market=respelled(options.get("MarketType"), _MARKETS) or "on-demand",
-        spot_max_price=_dollars((options.get("SpotOptions") or {}).get("MaxPrice")),
+        spot_max_price=_parse_price((options.get("SpotOptions") or {}).get("MaxPrice")),
         efa=sum(respelled(interface.get("InterfaceType"), _EFA) in _EFA for interface in data.get("NetworkInterfaces") or ()),
-        disk=_disk(data),
+        disk=_largest_root_disk(data),
         reservations=tuple(filter(None, [target.get("CapacityReservationId")])),
         reservation_groups=(group,) if group else (),
         **_registration(data.get("UserData")),
@@ -102,8 +102,8 @@ def configuration_of(data: Reply) -> Launch:
         image=data.get("ImageId") or "",
         instance_type=data.get("InstanceType") or "",
         market="spot" if price else "on-demand",
-        spot_max_price=_dollars(price),
-        disk=_disk(data),
+        spot_max_price=_parse_price(price),
+        disk=_largest_root_disk(data),
         **_registration(data.get("UserData")),
         local_disks=_local_disks(data.get("UserData")),
         outdated=True,
@@ -117,11 +117,11 @@ def _digest(data: Reply) -> str:
     return hashlib.sha256(msgspec.json.encode(data, order="deterministic")).hexdigest()[:16]
 
 
-def _dollars(text: str | None) -> float | None:
+def _parse_price(text: str | None) -> float | None:
     return float(text) if text else None
 
 
-def _disk(data: Reply) -> int:
+def _largest_root_disk(data: Reply) -> int:
     """The largest of the disks that can hold pods' files, in GiB; 0 if the image decides."""
     roots = (mapping for mapping in data.get("BlockDeviceMappings") or () if mapping.get("DeviceName") in _ROOTS)
     sizes = [int((root.get("Ebs") or {}).get("VolumeSize") or 0) for root in roots]

@@ -122,7 +122,7 @@ def _read(part: str, user_data: _UserData) -> None:
     elif "[settings" in part:
         _bottlerocket(tomllib.loads(part), user_data)
     else:
-        for name, value in _flags(_words(part)):
+        for name, value in _flags(_script_words(part)):
             user_data.flag(name, value)
 
 
@@ -146,7 +146,7 @@ def _bottlerocket(settings: Mapping[str, Any], user_data: _UserData) -> None:
             user_data.taints = (*(user_data.taints or ()), _taint(key, value, effect))
 
 
-def _words(script: str) -> Iterator[str]:
+def _script_words(script: str) -> Iterator[str]:
     """The words of a script, including those inside quotes, since bootstrap.sh takes the kubelet's arguments as one."""
     for line in script.replace("\\\n", " ").splitlines():
         try:
