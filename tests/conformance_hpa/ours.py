@@ -5,11 +5,11 @@ from typing import Any
 
 from gpuscaler.simulation.horizontal import History, read_autoscaler, step
 from gpuscaler.simulation.horizontal.specs import (
-    Answer,
     Container,
     ControllerSettings,
     Current,
     Metric,
+    MetricAnswer,
     ObjectSample,
     PodSamples,
     ReplicaPod,
@@ -58,7 +58,7 @@ def answer(case: Json) -> list[Json]:
     return results
 
 
-def _answer(metric: Metric, answers: Json) -> Answer:
+def _answer(metric: Metric, answers: Json) -> MetricAnswer:
     found = answers[metric.name if metric.type in ("Pods", "Object", "External") else f"{metric.name}/{metric.container}"]
     if found.get("error"):
         return Unavailable(found["error"])

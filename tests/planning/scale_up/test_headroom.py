@@ -47,6 +47,13 @@ def test_spare_gpus_are_bought_at_the_lowest_price() -> None:
     assert bought(planned([], menu), "spare") == {"g.4": 1}
 
 
+def test_spare_gpus_are_not_bought_where_the_cloud_may_choose_a_machine_without_gpus() -> None:
+    mixed = pool(offering("g.1", 1.2), offering("c.8", 1.0, gpus=0), chooser="cloud", spare=Spare(gpus=2))
+    assert bought(planned([], mixed), "spare") == {}
+    alike = pool(offering("g.1", 1.2), offering("g.2", 2.0, gpus=2), chooser="cloud", spare=Spare(gpus=2))
+    assert sum(bought(planned([], alike), "spare").values()) == 1
+
+
 def test_the_minimum_and_headroom_of_one_pool_do_not_affect_another() -> None:
     made = planned([], pool(offering(), min=1), pool(offering("h.1", pool="other")))
     assert bought(made, "spare") == {"g.1": 1}

@@ -50,6 +50,11 @@ class MachineKind:
         return max(offering.gpus for offering in self.members or (self.offering,))
 
     @cached_property
+    def least_gpus(self) -> int:
+        """The smallest number of accelerators that a machine of it may have."""
+        return min(count_accelerators(offering.allocatable) for offering in self.members or (self.offering,))
+
+    @cached_property
     def key(self) -> str:
         return "/".join((*self.offering.key, str(len(self.rows))))
 

@@ -59,8 +59,11 @@ def cheapest_machines(draft: PlanDraft, pool: Pool, count: int) -> list[NewMachi
 
 
 def cheapest_gpus(draft: PlanDraft, pool: Pool, gpus: int) -> list[NewMachine]:
-    """Machines with ``gpus`` accelerators in all, at the lowest price per accelerator."""
-    kinds = [kind for kind in draft.templates.kinds if kind.pool.name == pool.name and count_accelerators(kind.offering.allocatable)]
+    """Machines with ``gpus`` accelerators in all, at the lowest price per accelerator.
+
+    A kind that may turn out to have none is not bought: the next plan would lack as many, and buy again.
+    """
+    kinds = [kind for kind in draft.templates.kinds if kind.pool.name == pool.name and kind.least_gpus]
     if gpus <= 0 or not kinds:
         return []
 
