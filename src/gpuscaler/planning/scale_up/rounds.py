@@ -6,9 +6,9 @@ from itertools import count
 
 from gpuscaler.model.table import Mask
 from gpuscaler.planning.demand.pending import PodClass
-from gpuscaler.planning.scale_up.draft.buying import CROWD, buy, choose_mix, unmet_by_lot, within_reach
+from gpuscaler.planning.scale_up.draft.buying import CROWD, buy, choose_mix, unmet_by_item, within_reach
 from gpuscaler.planning.scale_up.draft.draft import PlanDraft, Queue
-from gpuscaler.planning.scale_up.draft.purchase_items import Lot
+from gpuscaler.planning.scale_up.draft.purchase_items import PurchaseItem
 from gpuscaler.planning.scale_up.groups.existing_first import settle_on_existing
 from gpuscaler.planning.scale_up.groups.groups import Family, assign, families, forget
 from gpuscaler.planning.scale_up.groups.ordering import (
@@ -124,7 +124,7 @@ def one_round(draft: PlanDraft, order: Sequence[Family], only: Mask | None) -> N
     for attempt in count():
         saved = RoundSnapshot.of(draft, order) if rivals or draft.remaining.any() or draft.templates.scarce else None
         since = len(draft.taken)
-        pairs = [(family, lot) for family in order for lot in assign(draft, family, only)]
+        pairs = [(family, item) for family in order for item in assign(draft, family, only)]
         late = overtaken_families(draft.room, order, rows_of(order, draft.taken[since:]), draft.template_mask) if rivals else []
         for family in order:
             forget(draft, family)
@@ -134,8 +134,8 @@ def one_round(draft: PlanDraft, order: Sequence[Family], only: Mask | None) -> N
             repeated = (late if attempt < TRIES else late[1:]) if draft.effort.left else []
             order = [family for family in order if id(family) not in last] + repeated
             continue
-        left = buy_for(draft, [lot for _, lot in pairs])
-        short = [family for (family, lot), missing in zip(pairs, left, strict=True) if missing and lot.domain is not None]
+        left = buy_for(draft, [item for _, item in pairs])
+        short = [family for (family, item), missing in zip(pairs, left, strict=True) if missing and item.domain is not None]
         if not short or saved is None:
             break
         lower_caps(short, pairs, left)
@@ -167,31 +167,31 @@ class RoundSnapshot:
             family.counted = counted
 
 
-def lower_caps(short: Sequence[Family], pairs: Sequence[tuple[Family, Lot]], left: Sequence[int]) -> None:
+def lower_caps(short: Sequence[Family], pairs: Sequence[tuple[Family, PurchaseItem]], left: Sequence[int]) -> None:
     """Limit each family, in every domain that left it short, to the number of pods it got there."""
     for family in short:
         met: dict[tuple[int, ...], list[int]] = {}
-        for (other, lot), missing in zip(pairs, left, strict=True):
-            if other is family and lot.domain is not None:
-                met.setdefault(lot.domain, [0, 0])
-                met[lot.domain][0] += lot.count - missing
-                met[lot.domain][1] += missing
+        for (other, item), missing in zip(pairs, left, strict=True):
+            if other is family and item.domain is not None:
+                met.setdefault(item.domain, [0, 0])
+                met[item.domain][0] += item.count - missing
+                met[item.domain][1] += missing
         family.caps.update({domain: got for domain, (got, missing) in met.items() if missing})
 
 
-def buy_for(draft: PlanDraft, lots: Sequence[Lot]) -> list[int]:
-    """Buy for ``lots``, pools of the highest priority first; the next tier gets the rest. Return the rest of each lot."""
-    left = [lot.count for lot in lots]
+def buy_for(draft: PlanDraft, items: Sequence[PurchaseItem]) -> list[int]:
+    """Buy for ``items``, pools of the highest priority first; the next tier gets the rest. Return the rest of each item."""
+    left = [item.count for item in items]
     for tier in sorted(set(draft.templates.tiers.tolist()), reverse=True):
         reach = within_reach(draft, tier)
-        near = lots if reach.all() else [replace(lot, allowed=lot.allowed & reach) for lot in lots]
-        open_lots = [(index, replace(lot, count=left[index])) for index, lot in enumerate(near) if left[index] and lot.allowed.any()]
-        if not open_lots:
+        near = items if reach.all() else [replace(item, allowed=item.allowed & reach) for item in items]
+        open_items = [(index, replace(item, count=left[index])) for index, item in enumerate(near) if left[index] and item.allowed.any()]
+        if not open_items:
             continue
-        tier_lots = [lot for _, lot in open_lots]
-        solved = choose_mix(draft, tier_lots, work=draft.work)
-        buy(draft, solved, tier_lots)
-        missing = unmet_by_lot(solved.solution, tier_lots)
-        for position, (index, _) in enumerate(open_lots):
+        tier_items = [item for _, item in open_items]
+        solved = choose_mix(draft, tier_items, work=draft.work)
+        buy(draft, solved, tier_items)
+        missing = unmet_by_item(solved.solution, tier_items)
+        for position, (index, _) in enumerate(open_items):
             left[index] = missing.get(position, 0)
     return left

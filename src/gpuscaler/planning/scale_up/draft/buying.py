@@ -1,4 +1,4 @@
-"""Buying: passes lots of pods to the optimiser, and turns its patterns into machines."""
+"""Buying: passes purchase items to the optimiser, and turns its patterns into machines."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -13,10 +13,10 @@ from gpuscaler.planning.demand.topology import host_rules, selects
 from gpuscaler.planning.mix import Item, MixKind, Problem, Solution, resource_bound, solve
 from gpuscaler.planning.scale_up.draft.draft import MachineContent, NewMachine, PlanDraft, Queue, Solved
 from gpuscaler.planning.scale_up.draft.first_fit import first_fit
-from gpuscaler.planning.scale_up.draft.purchase_items import Lot, distinct, request_of
+from gpuscaler.planning.scale_up.draft.purchase_items import PurchaseItem, distinct, request_of
 from gpuscaler.planning.scale_up.draft.scoring import Favourites
 
-#: More lots than this, with rules between pods on one machine, are packed by first-fit instead of being optimised.
+#: More items than this, with rules between pods on one machine, are packed by first-fit instead of being optimised.
 CROWD = 400
 #: More different host ports than this are packed by first-fit, too.
 PORTS = 64
@@ -49,36 +49,36 @@ def within_reach(draft: PlanDraft, tier: int) -> Mask:
     return mask
 
 
-def choose_mix(draft: PlanDraft, lots: Sequence[Lot], *, work: int) -> Solved:
-    """The cheapest mix for ``lots`` within what remains under the limits."""
-    if has_many_rules(lots):
-        return Solved(first_fit(draft.cluster, draft.templates, draft.remaining, lots))
-    if any(lot.announced for lot in lots):
-        ahead = optimised(draft, lots, work=work)
+def choose_mix(draft: PlanDraft, items: Sequence[PurchaseItem], *, work: int) -> Solved:
+    """The cheapest mix for ``items`` within what remains under the limits."""
+    if has_many_rules(items):
+        return Solved(first_fit(draft.cluster, draft.templates, draft.remaining, items))
+    if any(item.announced for item in items):
+        ahead = optimised(draft, items, work=work)
         if not ahead.solution.unmet:
             return ahead
         # Limits apply: existing pods come before announced ones.
-        lots = [replace(lot, announced=0) for lot in lots]
-    return optimised(draft, lots, work=work)
+        items = [replace(item, announced=0) for item in items]
+    return optimised(draft, items, work=work)
 
 
-def has_many_rules(lots: Sequence[Lot]) -> bool:
+def has_many_rules(items: Sequence[PurchaseItem]) -> bool:
     """Whether there are more rules between pods on one machine than the optimiser can handle; each host port is a resource for it."""
-    if len(lots) > CROWD:
-        return any(lot.queue.shape.by_host for lot in lots)
+    if len(items) > CROWD:
+        return any(item.queue.shape.by_host for item in items)
     ports: set[tuple[int, str]] = set()
-    for lot in lots:
-        ports.update((port.port, port.protocol) for port in lot.queue.pod_class.spec.host_ports)
+    for item in items:
+        ports.update((port.port, port.protocol) for port in item.queue.pod_class.spec.host_ports)
         if len(ports) > PORTS:
             return True
     return False
 
 
-def optimised(draft: PlanDraft, lots: Sequence[Lot], *, work: int) -> Solved:
-    rules = host_rules(draft.cluster, [lot.queue.pod_class for lot in lots], [lot.queue.shape for lot in lots])
+def optimised(draft: PlanDraft, items: Sequence[PurchaseItem], *, work: int) -> Solved:
+    rules = host_rules(draft.cluster, [item.queue.pod_class for item in items], [item.queue.shape for item in items])
     templates = draft.templates.after_purchases(draft.remaining.spent)
     problem = Problem(
-        items=items_of(lots),
+        items=mix_items(items),
         kinds=templates.mix_kinds,
         together=rules.together,
         apart=rules.apart,
@@ -140,29 +140,31 @@ def distinct_kinds(kinds: Sequence[MixKind], masks: Sequence[Mask]) -> list[int]
     return list(first.values())
 
 
-def items_of(lots: Sequence[Lot]) -> tuple[Item, ...]:
-    places, masks = distinct([lot.allowed for lot in lots])
+def mix_items(items: Sequence[PurchaseItem]) -> tuple[Item, ...]:
+    places, masks = distinct([item.allowed for item in items])
     allowed = [tuple(np.flatnonzero(mask).tolist()) for mask in masks]
     return tuple(
         Item(
-            key=f"{lot.queue.pod_class.spec.digest}/{lot.queue.pod_class.keys[0]}/{index}",
-            count=1 if lot.whole else lot.count + lot.announced,
-            request=request_of(lot),
+            key=f"{item.queue.pod_class.spec.digest}/{item.queue.pod_class.keys[0]}/{index}",
+            count=1 if item.whole else item.count + item.announced,
+            request=request_of(item),
             allowed=allowed[place],
-            priority=lot.queue.pod_class.spec.priority,
+            priority=item.queue.pod_class.spec.priority,
         )
-        for index, (lot, place) in enumerate(zip(lots, places, strict=True))
+        for index, (item, place) in enumerate(zip(items, places, strict=True))
     )
 
 
-def buy(draft: PlanDraft, solved: Solved, lots: Sequence[Lot]) -> None:
+def buy(draft: PlanDraft, solved: Solved, items: Sequence[PurchaseItem]) -> None:
     """Turn the patterns of a mix into machines with their pods."""
     draft.solved.append(solved)
-    draft.relaxed.update((id(lot.queue.pod_class), lot.anywhere) for lot in lots)
+    draft.relaxed.update((id(item.queue.pod_class), item.anywhere) for item in items)
     row = draft.next_row
-    favourites = Favourites(draft, lots)
+    favourites = Favourites(draft, items)
     for pattern in sorted(solved.solution.machines, key=lambda p: (p.kind, sorted(p.pods.items()))):
-        wanted = [(lots[index].queue, lots[index].count if lots[index].whole else copies) for index, copies in sorted(pattern.pods.items())]
+        wanted = [
+            (items[index].queue, items[index].count if items[index].whole else copies) for index, copies in sorted(pattern.pods.items())
+        ]
         for _ in range(pattern.times):
             kind = draft.templates.kinds[favourites.best(pattern)]
             inside = take_contents(wanted)
@@ -178,6 +180,6 @@ def take_contents(wanted: Iterable[tuple[Queue, int]]) -> tuple[MachineContent, 
     return tuple(MachineContent(queue.pod_class, keys) for queue, copies in wanted if (keys := queue.take(copies)))
 
 
-def unmet_by_lot(solution: Solution, lots: Sequence[Lot]) -> Mapping[int, int]:
-    """The number of pods that ``solution`` leaves out, by position in ``lots``."""
-    return {index: count * (lots[index].count if lots[index].whole else 1) for index, count in solution.unmet.items()}
+def unmet_by_item(solution: Solution, items: Sequence[PurchaseItem]) -> Mapping[int, int]:
+    """The number of pods that ``solution`` leaves out, by position in ``items``."""
+    return {index: count * (items[index].count if items[index].whole else 1) for index, count in solution.unmet.items()}

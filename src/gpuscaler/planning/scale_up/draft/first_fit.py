@@ -20,7 +20,7 @@ from gpuscaler.planning.capacity.node_templates import MachineKind, Templates
 from gpuscaler.planning.demand.pending import PodClass
 from gpuscaler.planning.demand.topology import Shape, host_rules
 from gpuscaler.planning.mix import Pattern, Solution
-from gpuscaler.planning.scale_up.draft.purchase_items import Lot, distinct, request_of
+from gpuscaler.planning.scale_up.draft.purchase_items import PurchaseItem, distinct, request_of
 
 #: Kinds up to this factor more expensive per pod than the cheapest count as equally cheap; the largest of them is opened.
 TIE = 1.02
@@ -28,13 +28,13 @@ TIE = 1.02
 LARGE = 10
 
 
-def first_fit(cluster: Cluster, templates: Templates, remaining: Remaining, lots: Sequence[Lot]) -> Solution:
-    """Machines for ``lots`` within the remaining limits. The solution has no bound: the caller computes one separately."""
-    packing = _Packing(cluster, templates, lots)
+def first_fit(cluster: Cluster, templates: Templates, remaining: Remaining, items: Sequence[PurchaseItem]) -> Solution:
+    """Machines for ``items`` within the remaining limits. The solution has no bound: the caller computes one separately."""
+    packing = _Packing(cluster, templates, items)
     machines, unmet = packing.solve(remaining)
     if unmet and (remaining.machines is not None or remaining.pools):
         # If the number of machines is limited, large ones serve more pods, regardless of the price per pod.
-        other = _Packing(cluster, templates, lots, tie=math.inf)
+        other = _Packing(cluster, templates, items, tie=math.inf)
         fewer, left = other.solve(remaining)
         if other.missing(left) < packing.missing(unmet):
             machines, unmet = fewer, left
@@ -43,32 +43,32 @@ def first_fit(cluster: Cluster, templates: Templates, remaining: Remaining, lots
 
 @dataclass(frozen=True)
 class _Rules:
-    """The rules between lots. Lots that the rules treat alike share a signature: ``of_lot`` by lot.
+    """The rules between items. Items that the rules treat alike share a signature: ``of_item`` by item.
 
     Pods of the signatures ``conflicts[s]`` may not share a machine with s; ``sets[s]`` are the (set, cap) pairs that count s, ``members``
     the signatures of each set.
     """
 
-    of_lot: tuple[int, ...]
+    of_item: tuple[int, ...]
     conflicts: tuple[Array, ...]
     sets: tuple[tuple[tuple[int, int], ...], ...]
     members: tuple[Array, ...]
 
 
-def signatures(cluster: Cluster, lots: Sequence[Lot]) -> _Rules:
-    """The rules between ``lots`` on one machine."""
+def signatures(cluster: Cluster, items: Sequence[PurchaseItem]) -> _Rules:
+    """The rules between ``items`` on one machine."""
     numbers: dict[tuple[object, ...], int] = {}
     models: list[PodClass] = []
     shapes: list[Shape] = []
-    of_lot = []
-    for lot in lots:
-        pod_class, constraints = lot.queue.pod_class, lot.queue.shape
+    of_item = []
+    for item in items:
+        pod_class, constraints = item.queue.pod_class, item.queue.shape
         key = (pod_class.spec.namespace, pod_class.labels, constraints.host_anti, constraints.host_spread, pod_class.spec.host_ports)
         if key not in numbers:
             numbers[key] = len(models)
             models.append(pod_class)
             shapes.append(constraints)
-        of_lot.append(numbers[key])
+        of_item.append(numbers[key])
     rules = host_rules(cluster, models, shapes)
     conflicts: list[set[int]] = [set() for _ in models]
     for i, j in rules.apart:
@@ -79,9 +79,9 @@ def signatures(cluster: Cluster, lots: Sequence[Lot]) -> _Rules:
         for member in rule.items:
             sets[member].append((number, rule.cap))
     return _Rules(
-        of_lot=tuple(of_lot),
+        of_item=tuple(of_item),
         conflicts=tuple(np.array(sorted(them), dtype=np.int64) for them in conflicts),
-        sets=tuple(tuple(lots_of_set) for lots_of_set in sets),
+        sets=tuple(tuple(items_of_set) for items_of_set in sets),
         members=tuple(np.array(rule.items, dtype=np.int64) for rule in rules.together),
     )
 
@@ -89,28 +89,28 @@ def signatures(cluster: Cluster, lots: Sequence[Lot]) -> _Rules:
 class _Packing:
     """Open machines as columns of arrays, with space for one machine per pod.
 
-    Lots are sorted by size: how often a size fits on each machine is computed once (``room``, by resources only) and then counted down.
+    Items are sorted by size: how often a size fits on each machine is computed once (``room``, by resources only) and then counted down.
     ``begun`` is its initial value for the size or the machine. ``roomy[m]`` flags the machines with room whose kind is in the mask m,
     ``admitting[s]`` those that the rules admit signature s to.
     """
 
-    def __init__(self, cluster: Cluster, templates: Templates, lots: Sequence[Lot], *, tie: float = TIE) -> None:
-        self.lots = lots
+    def __init__(self, cluster: Cluster, templates: Templates, items: Sequence[PurchaseItem], *, tie: float = TIE) -> None:
+        self.items = items
         self.tie = tie
-        self.wants = [1 if lot.whole else lot.count for lot in lots]
+        self.wants = [1 if item.whole else item.count for item in items]
         self.kinds: tuple[MachineKind, ...] = templates.kinds
         self.scarce = templates.scarce
         self.twins = templates.twins
         sizes: dict[tuple[tuple[str, int], ...], int] = {}
-        self.size_of = [sizes.setdefault(tuple(sorted(request_of(lot).items())), len(sizes)) for lot in lots]
+        self.size_of = [sizes.setdefault(tuple(sorted(request_of(item).items())), len(sizes)) for item in items]
         requests = [dict(size) for size in sizes]
         resources = sorted({name for request in requests for name in request})
         self.wanted = np.array([[request.get(name, 0) for name in resources] for request in requests], dtype=np.int64)
         capacities = [kind.capacity for kind in templates.mix_kinds]
         self.capacity = np.array([[room.get(name, 0) for name in resources] for room in capacities], dtype=np.int64)
         self.price = np.array([kind.price for kind in self.kinds])
-        self.mask_of, self.masks = distinct([lot.allowed for lot in lots])
-        self.rules = signatures(cluster, lots)
+        self.mask_of, self.masks = distinct([item.allowed for item in items])
+        self.rules = signatures(cluster, items)
         machine_count = sum(self.wants)
         self.open = self.tight = 0
         self.closing = False
@@ -127,7 +127,7 @@ class _Packing:
         self.unmet: dict[int, int] = {}
 
     def solve(self, remaining: Remaining) -> tuple[list[Pattern], dict[int, int]]:
-        """Pack all lots on machines within the limits; return the patterns and the rest of each lot."""
+        """Pack all items on machines within the limits; return the patterns and the rest of each item."""
         for bound, part in groupby(self.order(), key=self.opens_many):
             self._fill_all(part)
             if bound and not remaining.any():
@@ -139,29 +139,29 @@ class _Packing:
             self.fill(size, alike)
 
     def pods_of(self, index: int, copies: int) -> int:
-        return copies * (self.lots[index].count if self.lots[index].whole else 1)
+        return copies * (self.items[index].count if self.items[index].whole else 1)
 
     def missing(self, unmet: Mapping[int, int]) -> list[tuple[int, int]]:
         """The number of pods without a machine by priority, the highest first: smaller is better."""
-        counts = dict.fromkeys(sorted({-lot.queue.pod_class.spec.priority for lot in self.lots}), 0)
+        counts = dict.fromkeys(sorted({-item.queue.pod_class.spec.priority for item in self.items}), 0)
         for index, copies in unmet.items():
-            counts[-self.lots[index].queue.pod_class.spec.priority] += self.pods_of(index, copies)
+            counts[-self.items[index].queue.pod_class.spec.priority] += self.pods_of(index, copies)
         return list(counts.items())
 
     def order(self) -> list[int]:
-        """Lots by priority, then those that open the most machines first, then by size; the rest makes the order stable."""
+        """Items by priority, then those that open the most machines first, then by size; the rest makes the order stable."""
         least = [min((cap for _, cap in sets), default=1 << 30) for sets in self.rules.sets]
         larger = {size: place for place, size in enumerate(sorted(range(len(self.wanted)), key=lambda s: tuple(-self.wanted[s])))}
 
         def key(index: int) -> tuple[object, ...]:
-            pod_class = self.lots[index].queue.pod_class
-            return (-pod_class.spec.priority, least[self.rules.of_lot[index]], larger[self.size_of[index]], pod_class.order, index)
+            pod_class = self.items[index].queue.pod_class
+            return (-pod_class.spec.priority, least[self.rules.of_item[index]], larger[self.size_of[index]], pod_class.order, index)
 
-        return sorted(range(len(self.lots)), key=key)
+        return sorted(range(len(self.items)), key=key)
 
     def opens_many(self, index: int) -> bool:
-        """Whether rules cap the pods of a lot on one machine, so that it opens machines that stay half empty for others."""
-        return bool(self.rules.sets[self.rules.of_lot[index]])
+        """Whether rules cap the pods of a item on one machine, so that it opens machines that stay half empty for others."""
+        return bool(self.rules.sets[self.rules.of_item[index]])
 
     def tighten(self) -> None:
         """Limit most machines to the cheapest kind that holds their pods: the room left there is filled before large ones grow."""
@@ -187,7 +187,7 @@ class _Packing:
         return nearby
 
     def _allowed(self, admits: int) -> Mask:
-        """Kinds that may serve all lots whose mask bits are set in ``admits``."""
+        """Kinds that may serve all items whose mask bits are set in ``admits``."""
         mask: Mask = np.logical_and.reduce([mask for number, mask in enumerate(self.masks) if admits >> number & 1])
         return mask
 
@@ -197,7 +197,7 @@ class _Packing:
         self.ceiling[rows] = kinds
 
     def fill(self, size: int, indices: Iterable[int]) -> None:
-        """Place lots of one size on machines, one after the other."""
+        """Place items of one size on machines, one after the other."""
         wanted = self.wanted[size]
         requested = np.flatnonzero(wanted)
         self.alone = (self.capacity[:, requested] // wanted[requested]).min(axis=1)
@@ -209,13 +209,13 @@ class _Packing:
         self.left[:, : self.open] -= wanted[:, None] * (self.begun - self.room)[: self.open]
 
     def _put(self, index: int) -> None:
-        """Fill open machines with one lot, then open as many as it still needs."""
-        signature, size, count = self.rules.of_lot[index], self.open, self.wants[index]
+        """Fill open machines with one item, then open as many as it still needs."""
+        signature, size, count = self.rules.of_item[index], self.open, self.wants[index]
         if size:
             ready = self._roomy(self.mask_of[index]) & self.admitting[signature, :size]
             first = int(ready.argmax())
             if ready[first]:
-                # Most small lots need only one machine; plain indices are several times as fast.
+                # Most small items need only one machine; plain indices are several times as fast.
                 if self._takes(signature, first) >= count:
                     self._add(index, first, count)
                     return
@@ -238,7 +238,7 @@ class _Packing:
     def _share(self, index: int, rows: Array, count: int) -> int:
         """Place up to ``count`` copies on ``rows``, in this order; return how many were placed."""
         room = self.room[rows]
-        for number, cap in self.rules.sets[self.rules.of_lot[index]]:
+        for number, cap in self.rules.sets[self.rules.of_item[index]]:
             np.minimum(room, cap - self.counted[number, rows], out=room)
         before = np.cumsum(room) - room
         rows, taken = rows[before < count], np.minimum(room, count - before)[before < count]
@@ -247,7 +247,7 @@ class _Packing:
         return int(taken.sum())
 
     def _add(self, index: int, row: int, copies: int) -> None:
-        signature = self.rules.of_lot[index]
+        signature = self.rules.of_item[index]
         self.room[row] -= copies
         if not self.room[row]:
             for roomy in self.roomy.values():
@@ -263,8 +263,8 @@ class _Packing:
         self.admits[row] |= 1 << self.mask_of[index]
 
     def _open(self, index: int, count: int) -> None:
-        """Open machines of the kind with the lowest price per pod of the lot."""
-        copies = np.where(self.lots[index].allowed, self.alone, 0)
+        """Open machines of the kind with the lowest price per pod of the item."""
+        copies = np.where(self.items[index].allowed, self.alone, 0)
         if not copies.any():
             self.unmet[index] = count
             return
@@ -273,7 +273,7 @@ class _Packing:
         kind = int(cheap[np.lexsort((cheap, self.price[cheap], -copies[cheap]))[0]])
         # The same machine in other zones: alternating between zones leaves room for pods that are bound to any of them.
         turns = cheap[(copies[cheap] == copies[kind]) & (self.price[cheap] == self.price[kind])]
-        caps = [cap for _, cap in self.rules.sets[self.rules.of_lot[index]]]
+        caps = [cap for _, cap in self.rules.sets[self.rules.of_item[index]]]
         per_machine = min([int(copies[kind]), *caps])
         if per_machine < 1:
             # The cap is below 1: a skew that no API server admits.
@@ -323,12 +323,12 @@ class _Packing:
 
     def _worth(self, row: int) -> tuple[int, int]:
         """Sort key of a machine: the highest priority first, then the largest number of pods."""
-        priority = max(self.lots[index].queue.pod_class.spec.priority for index in self.pods[row])
+        priority = max(self.items[index].queue.pod_class.spec.priority for index in self.pods[row])
         return -priority, -sum(self.pods_of(index, copies) for index, copies in self.pods[row].items())
 
     def _refill(self, dropped: Sequence[int]) -> None:
         """Place the pods of ``dropped`` machines on the others, as far as they fit."""
-        self.wants = [0] * len(self.lots)
+        self.wants = [0] * len(self.items)
         for row in dropped:
             for index, copies in self.pods[row].items():
                 self.wants[index] += copies

@@ -11,7 +11,7 @@ from gpuscaler.planning.scale_up.draft.draft import Queue
 
 
 @dataclass(frozen=True)
-class Lot:
+class PurchaseItem:
     """``count`` pods of one class to buy for, and a flag for each kind that may serve them; all on one machine when ``whole``.
 
     ``anywhere`` flags the kinds that would serve them without a chosen domain; ``domain`` is the chosen one, None if there is none.
@@ -27,10 +27,10 @@ class Lot:
     domain: tuple[int, ...] | None = None
 
 
-def request_of(lot: Lot) -> dict[str, int]:
-    """The request of one item to pack, including ``pods``: a pod, or all of a ``whole`` lot; at most ``LARGEST`` of each resource."""
-    times = lot.count if lot.whole else 1
-    return {name: min(amount * times, LARGEST) for name, amount in lot.queue.pod_class.spec.requests.items()} | {"pods": times}
+def request_of(item: PurchaseItem) -> dict[str, int]:
+    """The request of one item to pack, including ``pods``: a pod, or all of a ``whole`` item; at most ``LARGEST`` of each resource."""
+    times = item.count if item.whole else 1
+    return {name: min(amount * times, LARGEST) for name, amount in item.queue.pod_class.spec.requests.items()} | {"pods": times}
 
 
 def distinct(masks: Sequence[Mask]) -> tuple[list[int], list[Mask]]:

@@ -13,7 +13,7 @@ from gpuscaler.planning.demand.pending import PodClass
 from gpuscaler.planning.feasibility.snapshot import Room
 from gpuscaler.planning.mix import Pattern
 from gpuscaler.planning.scale_up.draft.draft import PlanDraft
-from gpuscaler.planning.scale_up.draft.purchase_items import Lot
+from gpuscaler.planning.scale_up.draft.purchase_items import PurchaseItem
 
 #: For spread with ScheduleAnyway, each additional pod in a domain counts as much as this weight of a preferred affinity.
 CROWDING = 1
@@ -82,15 +82,15 @@ class Favourites:
     has just come back mostly disappears again.
     """
 
-    def __init__(self, draft: PlanDraft, lots: Sequence[Lot]) -> None:
+    def __init__(self, draft: PlanDraft, items: Sequence[PurchaseItem]) -> None:
         self.templates = draft.templates
         self.remaining = draft.remaining
-        self.lots = lots
+        self.items = items
         self.unsettled = {row for row, offering in enumerate(draft.templates.offerings) if offering.key in draft.unsettled}
         self.scores = {
             index: scores[draft.template_rows].copy()
-            for index, lot in enumerate(lots)
-            if (scores := preference_scores(draft.room, lot.queue.pod_class)) is not None
+            for index, item in enumerate(items)
+            if (scores := preference_scores(draft.room, item.queue.pod_class)) is not None
         }
 
     def best(self, pattern: Pattern) -> int:
@@ -105,7 +105,7 @@ class Favourites:
     def _may_be(self, pattern: Pattern, kind: int) -> bool:
         """Whether ``kind`` takes all pods of ``pattern``, and is not a probe that this plan already buys."""
         machine_kind = self.templates.kinds[kind]
-        return all(self.lots[index].allowed[kind] for index in pattern.pods) and (
+        return all(self.items[index].allowed[kind] for index in pattern.pods) and (
             not machine_kind.probe or self.remaining.admitted_count(machine_kind, 1) > 0
         )
 
@@ -120,11 +120,11 @@ class Favourites:
     def _remember(self, pattern: Pattern, row: int) -> None:
         """Lower the score of a domain with each pod placed there, for pods with a preferred spread."""
         for index, copies in pattern.pods.items():
-            for constraint in self.lots[index].queue.pod_class.spec.spread if index in self.scores else ():
+            for constraint in self.items[index].queue.pod_class.spec.spread if index in self.scores else ():
                 if (
                     not constraint.hard
                     and constraint.selector is not None
-                    and constraint.selector.matches(self.lots[index].queue.pod_class.labels)
+                    and constraint.selector.matches(self.items[index].queue.pod_class.labels)
                 ):
                     codes = self.templates.table.column(constraint.topology_key).codes
                     self.scores[index][(codes == codes[row]) & (codes >= 0)] -= CROWDING * copies

@@ -16,7 +16,7 @@ from gpuscaler.planning.scale_up.draft.buying import starts_alone, wide_keys
 from gpuscaler.planning.scale_up.draft.draft import ClassPlacement, PlanDraft, Queue, row_ranks, wanted_templates
 from gpuscaler.planning.scale_up.draft.effort import PLACING, ROW
 from gpuscaler.planning.scale_up.draft.placing import PLENTY, PlacementArea, Share, fill_rows
-from gpuscaler.planning.scale_up.draft.purchase_items import Lot
+from gpuscaler.planning.scale_up.draft.purchase_items import PurchaseItem
 from gpuscaler.planning.scale_up.draft.scoring import preference_scores, rows_with_wishes
 
 #: Domains up to this factor more expensive than the cheapest count as equally cheap.
@@ -98,8 +98,8 @@ def largest(members: Sequence[PodClass]) -> PodClass:
     return replace(first, spec=msgspec.structs.replace(first.spec, digest=f"{first.spec.digest}:family", requests=requests))
 
 
-def assign(draft: PlanDraft, family: Family, only: Mask | None) -> list[Lot]:
-    """Place the family on machines as far as possible; return the lots to buy for, with the kinds that may serve them."""
+def assign(draft: PlanDraft, family: Family, only: Mask | None) -> list[PurchaseItem]:
+    """Place the family on machines as far as possible; return the items to buy for, with the kinds that may serve them."""
     draft.effort.spend((PLACING + ROW * len(draft.room)) * len(family.queues))
     usable = wanted_templates(draft.templates, family.model)
     machines = draft.open_rows & ~machines_outside(draft, usable)
@@ -130,9 +130,9 @@ def assign(draft: PlanDraft, family: Family, only: Mask | None) -> list[Lot]:
         # Pods that are not bought for after all must not be counted.
         forget(draft, family)
         return []
-    lots = lots_of(draft, family, to_buy, admitted)
+    items = purchase_items(draft, family, to_buy, admitted)
     # If pods share one machine or a volume, pods of another size can only follow the first ones.
-    return lots[:1] if whole or family.volumes else lots
+    return items[:1] if whole or family.volumes else items
 
 
 def certain_templates(draft: PlanDraft, keys: Iterable[str]) -> Mask:
@@ -284,8 +284,8 @@ def deal_to_queues(family: Family, shares: Sequence[Share]) -> dict[int, list[Sh
     return shares_by_queue
 
 
-def lots_of(draft: PlanDraft, family: Family, to_buy: dict[int, list[Share]], admitted: Mask) -> list[Lot]:
-    """The lots of the family for the mix. Pods with constraints on larger domains are bound to the domains that filling chose.
+def purchase_items(draft: PlanDraft, family: Family, to_buy: dict[int, list[Share]], admitted: Mask) -> list[PurchaseItem]:
+    """The items of the family for the mix. Pods with constraints on larger domains are bound to the domains that filling chose.
 
     ``admitted`` are templates that admit the family if its own rules about other pods are ignored.
     """
@@ -296,22 +296,22 @@ def lots_of(draft: PlanDraft, family: Family, to_buy: dict[int, list[Share]], ad
         _KindCache(draft, admitted),
         {domain: _KindCache(draft, admitted & in_domain(draft, columns, domain)) for domain in set(domains.values())},
     )
-    lots = []
+    items = []
     for number, queue in enumerate(family.queues):
         fits = draft.templates.holds_one(queue.pod_class.spec)
         anywhere = everywhere.kinds(fits)
         if not keys:
             if queue.left:
                 announced = 0 if whole or family.volumes else queue.pod_class.announced
-                lots.append(Lot(queue, family.at_once(queue.left), anywhere, anywhere, whole, announced))
+                items.append(PurchaseItem(queue, family.at_once(queue.left), anywhere, anywhere, whole, announced))
             continue
         by_domain: dict[tuple[int, ...], int] = {}
         for share in to_buy.get(number, ()):
             domain = domains[share.row]
             by_domain[domain] = by_domain.get(domain, 0) + share.count
         for domain, count in sorted(by_domain.items()):
-            lots.append(Lot(queue, count, inside[domain].kinds(fits), anywhere, whole, domain=domain))
-    return lots
+            items.append(PurchaseItem(queue, count, inside[domain].kinds(fits), anywhere, whole, domain=domain))
+    return items
 
 
 def in_domain(draft: PlanDraft, columns: Sequence[Codes], domain: tuple[int, ...]) -> Mask:
