@@ -10,7 +10,7 @@ GIB = 2**30
 MIB = 2**20
 
 
-def test_a_type_is_found_by_its_exact_name_with_allocatable_resources() -> None:
+def test_an_instance_type_is_found_by_its_exact_name_with_allocatable_resources() -> None:
     instance_type = catalogue.lookup("g5.xlarge")
 
     assert instance_type is not None
@@ -33,16 +33,16 @@ def test_a_type_is_found_by_its_exact_name_with_allocatable_resources() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "g5", "G5.XLARGE", "g5.xlarge ", "ecs.gn7i-c8g1.2xlarge", "g6f.large", "Standard_NV4as_v4"])
-def test_a_type_that_is_not_in_the_catalogue_is_none(name: str) -> None:
+def test_looking_up_an_unknown_instance_type_gives_none(name: str) -> None:
     assert catalogue.lookup(name) is None
 
 
-def test_a_type_without_a_price_in_the_region_is_none_there() -> None:
+def test_looking_up_a_type_in_a_region_without_a_price_gives_none() -> None:
     assert catalogue.lookup("g5.xlarge", "eu-west-1") is not None
     assert catalogue.lookup("g5.xlarge", "eu-north-1") is None
 
 
-def test_types_are_narrowed_by_cloud_and_region() -> None:
+def test_instance_types_can_be_filtered_by_cloud_and_region() -> None:
     west = {instance_type.name for instance_type in catalogue.types("aws", "us-west-2")}
 
     assert "g5.xlarge" in west
@@ -63,7 +63,9 @@ def test_types_are_narrowed_by_cloud_and_region() -> None:
         ("g2-standard-96", 95690, 348838, 110),
     ],
 )
-def test_unknown_allocatable_follows_the_reservation_rules_of_its_cloud(name: str, cpu: int, memory: int, pods: int) -> None:
+def test_unknown_allocatable_resources_are_estimated_by_the_reservation_rules_of_the_cloud(
+    name: str, cpu: int, memory: int, pods: int
+) -> None:
     instance_type = catalogue.lookup(name)
 
     assert instance_type is not None
@@ -83,14 +85,14 @@ def test_unknown_allocatable_follows_the_reservation_rules_of_its_cloud(name: st
         ("p5.48xlarge", "vpc.amazonaws.com/efa", 32),
     ],
 )
-def test_devices_are_offered_under_their_vendors_resource(name: str, resource: str, count: int) -> None:
+def test_devices_are_offered_under_the_resource_name_of_their_vendor(name: str, resource: str, count: int) -> None:
     instance_type = catalogue.lookup(name)
 
     assert instance_type is not None
     assert instance_type.allocatable[resource] == count
 
 
-def test_a_cpu_type_offers_no_gpu_and_names_none() -> None:
+def test_a_cpu_type_has_neither_gpus_nor_a_gpu_name() -> None:
     instance_type = catalogue.lookup("m6i.xlarge")
 
     assert instance_type is not None
@@ -98,7 +100,7 @@ def test_a_cpu_type_offers_no_gpu_and_names_none() -> None:
     assert (instance_type.gpus, instance_type.gpu_product, instance_type.gpu_memory_mib) == (0, "", 0)
 
 
-def test_virtual_gpus_have_their_own_names_and_sizes() -> None:
+def test_fractional_gpu_types_have_their_own_names_and_sizes() -> None:
     sixth, whole = catalogue.lookup("Standard_NV6ads_A10_v5"), catalogue.lookup("Standard_NV36ads_A10_v5")
 
     assert sixth is not None
@@ -107,7 +109,7 @@ def test_virtual_gpus_have_their_own_names_and_sizes() -> None:
     assert (whole.gpu_product, whole.gpu_memory_mib) == ("NVIDIA-A10-24Q", 24576)
 
 
-def test_every_price_is_a_price_with_its_source() -> None:
+def test_every_price_is_positive_and_has_a_source() -> None:
     for instance_type in catalogue.types():
         assert instance_type.prices, instance_type.name
         for region, price in instance_type.prices.items():
@@ -118,7 +120,7 @@ def test_every_price_is_a_price_with_its_source() -> None:
                 assert 0 < price.spot <= price.on_demand, (instance_type.name, region)
 
 
-def test_a_node_offers_less_than_its_machine_has() -> None:
+def test_allocatable_resources_are_below_those_of_the_machine() -> None:
     for instance_type in catalogue.types():
         assert 0 < instance_type.allocatable["cpu"] < instance_type.vcpu * 1000, instance_type.name
         assert 0 < instance_type.allocatable["memory"] < instance_type.memory_mib * MIB, instance_type.name
@@ -129,7 +131,7 @@ def test_a_node_offers_less_than_its_machine_has() -> None:
         assert instance_type.gpu_visible_memory_mib <= instance_type.gpu_memory_mib * 1.02, instance_type.name
 
 
-def test_the_newest_gcp_prices_cover_regions_that_are_only_in_the_history() -> None:
+def test_gcp_prices_cover_regions_that_are_only_in_the_price_history() -> None:
     instance_type = catalogue.lookup("g2-standard-4", "europe-west3")
 
     assert instance_type is not None
@@ -144,13 +146,13 @@ def test_gpu_types_of_aws_list_the_zone_ids_that_sell_them() -> None:
     assert "use1-az1" in instance_type.zone_ids["us-east-1"]
 
 
-def test_regions_have_a_cloud() -> None:
+def test_every_region_belongs_to_a_cloud() -> None:
     assert catalogue.regions()["us-east-1"] == "aws"
     assert catalogue.regions()["us-east1"] == "gcp"
     assert catalogue.regions()["eastus"] == "azure"
 
 
-def test_importing_the_catalogue_reads_nothing_and_reading_it_is_quick() -> None:
+def test_importing_the_catalogue_reads_no_file_and_loading_is_quick() -> None:
     program = (
         "import time; from gpuscaler import catalogue\n"
         "assert catalogue._by_name.cache_info().currsize == 0\n"

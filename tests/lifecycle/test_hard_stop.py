@@ -32,14 +32,14 @@ def cut_plan(made: Plan, cluster: Cluster, *machines: OrderedMachine, of: Pool =
     return without_surplus(made, cluster, Policy((of,)), ledger=Ledger(coming=machines), breakers=breakers or Breakers(), now=NOW)
 
 
-def test_a_plan_without_ordered_machines_is_never_cut() -> None:
+def test_the_hard_stop_cuts_no_purchase_of_a_plan_without_ordered_machines() -> None:
     items = pods("p", 20)
     made = planned(items)
 
     assert cut_plan(made, Cluster.of(items)) == made
 
 
-def test_no_third_machine_is_bought_for_a_pod_while_two_are_on_their_way() -> None:
+def test_no_third_machine_is_bought_for_a_pod_while_two_are_arriving() -> None:
     items = [pod("p")]
     made, cluster = planned(items), Cluster.of(items)
 
@@ -66,7 +66,7 @@ def test_no_third_machine_is_bought_for_a_pod_while_two_are_on_their_way() -> No
     ],
     ids=["its pod is gone", "its pod runs", "not ordered here", "its gang is planned again"],
 )
-def test_machines_whose_pods_get_no_new_machine_do_not_count(other: dict[str, Any]) -> None:
+def test_the_hard_stop_ignores_machines_whose_pods_get_no_new_machine(other: dict[str, Any]) -> None:
     items: list[Item] = [node("a"), pod("runs", on="a"), *pods("p", 2)]
     made, cluster = planned(items), Cluster.of(items)
     machines = [replace(coming(number, "p-0"), **other) for number in range(9)]
@@ -75,7 +75,7 @@ def test_machines_whose_pods_get_no_new_machine_do_not_count(other: dict[str, An
     assert cut_plan(made, cluster, *machines) == made
 
 
-def test_minimum_and_spare_machines_are_bought_in_addition_but_only_once() -> None:
+def test_machines_for_the_minimum_and_headroom_are_bought_in_addition_but_only_once() -> None:
     kept = pool(offering(), min=2, spare=replace(POOL.spare, machines=1))
     items = [pod("p")]
     made, cluster = planned(items, kept), Cluster.of(items)
@@ -100,7 +100,7 @@ def test_orders_are_bounded_whatever_the_plan_contains() -> None:
     assert sum(order.count for order in memory.ledger.orders) == 2
 
 
-def test_one_machine_has_to_show_a_lacked_resource_before_more_are_bought() -> None:
+def test_one_machine_must_show_a_previously_missing_resource_before_more_are_bought() -> None:
     size: dict[str, Any] = {EFA: 1}
     wide = pool(offering(**size))
     items = [pod(f"p-{n}", spec(requests={"nvidia.com/gpu": 1, "cpu": 1000, EFA: 1})) for n in range(3)]

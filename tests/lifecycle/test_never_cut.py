@@ -45,7 +45,7 @@ def answered(current: Ledger, dice: Random) -> Ledger:
 
 @given(cases(), st.integers(0, 1_000_000))
 @SEARCH
-def test_a_plan_that_counts_ordered_machines_is_never_cut(case: Case, seed: int) -> None:
+def test_the_hard_stop_cuts_no_purchase_of_a_plan_that_counts_ordered_machines(case: Case, seed: int) -> None:
     memory, state, dice = Memory(ledger=under_way(case)), case.state, Random(seed)
     for _ in range(4):
         made = plan(case.cluster, state, case.policy, NOW)

@@ -56,11 +56,11 @@ def test_a_zone_where_the_cloud_could_choose_beyond_the_limits_is_not_requested(
         assert [key[3] for order in orders for key in order.offerings] == zones
 
 
-def test_two_machines_share_what_a_limit_leaves() -> None:
+def test_two_ordered_machines_share_the_remaining_limit() -> None:
     assert sorted(map(len, asked(Limits(gpus=6), Memory(), 2)[1])) == [2, 3]
 
 
-def test_an_unanswered_order_counts_as_the_largest_possible_grant() -> None:
+def test_an_unanswered_order_counts_against_limits_as_its_largest_possible_grant() -> None:
     memory, _ = asked(Limits(gpus=5), Memory(), 1)
     assert asked(Limits(gpus=5), memory, 3)[1] == []
     assert len(asked(Limits(gpus=6), memory, 3)[1]) == 1
@@ -68,7 +68,7 @@ def test_an_unanswered_order_counts_as_the_largest_possible_grant() -> None:
 
 @pytest.mark.parametrize("chooser", ["buyer", "cloud", "zone"])
 @pytest.mark.parametrize("seed", range(40))
-def test_limits_hold_whatever_is_granted_and_however_late(seed: int, chooser: str) -> None:
+def test_limits_hold_for_any_grant_at_any_delay(seed: int, chooser: str) -> None:
     dice = Random(seed)
     limits = Limits(gpus=dice.choice((None, dice.randint(1, 14))), dollars_per_hour=dice.choice((None, dice.uniform(1.0, 9.0))))
     by_key = {offering.key: offering for offering in POOL.offerings}

@@ -17,7 +17,7 @@ def planned(now: float = 100.0) -> Timetable:
     return plans
 
 
-def test_a_plan_waits_until_no_more_pods_come_but_not_for_ever() -> None:
+def test_a_plan_waits_until_no_new_pods_arrive_for_a_limited_time() -> None:
     plans = planned()
     for moment, due in ((101.0, 101.2), (101.1, 101.3), (101.4, 101.6), (101.55, 101.6)):
         plans.pods_came(moment)
@@ -37,7 +37,7 @@ def test_an_urgent_plan_waits_together_with_arriving_pods() -> None:
 
 
 @pytest.mark.parametrize(("moment", "due"), [(100.0, 100.0), (101.0, 110.0), (110.0, 110.0), (125.0, 130.0)])
-def test_a_change_for_the_next_resync_is_planned_at_that_time(moment: float, due: float) -> None:
+def test_a_change_that_can_wait_is_planned_at_the_next_resync(moment: float, due: float) -> None:
     plans = planned()
     plans.planned(100.0, resync=False)
     assert plans.due == float("inf")
@@ -45,7 +45,7 @@ def test_a_change_for_the_next_resync_is_planned_at_that_time(moment: float, due
     assert plans.due == due
 
 
-def test_consolidation_runs_regularly_and_rarely_if_nothing_has_changed() -> None:
+def test_consolidation_runs_regularly_and_less_often_without_changes() -> None:
     last = Consolidation(NOW, frozenset({KEY}))
     assert Consolidation().is_due(set(), NOW, PACE, changed=False)
     for seconds, changed, unsettled, due in (
@@ -59,7 +59,7 @@ def test_consolidation_runs_regularly_and_rarely_if_nothing_has_changed() -> Non
         assert last.is_due(unsettled, NOW + seconds, PACE, changed=changed) is due
 
 
-def test_time_alone_changes_offerings_for_pods_waiting_for_spot_and_after_refusals() -> None:
+def test_the_next_change_of_offerings_is_the_end_of_a_spot_wait_or_a_retry_after_refusal() -> None:
     waiting = Cluster.of(pods("a", 1, options={"spot_wait": 300.0}))
     assert next_change(Cluster(), breakers.Breakers(), NOW) is None
     spot_is_over = next_change(waiting, breakers.Breakers(), NOW)

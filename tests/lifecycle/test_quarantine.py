@@ -33,7 +33,7 @@ def keys(poisons: Sequence[Poison]) -> list[str]:
 
 
 @pytest.mark.parametrize("bad", [{"default/p-0"}, {"default/p-999"}, {"default/p-7", "default/p-500", "default/p-501"}])
-def test_single_objects_are_found_in_few_attempts(bad: set[str]) -> None:
+def test_a_single_faulty_object_is_found_in_few_attempts(bad: set[str]) -> None:
     attempt = Attempts(lambda there: bool(there & bad))
 
     assert keys(culprits(Cluster.of(crowd()), None, attempt, "why")) == sorted(bad)
@@ -46,7 +46,7 @@ def test_of_two_objects_that_fail_only_together_the_later_is_skipped() -> None:
     assert keys(culprits(Cluster.of(crowd()), None, attempt, "why")) == ["default/p-800"]
 
 
-def test_if_the_number_of_objects_is_the_cause_the_latest_are_skipped() -> None:
+def test_the_latest_objects_are_skipped_if_a_plan_fails_because_of_their_number() -> None:
     attempt = Attempts(lambda there: len(there) > 490)
     poisons = culprits(Cluster.of(crowd()), None, attempt, "why")
 
@@ -54,7 +54,7 @@ def test_if_the_number_of_objects_is_the_cause_the_latest_are_skipped() -> None:
     assert attempt.made < TRIALS
 
 
-def test_if_many_objects_of_a_namespace_cause_a_failure_other_namespaces_stay() -> None:
+def test_faulty_objects_of_one_namespace_do_not_cause_other_namespaces_to_be_skipped() -> None:
     theirs = [replace(pod(f"t-{number}", spec(namespace="tenant")), created=float(number)) for number in range(300)]
     attempt = Attempts(lambda there: sum(key.startswith("tenant/") for key in there) > 100)
     poisons = culprits(Cluster.of([*crowd(), *theirs]), None, attempt, "why")
@@ -71,7 +71,7 @@ def test_objects_changed_since_the_last_success_are_suspected_first() -> None:
     assert attempt.made <= 3
 
 
-def test_nothing_is_left_out_if_that_does_not_help() -> None:
+def test_no_object_is_skipped_if_the_failure_occurs_without_any() -> None:
     attempt = Attempts(lambda _: True)
 
     assert culprits(Cluster.of([node("n"), *crowd(10)]), None, attempt, "why") == ()

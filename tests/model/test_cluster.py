@@ -128,14 +128,14 @@ def test_of_two_objects_with_the_same_name_the_later_counts() -> None:
     assert (len(cluster.unbound), cluster.requested["nvidia.com/gpu"].tolist()) == (0, [2])
 
 
-def test_a_heartbeat_of_a_node_changes_nothing() -> None:
+def test_a_heartbeat_of_a_node_leaves_the_cluster_unchanged() -> None:
     cluster = Cluster.of([node("n1"), pod("p", node_name="n1")])
     after = cluster.apply(Delta((node("n1"),)))
     assert after.table is cluster.table
     assert after.nodes is cluster.nodes
 
 
-def test_a_node_that_is_added_late_has_the_pods_bound_to_it() -> None:
+def test_a_node_that_is_added_after_its_pods_has_them() -> None:
     cluster = Cluster.of([node("n2"), pod("p", node_name="n1"), pod("q", node_name="n2")]).apply(Delta((node("n1"),)))
     assert cluster.table.names == ("n1", "n2")
     assert cluster.requested["cpu"].tolist() == [1000, 1000]
@@ -145,7 +145,7 @@ def test_a_node_that_is_added_late_has_the_pods_bound_to_it() -> None:
     assert "q" in {pod.name for pod in without_node.on_node["n2"].values()}
 
 
-def test_unchanged_parts_are_shared() -> None:
+def test_clusters_share_their_unchanged_parts() -> None:
     many = [pod(f"p{number}", node_name=f"n{number % 3 + 1}") for number in range(30)]
     cluster = Cluster.of([*map(node, NODES), *many, pod("waiting")])
     after = cluster.apply(Delta((pod("p0", SPECS[1], node_name="n1"),)))
@@ -183,7 +183,7 @@ ASIDE = (
 
 
 @pytest.mark.parametrize(("item", "name"), ASIDE)
-def test_a_readable_or_deleted_object_is_no_longer_skipped(item: Item, name: str) -> None:
+def test_a_skipped_object_that_becomes_readable_or_is_deleted_is_no_longer_listed_as_skipped(item: Item, name: str) -> None:
     other = Skipped("Pod n/other", "odd")
     cluster = Cluster.of([], [Skipped(name, "odd"), other])
     key = getattr(item, "name" if isinstance(item, Node) else "key")
@@ -210,13 +210,13 @@ def test_a_duplicate_object_in_a_file_may_be_both_read_and_skipped() -> None:
     assert len(cluster.set_aside) == len(cluster.pods) == 1
 
 
-def test_the_keys_of_a_bucket_are_sorted_regardless_of_arrival() -> None:
+def test_the_keys_of_an_index_bucket_are_sorted_regardless_of_insertion_order() -> None:
     bucket = Bucket({name: pod(name) for name in ("b", "c", "a")})
     assert bucket.keys == ("a", "b", "c")
     assert bucket.sample.name == "b"
 
 
-def test_arrays_of_a_table_are_shared_and_cannot_be_changed() -> None:
+def test_arrays_of_a_node_table_are_shared_and_read_only() -> None:
     table = Cluster.of([node("n2", zone="b"), node("n1"), node("n3")]).table
     assert table.allocatable("cpu") is table.allocatable("cpu")
     assert table.allocatable("nvidia.com/gpu").tolist() == [0, 0, 0]
@@ -231,7 +231,7 @@ def test_arrays_of_a_table_are_shared_and_cannot_be_changed() -> None:
 
 
 @given(st.lists(nodes, max_size=3), st.lists(nodes, max_size=3), st.booleans())
-def test_an_extended_table_is_the_table_of_all_its_rows(first: list[Node], more: list[Node], asked: bool) -> None:
+def test_extending_a_node_table_equals_building_it_from_all_rows(first: list[Node], more: list[Node], asked: bool) -> None:
     table = Cluster.of(first).table
     if asked:
         table.allocatable("cpu"), table.column("zone"), table.taints
@@ -261,7 +261,7 @@ def test_a_label_set_is_hashable_and_immutable() -> None:
 
 
 @given(st.lists(nodes, max_size=6, unique_by=lambda one: one.name), st.lists(nodes, max_size=4), st.lists(st.integers(0, 5), max_size=3))
-def test_a_changed_table_is_the_table_of_the_nodes_after_the_change(before: list[Node], more: list[Node], gone: list[int]) -> None:
+def test_updating_a_node_table_equals_building_it_from_the_changed_nodes(before: list[Node], more: list[Node], gone: list[int]) -> None:
     cluster = Cluster.of(before)
     table = cluster.table
     table.allocatable("cpu"), table.column("zone"), table.taints

@@ -28,12 +28,12 @@ from gpuscaler.model.durations import DurationError, parse_duration, parse_posit
         ("1s1h", 3601.0),
     ],
 )
-def test_every_unit_is_converted_to_seconds(text: str, seconds: float) -> None:
+def test_every_unit_of_a_duration_is_converted_to_seconds(text: str, seconds: float) -> None:
     assert parse_duration(text) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("text", ["", "+", "-", "5", "1d", "1h 30m", "s", ".s", "1hh", "one hour", "1e3s", "٣s", "1m-1s", "3000000h"])
-def test_texts_that_go_rejects_are_rejected(text: str) -> None:
+def test_durations_that_go_rejects_are_rejected(text: str) -> None:
     with pytest.raises(DurationError, match="expected a duration") as caught:
         parse_duration(text)
     assert caught.value.seen == text
@@ -46,5 +46,5 @@ def test_a_negative_duration_is_rejected_if_it_must_be_positive() -> None:
 
 
 @given(st.integers(0, 200_000), st.integers(0, 59), st.integers(0, 59))
-def test_hours_minutes_and_seconds_add_up(hours: int, minutes: int, seconds: int) -> None:
+def test_a_duration_is_the_sum_of_its_hours_minutes_and_seconds(hours: int, minutes: int, seconds: int) -> None:
     assert parse_duration(f"{hours}h{minutes}m{seconds}s") == hours * 3600 + minutes * 60 + seconds

@@ -41,7 +41,7 @@ def options(annotations: dict[str, str] | None = None, labels: dict[str, str] | 
         ("example.com/other", "anything", NO_OPTIONS),
     ],
 )
-def test_each_annotation_is_typed(name: str, value: str, expected: PodOptions) -> None:
+def test_each_pod_annotation_is_parsed_to_its_type(name: str, value: str, expected: PodOptions) -> None:
     assert options({name: value}) == expected
 
 
@@ -61,7 +61,7 @@ def test_each_annotation_is_typed(name: str, value: str, expected: PodOptions) -
         ("gpuscaler.io/gang-size", "4", "gpuscaler.io/gang as well"),
     ],
 )
-def test_an_unreadable_value_is_a_warning_and_is_ignored(name: str, value: str, expected: str) -> None:
+def test_an_unreadable_annotation_is_ignored_with_a_warning(name: str, value: str, expected: str) -> None:
     parsed, (warning,) = pod_options(msgspec.convert({name: value}, PodAnnotations), {})
     assert parsed == NO_OPTIONS
     assert re.match(rf"{name}: saw a value of {len(value)} characters?, expected ", warning)
@@ -98,7 +98,7 @@ def test_gangs_are_recognised_by_the_labels_of_every_project(
     assert (pod_options.gang, pod_options.gang_size, pod_options.gang_source) == gang
 
 
-def test_openais_label_keeps_a_pod_unless_it_is_false() -> None:
+def test_the_label_of_openai_protects_a_pod_unless_its_value_is_false() -> None:
     assert options(labels={"openai/do-not-drain": "true"}).do_not_drain
     assert not options(labels={"openai/do-not-drain": "False"}).do_not_drain
 
@@ -115,7 +115,7 @@ def test_openais_label_keeps_a_pod_unless_it_is_false() -> None:
         ("karpenter.sh/do-not-disrupt", "do_not_disrupt", 2_592_000.0),
     ],
 )
-def test_every_duration_of_a_tenant_is_limited_with_a_warning(name: str, field: str, most: float) -> None:
+def test_every_duration_in_a_pod_annotation_is_limited_with_a_warning(name: str, field: str, most: float) -> None:
     parsed, (warning,) = pod_options(msgspec.convert({name: "2500000h"}, PodAnnotations), {})
 
     assert getattr(parsed, field) == most
@@ -124,7 +124,7 @@ def test_every_duration_of_a_tenant_is_limited_with_a_warning(name: str, field: 
 
 
 @pytest.mark.parametrize(("given", "most", "left"), [("90m", 7200.0, 5400.0), ("90m", 60.0, 60.0), ("9000h", 1e12, 2_592_000.0)])
-def test_the_longest_grace_is_a_setting(given: str, most: float, left: float) -> None:
+def test_the_grace_of_a_pod_is_limited_by_the_setting_max_grace(given: str, most: float, left: float) -> None:
     parsed, _ = pod_options(msgspec.convert({"gpuscaler.io/grace": given}, PodAnnotations), {}, max_grace=most)
 
     assert parsed.grace == left

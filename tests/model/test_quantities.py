@@ -48,7 +48,7 @@ NANO = Fraction(1, 10**9)
         (1e18, 10**18),
     ],
 )
-def test_every_suffix_and_exponent_has_its_exact_value(text: str | float, value: Fraction) -> None:
+def test_every_suffix_and_exponent_of_a_quantity_has_its_exact_value(text: str | float, value: Fraction) -> None:
     assert parse(text) == value
 
 
@@ -57,20 +57,20 @@ def test_every_suffix_and_exponent_has_its_exact_value(text: str | float, value:
     ["", " ", "1 2", "1xyz", "1ki", "1mi", "1K", "1i", "1Kii", "1e", "1e3e3", "1.1.1", "--1", "1-", "1_000", "0x10", "1,5", "NaN", "inf",
      "٣", "Pi", "e-12"],
 )  # fmt: skip
-def test_texts_that_kubernetes_rejects_are_rejected_with_the_seen_text(text: str) -> None:
+def test_quantities_that_kubernetes_rejects_are_rejected_with_their_text(text: str) -> None:
     with pytest.raises(QuantityError, match="expected a quantity") as caught:
         parse(text)
     assert caught.value.seen == text
 
 
 @pytest.mark.parametrize("text", ["9223372036854775808", "8Ei", "10E", "1e19", "1e999999999999", 2**63, -(2**70), 1e300])
-def test_values_beyond_int64_are_rejected_without_computing_them(text: str | float) -> None:
+def test_quantities_beyond_int64_are_rejected_without_computing_them(text: str | float) -> None:
     with pytest.raises(QuantityError, match="int64"):
         parse(text)
 
 
 @pytest.mark.parametrize("text", [True, None, [], float("nan"), float("inf"), "9" * 10_000])
-def test_values_other_than_text_and_numbers_are_rejected(text: object) -> None:
+def test_quantities_that_are_neither_text_nor_numbers_are_rejected(text: object) -> None:
     with pytest.raises(QuantityError):
         parse(text)  # type: ignore[arg-type]  # wrong on purpose
 
@@ -110,7 +110,7 @@ def test_milli_values_and_values_are_rounded_up() -> None:
         (10**21, "decimal", "1000E"),
     ],
 )
-def test_the_canonical_text_has_the_largest_suffix_without_loss(value: Fraction, style: str, text: str) -> None:
+def test_the_canonical_text_of_a_quantity_uses_the_largest_lossless_suffix(value: Fraction, style: str, text: str) -> None:
     assert format_quantity(value, style) == text  # type: ignore[arg-type]  # a parameter is only known to be a string
 
 
@@ -138,7 +138,7 @@ def test_formatted_quantities_keep_the_order_of_values(left: Fraction, right: Fr
 
 
 @given(st.text(alphabet="0123456789.+-eEinumkKMGTP ", max_size=12))
-def test_any_text_is_a_value_in_nano_units_or_an_error(text: str) -> None:
+def test_any_text_is_parsed_to_nano_units_or_rejected(text: str) -> None:
     with contextlib.suppress(QuantityError):
         value = parse(text)
         assert abs(value) <= INT64_MAX

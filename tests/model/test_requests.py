@@ -23,7 +23,7 @@ def statuses(*raws: dict[str, Any]) -> list[ContainerStatus]:
     return msgspec.convert(list(raws), list[ContainerStatus])
 
 
-def test_containers_add_up_in_millicores_bytes_and_counts() -> None:
+def test_requests_of_containers_add_up_in_millicores_bytes_and_counts() -> None:
     both = containers(requesting(cpu="1", memory="1Gi", gpu="1"), requesting(cpu="500m", memory="1G"))
     assert pod_requests(both) == {"cpu": 1500, "memory": 2**30 + 10**9, "nvidia.com/gpu": 1}
 
@@ -37,12 +37,12 @@ def test_an_explicit_request_of_zero_is_not_replaced_by_the_limit_and_is_dropped
     assert pod_requests(containers({"resources": {"requests": {"cpu": "0"}, "limits": {"cpu": "4"}}})) == {}
 
 
-def test_the_largest_init_container_counts_where_it_exceeds_the_containers() -> None:
+def test_the_largest_init_container_counts_if_it_exceeds_the_sum_of_the_containers() -> None:
     init = containers(requesting(cpu="3"), requesting(cpu="2", memory="5Gi"))
     assert pod_requests(containers(requesting(cpu="1", memory="1Gi")), init) == {"cpu": 3000, "memory": 5 * 2**30}
 
 
-def test_sidecars_run_alongside_containers_and_later_init_containers() -> None:
+def test_requests_of_sidecars_are_added_to_containers_and_later_init_containers() -> None:
     sidecar = requesting(cpu="2") | {"restartPolicy": "Always"}
     main = containers(requesting(cpu="1"))
     assert pod_requests(main, containers(sidecar, requesting(cpu="4"))) == {"cpu": 6000}
@@ -50,7 +50,7 @@ def test_sidecars_run_alongside_containers_and_later_init_containers() -> None:
     assert pod_requests(main, containers(sidecar, sidecar)) == {"cpu": 5000}
 
 
-def test_overhead_is_added_at_the_end() -> None:
+def test_overhead_is_added_to_the_total_requests() -> None:
     init = containers(requesting(cpu="4"))
     assert pod_requests(containers(requesting(cpu="1")), init, overhead={"cpu": "250m", "memory": "1"}) == {"cpu": 4250, "memory": 1}
 
@@ -66,7 +66,7 @@ def test_pod_level_limits_imply_requests_only_if_no_container_has_requests() -> 
     assert pod_requests(containers(requesting(cpu="1")), pod_level=level) == {"cpu": 1000, "memory": 2 * 2**30}
 
 
-def test_huge_page_limits_of_containers_become_the_pods_with_pod_level_resources() -> None:
+def test_with_pod_level_resources_huge_page_limits_of_containers_become_requests_of_the_pod() -> None:
     holders = containers({"resources": {"limits": {"hugepages-2Mi": "4Mi"}}}, {"resources": {"limits": {"hugepages-2Mi": "2Mi"}}})
     level = ResourceRequirements(limits={"cpu": "1"})
     assert pod_requests(holders, pod_level=level) == {"cpu": 1000, "hugepages-2Mi": 6 * 2**20}
@@ -83,7 +83,7 @@ def test_a_resize_counts_the_largest_of_desired_allocated_and_actual(desired: st
     assert pod_requests(main, statuses=statuses(RESIZED), infeasible=infeasible) == {"cpu": expected}
 
 
-def test_a_status_without_resources_in_force_is_ignored() -> None:
+def test_a_container_status_without_resources_is_ignored() -> None:
     main = containers(requesting(cpu="1") | {"name": "main"})
     assert pod_requests(main, statuses=statuses({"name": "main", "allocatedResources": {"cpu": "9"}})) == {"cpu": 1000}
 
@@ -94,12 +94,12 @@ def test_sidecars_can_be_resized_and_other_init_containers_cannot() -> None:
     assert pod_requests([], containers(requesting(cpu="1") | {"name": "main"}), statuses=statuses(RESIZED)) == {"cpu": 1000}
 
 
-def test_names_that_the_scheduler_does_not_count_are_omitted() -> None:
+def test_resources_that_the_scheduler_does_not_count_are_omitted() -> None:
     main = containers({"resources": {"requests": {"foo": "1", "storage": "1Gi", "example.com/foo": "1", "ephemeral-storage": "1k"}}})
     assert pod_requests(main) == {"example.com/foo": 1, "ephemeral-storage": 1000}
 
 
-def test_parts_of_a_byte_are_summed_before_they_are_rounded_up() -> None:
+def test_fractions_of_bytes_are_summed_before_rounding_up() -> None:
     assert pod_requests(containers(requesting(memory="400m"), requesting(memory="500m"))) == {"memory": 1}
 
 
@@ -107,7 +107,7 @@ def test_parts_of_a_byte_are_summed_before_they_are_rounded_up() -> None:
     ("amount", "expected"),
     [("1xyz", "a quantity"), ("-1", "zero or more"), (str(LARGEST + 1), "at most"), ("9Ei", "int64")],
 )
-def test_an_invalid_request_is_rejected_with_its_place(amount: str, expected: str) -> None:
+def test_an_invalid_request_is_rejected_and_the_error_names_the_field(amount: str, expected: str) -> None:
     with pytest.raises(UnreadableError, match=expected) as caught:
         pod_requests(containers({}, requesting(gpu=amount)))
     assert caught.value.path == "containers[1].resources.requests.nvidia.com/gpu"

@@ -36,20 +36,20 @@ def at(text: str) -> float:
         ("0 0 1 jan ?", 366 * 24 * HOUR, "2026-11-21T00:00", True),
     ],
 )
-def test_a_window_opens_at_each_hit_and_closes_when_its_duration_has_passed(line: str, duration: float, moment: str, is_open: bool) -> None:
+def test_a_schedule_is_active_from_each_start_until_its_duration_has_passed(line: str, duration: float, moment: str, is_open: bool) -> None:
     assert parse_schedule(line).open_at(at(moment), duration) is is_open
 
 
 @pytest.mark.parametrize(("moment", "is_open"), [("2026-11-13T00:10", True), ("2026-11-16T00:10", True), ("2026-11-17T00:10", False)])
-def test_a_restricted_day_of_month_or_weekday_is_enough(moment: str, is_open: bool) -> None:
+def test_a_schedule_matches_if_the_day_of_month_or_the_weekday_matches(moment: str, is_open: bool) -> None:
     assert parse_schedule("0 0 13 * mon").open_at(at(moment), HOUR) is is_open
 
 
-def test_a_day_that_never_comes_never_opens() -> None:
+def test_a_schedule_on_a_day_that_does_not_exist_is_never_active() -> None:
     assert not parse_schedule("0 0 30 feb *").open_at(at("2026-11-21T00:00"), 100 * 366 * 24 * HOUR)
 
 
-def test_a_leap_day_is_found_years_later() -> None:
+def test_a_schedule_on_a_leap_day_is_active_years_later() -> None:
     assert parse_schedule("0 0 29 2 *").open_at(at("2027-06-01T00:00"), 4 * 366 * 24 * HOUR)
 
 
@@ -97,6 +97,6 @@ def test_a_schedule_that_karpenter_accepts_is_valid(schedule: str) -> None:
         ("@every 1h", "@hourly"),
     ],
 )
-def test_an_invalid_schedule_is_reported_with_what_was_expected(schedule: str, says: str) -> None:
+def test_the_error_for_an_invalid_schedule_says_what_was_expected(schedule: str, says: str) -> None:
     with pytest.raises(ValueError, match=re.escape(says)):
         parse_schedule(schedule)

@@ -21,7 +21,7 @@ SELECTORS = (LabelSelector(), *(LabelSelector(pair) for pair in product(REQUIREM
 LABELS: tuple[dict[str, str], ...] = ({}, {"a": "1"}, {"a": "2", "b": "1"}, {"a": "1", "b": "2", "c": "x"}, {"c": "1"})
 
 
-def test_every_selector_that_matches_is_found_once_and_in_order() -> None:
+def test_the_index_finds_every_matching_selector_once_and_in_order() -> None:
     index = SelectorIndex([None, *SELECTORS])
     for labels in LABELS:
         numbers = index.candidates(labels)
@@ -42,7 +42,7 @@ def test_additions_to_a_copy_do_not_change_the_original_index() -> None:
 
 
 @pytest.mark.parametrize("selector", SELECTORS)
-def test_all_matches_of_a_selector_are_found_in_its_namespace(selector: LabelSelector) -> None:
+def test_the_index_finds_all_matching_pods_in_the_namespace_of_a_selector(selector: LabelSelector) -> None:
     objects = [(space, labels) for space in ("x", "y") for labels in LABELS]
     numbers = set(LabelIndex(objects).candidates("y", selector))
 
@@ -51,7 +51,7 @@ def test_all_matches_of_a_selector_are_found_in_its_namespace(selector: LabelSel
     assert list(LabelIndex(objects).candidates("z", selector)) == []
 
 
-def test_a_common_label_does_not_hide_a_selective_one() -> None:
+def test_a_lookup_uses_the_rarest_label_of_a_selector() -> None:
     selectors = [LabelSelector((Requirement("app", "In", ("x",)), Requirement("job", "In", (str(number),)))) for number in range(1000)]
     labels = [{"app": "x", "job": str(number)} for number in range(1000)]
 
@@ -61,7 +61,7 @@ def test_a_common_label_does_not_hide_a_selective_one() -> None:
     assert sum(len(list(index.candidates("", selector))) for selector in selectors) == 1000
 
 
-def test_pods_that_each_select_themselves_by_fifty_labels_have_their_rules_counted() -> None:
+def test_rules_of_pods_that_select_themselves_by_fifty_labels_are_counted() -> None:
     keys = [f"h{number}" for number in range(50)]
     rules = [
         {"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}, "matchLabelKeys": keys}

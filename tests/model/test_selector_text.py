@@ -23,7 +23,7 @@ from gpuscaler.model.selector_text import SelectorError, Term, parse_selector, p
         ("in in (in),notin", (Term("in", "in", ("in",)), Term("notin", ""))),
     ],
 )
-def test_every_form_of_a_requirement_is_read(text: str, terms: tuple[Term, ...]) -> None:
+def test_every_form_of_a_requirement_in_a_selector_text_is_parsed(text: str, terms: tuple[Term, ...]) -> None:
     assert parse_terms(text) == terms
 
 
@@ -44,13 +44,13 @@ def test_every_form_of_a_requirement_is_read(text: str, terms: tuple[Term, ...])
         ("gpus>many", "values that labels can have"),
     ],
 )
-def test_an_invalid_selector_is_rejected_with_what_was_found(text: str, said: str) -> None:
+def test_the_error_for_an_invalid_selector_text_says_what_was_found(text: str, said: str) -> None:
     with pytest.raises(SelectorError) as caught:
         parse_terms(text)
     assert said in str(caught.value)
 
 
-def test_a_selector_matches_as_its_text_says() -> None:
+def test_a_selector_parsed_from_text_matches_the_labels_it_names() -> None:
     selector = parse_selector("app=web,tier in (a,b),!old")
     assert selector.matches({"app": "web", "tier": "b"})
     assert not selector.matches({"app": "web", "tier": "b", "old": ""})

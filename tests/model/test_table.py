@@ -15,14 +15,14 @@ def table(**taints: tuple[Taint, ...]) -> NodeTable:
     return NodeTable([Node(name=name, labels={}, allocatable={"cpu": 1000}, taints=taints) for name, taints in taints.items()])
 
 
-def test_nodes_are_found_by_the_key_of_a_taint_among_others() -> None:
+def test_the_table_finds_nodes_by_the_key_of_any_of_their_taints() -> None:
     nodes = table(a=(ARRIVING,), b=(), c=(SOFT, ARRIVING), d=(SOFT,))
     assert named(nodes.tainted(ARRIVING.key)) == ["a", "c"]
     assert named(nodes.tainted(SOFT.key)) == ["c", "d"]
     assert nodes.tainted("gpuscaler.io/leaving") == []
 
 
-def test_no_node_is_found_without_the_taint() -> None:
+def test_the_table_finds_no_node_without_the_taint() -> None:
     assert NodeTable(()).tainted(ARRIVING.key) == []
 
 

@@ -23,7 +23,7 @@ GPU = Taint("gpu", "a100", "NoSchedule")
         (Toleration("gpu", "Resembles", "a100"), False),
     ],
 )
-def test_a_toleration_covers_a_taint_as_in_kubernetes(toleration: Toleration, tolerates: bool) -> None:
+def test_a_toleration_matches_a_taint_as_in_kubernetes(toleration: Toleration, tolerates: bool) -> None:
     assert toleration.tolerates(GPU) is tolerates
 
 

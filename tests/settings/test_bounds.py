@@ -50,7 +50,7 @@ def test_limits_none_means_no_limit() -> None:
 
 
 @pytest.mark.parametrize(("rest", "warns"), [("", True), ("limits: none\n", False), ("limits: {gpus: 8}\n", False)])
-def test_validate_warns_about_settings_without_a_limit(tmp_path: Path, rest: str, warns: bool) -> None:
+def test_validate_warns_if_a_file_sets_no_limit(tmp_path: Path, rest: str, warns: bool) -> None:
     (tmp_path / "pools.yaml").write_text(settings(rest=rest))
     answer = CliRunner().invoke(main, ["validate", str(tmp_path / "pools.yaml")])
 
@@ -58,7 +58,7 @@ def test_validate_warns_about_settings_without_a_limit(tmp_path: Path, rest: str
     assert ("warning: limits: saw no limits" in answer.stderr) == warns
 
 
-def test_pods_kept_out_by_the_assumed_limit_get_a_reason_that_it_is_the_default() -> None:
+def test_the_reason_of_a_pod_stopped_by_the_default_limit_says_that_it_is_the_default() -> None:
     policy = with_default_limit(parse_settings(settings()).policy)
     made = plan(cluster_of(pod(n) for n in range(300)), State(), policy, NOW)
 
@@ -77,13 +77,13 @@ def test_no_gpu_machine_is_bought_for_pods_without_gpus() -> None:
 
 
 @pytest.mark.parametrize("text", [settings(more=", min_gpus_per_pod: 0"), MIXED])
-def test_a_pool_with_that_setting_or_with_other_machines_serves_them(text: str) -> None:
+def test_pods_without_gpus_are_served_by_a_pool_that_allows_them_or_has_cpu_machines(text: str) -> None:
     made = plan(cluster_of([pod("small", gpu="0")]), State(), parse_settings(text).policy, NOW)
 
     assert [machine.pods for machine in made.machines] == [("tenant/small",)]
 
 
-def test_pods_without_gpus_use_existing_machines_which_are_not_kept() -> None:
+def test_pods_without_gpus_use_existing_gpu_machines_as_none_are_kept_by_default() -> None:
     policy = parse_settings(settings()).policy
     made = plan(cluster_of([node("n1"), pod("small", gpu="0")]), State(), policy, NOW)
 
@@ -91,7 +91,7 @@ def test_pods_without_gpus_use_existing_machines_which_are_not_kept() -> None:
     assert policy.pools[0].min_gpus_per_pod == 0
 
 
-def test_a_launcher_without_gpus_comes_with_its_gang() -> None:
+def test_a_gang_member_without_gpus_is_placed_with_its_gang() -> None:
     members = gangs(2, 2, alike=True)
     members[0]["spec"]["containers"][0]["resources"]["limits"] = {}
     made = plan(cluster_of(members), State(), parse_settings(settings()).policy, NOW)

@@ -20,11 +20,11 @@ def warnings_of(text: str, policy: Policy) -> tuple[str, ...]:
 SPOT4, ONE = offering("g.4", 2.27, gpus=4, market="spot"), offering("g.1", 0.65)
 
 
-def test_patterns_that_match_nothing_are_named_with_their_number() -> None:
+def test_priority_patterns_that_match_no_pool_are_reported_with_their_number() -> None:
     assert warnings_of("{50: [spot, 'gpu-.*'], 10: [one]}", policy(spot=SPOT4, one=SPOT4)) == ("its pattern 50: gpu-.* matches no pool",)
 
 
-def test_a_pool_with_precedence_over_a_cheaper_one_is_named_with_the_extra_cost() -> None:
+def test_a_warning_names_a_pool_preferred_over_a_cheaper_one_and_the_extra_cost() -> None:
     (only,) = warnings_of("{50: [spot], 10: [one]}", policy(spot=SPOT4, one=ONE))
 
     assert only.startswith(
@@ -34,20 +34,20 @@ def test_a_pool_with_precedence_over_a_cheaper_one_is_named_with_the_extra_cost(
     assert only.endswith("; but it is cheaper per GPU when full ($0.57 per GPU against $0.65)")
 
 
-def test_a_reversed_order_is_also_more_expensive_per_gpu() -> None:
+def test_the_warning_about_reversed_priorities_compares_prices_per_gpu() -> None:
     (only,) = warnings_of("{1: [spot], 2: [demand]}", policy(spot=offering("g.1", 0.2, market="spot"), demand=ONE))
 
     assert only.startswith("pool demand (priority 2) comes before pool spot (priority 1), which is cheaper: ")
     assert only.endswith("it is also more expensive per GPU ($0.65 per GPU against $0.20)")
 
 
-def test_the_cheapest_of_the_pools_with_lower_priority_is_named() -> None:
+def test_the_warning_about_reversed_priorities_names_the_cheapest_pool_of_lower_priority() -> None:
     (only,) = warnings_of("{9: [dear], 5: [cheap, mid]}", policy(dear=SPOT4, mid=ONE, cheap=offering("g.1", 0.3)))
 
     assert "comes before pool cheap (priority 5)" in only
 
 
-def test_an_order_without_extra_cost_causes_no_warning() -> None:
+def test_priorities_without_extra_cost_cause_no_warning() -> None:
     guessed = replace(offering("h", 0.01, pool="guessed"), price_from=BY_SIZE)
     priced = policy(spot=offering("g.1", 0.2), one=ONE, cpu=offering("c.1", 0.05, gpus=0), guessed=guessed)
 

@@ -121,7 +121,7 @@ def test_each_cloud_uses_its_own_labels(instance_type: str, market: str, zone: s
         ("m6i.xlarge", "us-east-1a", "kubernetes.io/hostname"),
     ],
 )
-def test_missing_features_of_a_machine_are_not_labelled(instance_type: str, zone: str, absent: str) -> None:
+def test_a_machine_has_no_labels_for_features_that_it_lacks(instance_type: str, zone: str, absent: str) -> None:
     assert absent not in labels(instance_type, zone=zone)
 
 
@@ -142,18 +142,18 @@ def test_missing_features_of_a_machine_are_not_labelled(instance_type: str, zone
         ("", "us-east-1", "us-east-1"),
     ],
 )
-def test_the_region_comes_from_the_zones_name_or_else_from_the_file(zone: str, region: str, expected: str | None) -> None:
+def test_the_region_label_comes_from_the_name_of_the_zone_or_else_from_the_file(zone: str, region: str, expected: str | None) -> None:
     assert labels("m6i.xlarge", zone=zone, region=region).get("topology.kubernetes.io/region") == expected
 
 
-def test_the_users_labels_take_precedence() -> None:
+def test_configured_labels_take_precedence_over_derived_ones() -> None:
     read = labels("g5.xlarge", zone="us-east-1a", extra='{nvidia.com/gpu.product: NVIDIA-A10G-SHARED, team: "7"}')
 
     assert read["nvidia.com/gpu.product"] == "NVIDIA-A10G-SHARED"
     assert read["team"] == "7"
 
 
-def test_gpus_attached_to_a_type_that_has_none_are_counted() -> None:
+def test_gpus_attached_to_a_type_without_gpus_are_counted_in_labels() -> None:
     text = "pools: [{name: p, zones: [us-central1-a], offerings: [{type: n1-standard-8, price: 1, resources: {nvidia.com/gpu: 2}}]}]"
 
     assert parse_policy(text).pools[0].offerings[0].labels["nvidia.com/gpu.count"] == "2"

@@ -16,7 +16,7 @@ def problems(text: str) -> tuple[Problem, ...]:
 
 
 @pytest.mark.parametrize("bad", [*BAD_FORM, *BAD_MEANING], ids=lambda bad: f"{bad.place}: {bad.says}")
-def test_a_mistake_is_reported_once_at_its_place_with_what_to_do(bad: Bad) -> None:
+def test_a_mistake_in_a_file_is_reported_once_with_its_line_and_a_remedy(bad: Bad) -> None:
     (problem,) = problems(bad.text)
 
     assert problem.path == bad.place
@@ -60,7 +60,7 @@ limits: {gpus: many}
     ]
 
 
-def test_a_missing_key_hides_no_other_mistake() -> None:
+def test_other_mistakes_are_reported_beside_a_missing_key() -> None:
     text = "region: us-east-1\npools: [{name: a, types: [g5.xlarge]}]\npages: {authenticated: {address: nowhere, key: a.pem}}"
 
     assert [(problem.path, problem.message.partition(",")[0]) for problem in problems(text)] == [
@@ -69,7 +69,7 @@ def test_a_missing_key_hides_no_other_mistake() -> None:
     ]
 
 
-def test_a_mistake_that_shows_in_every_zone_is_reported_once() -> None:
+def test_a_mistake_that_affects_every_zone_is_reported_once() -> None:
     text = "pools: [{name: a, zones: [westus3-1, westus3-2, westus3-3], markets: [spot], types: [Standard_NC4as_T4_v3, nope]}]"
 
     assert [problem.path for problem in problems(text)] == ["pools[0].types[0]", "pools[0].types[1]"]
@@ -111,7 +111,7 @@ def test_a_file_that_expands_to_millions_of_values_is_rejected_in_seconds() -> N
     assert any("expands to more than 3,000,000 values" in problem.message for problem in problems(text))
 
 
-def test_a_file_with_thousands_of_unknown_types_is_answered_in_seconds() -> None:
+def test_a_file_with_thousands_of_unknown_types_is_rejected_in_seconds() -> None:
     text = "region: us-east-1\npools: [{name: a, types: [" + ", ".join(f"g5.x{index}large" for index in range(1000)) + "]}]"
 
     assert len(problems(text)) == 1000
@@ -138,7 +138,7 @@ QUICK = settings(deadline=None, max_examples=examples(100), suppress_health_chec
 
 @QUICK
 @given(st.fixed_dictionaries({"pools": st.lists(st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=6), max_size=3)}))
-def test_any_tree_is_a_policy_or_a_settings_error(tree: object) -> None:
+def test_any_yaml_value_is_parsed_or_rejected_with_a_settings_error(tree: object) -> None:
     try:
         good = bool(parse_policy(json.dumps(tree)).pools)
     except SettingsError as error:
@@ -148,6 +148,6 @@ def test_any_tree_is_a_policy_or_a_settings_error(tree: object) -> None:
 
 @QUICK
 @given(st.text(alphabet="ab: -[]{}&*<>|!%@'\"#\n\t,?0.", max_size=60))
-def test_any_text_is_a_policy_or_a_settings_error(text: str) -> None:
+def test_any_text_is_parsed_or_rejected_with_a_settings_error(text: str) -> None:
     with pytest.raises(SettingsError):
         parse_policy(text)

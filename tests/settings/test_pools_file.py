@@ -24,7 +24,7 @@ def keys(offerings: tuple[Offering, ...]) -> list[tuple[str, str, str, float]]:
     return [(o.instance_type, o.market, o.zone, o.price) for o in offerings]
 
 
-def test_a_file_with_one_type_gets_every_default() -> None:
+def test_a_file_that_names_only_one_type_gets_every_default() -> None:
     parsed = policy("region: us-east-1\npools:\n- name: gpu\n  types: [g5.xlarge]\n")
 
     (only,) = parsed.pools
@@ -37,7 +37,7 @@ def test_a_file_with_one_type_gets_every_default() -> None:
     assert (parsed.priority_cutoff, parsed.min_saving) == (-10, 0.0)
 
 
-def test_every_key_is_read() -> None:
+def test_every_key_of_the_pools_file_is_read() -> None:
     parsed = policy("""
 pools:
   - name: all
@@ -76,7 +76,7 @@ min_saving: 0.25
     assert (parsed.priority_cutoff, parsed.min_saving) == (-1000, 0.25)
 
 
-def test_the_short_form_is_types_times_markets_times_zones_at_list_prices() -> None:
+def test_the_short_form_offers_each_type_in_each_market_and_zone_at_list_price() -> None:
     offerings = pool("types: [g5.xlarge, m6i.xlarge]\nmarkets: [spot, on-demand]\nzones: [us-east-1a, us-east-1b]").offerings
 
     assert len(offerings) == 8
@@ -85,7 +85,7 @@ def test_the_short_form_is_types_times_markets_times_zones_at_list_prices() -> N
     assert len({offering.key for offering in offerings}) == 8
 
 
-def test_an_offering_without_market_and_zone_takes_those_of_the_pool() -> None:
+def test_an_offering_without_market_and_zone_is_expanded_to_those_of_the_pool() -> None:
     parsed = pool("""
 zones: [us-east-1a, us-east-1b]
 markets: [spot]
@@ -104,13 +104,13 @@ offerings:
     ]
 
 
-def test_a_price_is_that_of_the_zones_region() -> None:
+def test_an_offering_has_the_list_price_of_the_region_of_its_zone() -> None:
     parsed = pool("types: [g5.xlarge]\nzones: [eu-west-1a, us-east-1a]")
 
     assert [offering.price for offering in parsed.offerings] == [1.123, 1.006]
 
 
-def test_resources_override_the_catalogue_one_by_one() -> None:
+def test_each_configured_resource_overrides_only_that_of_the_catalogue() -> None:
     parsed = pool("""
 offerings:
   - type: g5.xlarge
@@ -138,7 +138,7 @@ offerings:
     assert (offering.labels["kubernetes.io/arch"], offering.labels["nvidia.com/gpu.count"]) == ("amd64", "8")
 
 
-def test_a_pool_of_another_architecture_passes_it_on_to_unknown_types() -> None:
+def test_unknown_types_get_the_architecture_of_their_pool() -> None:
     parsed = pool("arch: arm64\ntypes: [g5g.xlarge]\nofferings: [{type: mine, price: 1, resources: {cpu: 1, memory: 1Gi}}]")
 
     assert parsed.arch == "arm64"
@@ -181,12 +181,12 @@ def test_a_taint_is_read_in_every_form(written: str, expected: Taint) -> None:
         ('{nodes: 0, schedule: "@daily", duration: 10m}', Budget("0", (), "@daily", 600.0)),
     ],
 )
-def test_a_budget_is_read_like_karpenters(written: str, expected: Budget) -> None:
+def test_disruption_budgets_are_read_as_karpenter_reads_them(written: str, expected: Budget) -> None:
     assert pool(f"types: [g5.xlarge]\nbudgets:\n  - {written}").budgets == (expected,)
 
 
 @pytest.mark.parametrize(("written", "seconds"), [("0", 0.0), ("0s", 0.0), ("90s", 90.0), ("1.5h", 5400.0), ("1h30m", 5400.0)])
-def test_idle_after_is_a_go_duration_and_a_bare_zero_is_one(written: str, seconds: float) -> None:
+def test_idle_after_is_a_go_duration_or_a_plain_zero(written: str, seconds: float) -> None:
     assert pool(f"types: [g5.xlarge]\nidle_after: {written}").idle_after == seconds
 
 
@@ -226,14 +226,14 @@ def test_json_is_yaml() -> None:
     assert policy('{"region": "us-east-1", "pools": [{"name": "a", "types": ["g5.xlarge"], "min": 1}]}').pools[0].min == 1
 
 
-def test_a_file_is_read_with_a_byte_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
+def test_a_file_with_a_byte_order_mark_and_windows_line_ends_is_read(tmp_path: Path) -> None:
     path = tmp_path / "pools.yaml"
     path.write_bytes(b"\xef\xbb\xbfregion: us-east-1\r\npools:\r\n- name: a\r\n  types: [g5.xlarge]\r\n")
 
     assert load_policy(path) == load_policy(str(path)) == policy(path.read_text("utf-8-sig"))
 
 
-def test_five_megabytes_are_read_in_seconds() -> None:
+def test_a_file_of_five_megabytes_is_read_in_seconds() -> None:
     template = (
         "- {name: pool-%d, types: [g5.xlarge, g5.12xlarge], markets: [spot, on-demand], labels: {team: ml}, max: 10} # " + "." * 330 + "\n"
     )
@@ -244,7 +244,7 @@ def test_five_megabytes_are_read_in_seconds() -> None:
 
 
 @pytest.mark.parametrize("missing", ["absent.yaml", "."])
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, missing: str) -> None:
+def test_the_error_for_an_unreadable_file_names_the_file(tmp_path: Path, missing: str) -> None:
     with pytest.raises(SettingsError, match="cannot be read") as raised:
         load_policy(tmp_path / missing)
 

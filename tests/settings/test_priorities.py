@@ -25,7 +25,7 @@ def given(policy: Policy) -> dict[str, int]:
     return {pool.name: pool.priority for pool in policy.pools}
 
 
-def test_the_highest_number_with_a_matching_pattern_counts() -> None:
+def test_the_priority_of_a_pool_is_the_highest_number_with_a_matching_pattern() -> None:
     policy, odd = apply_priorities(pools("my-spot-1", "gpu-a", "on-demand", "at-last"), parse_priorities(TEXT, "it"))
 
     assert given(policy) == {"my-spot-1": 50, "gpu-a": 50, "on-demand": 10, "at-last": -3}
@@ -38,7 +38,7 @@ def test_a_pool_that_matches_no_pattern_comes_after_all_that_do() -> None:
     assert given(policy) == {"my-spot-1": 50, "on-demand": 10, "other": 9, "gpu-ab": 9}
 
 
-def test_if_no_pool_matches_they_keep_their_priorities_with_a_warning() -> None:
+def test_pools_keep_their_own_priorities_with_a_warning_if_no_pattern_matches() -> None:
     policy, odd = apply_priorities(pools("a", "b"), parse_priorities(TEXT, "it"))
 
     assert given(policy) == {"a": 7, "b": 7}
@@ -46,7 +46,7 @@ def test_if_no_pool_matches_they_keep_their_priorities_with_a_warning() -> None:
     assert apply_priorities(Policy(()), parse_priorities(TEXT, "it")) == (Policy(()), "")
 
 
-def test_a_number_without_patterns_matches_nothing() -> None:
+def test_a_priority_number_without_patterns_matches_no_pool() -> None:
     assert parse_priorities("5: []", "it") == Priorities(((5, ()),))
 
 

@@ -13,7 +13,7 @@ EXAMPLES = re.findall(r"^```yaml pools-file\n(.*?)^```$", PAGE + RUN_PAGE, re.MU
 
 
 @pytest.mark.parametrize("text", EXAMPLES, ids=range(len(EXAMPLES)))
-def test_an_example_of_the_reference_is_valid(text: str) -> None:
+def test_every_example_in_the_reference_is_valid(text: str) -> None:
     assert parse_policy(text).pools
 
 
@@ -22,7 +22,7 @@ def test_the_reference_has_examples() -> None:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_the_tables_of_the_reference_are_those_of_its_classes(path: Path) -> None:
+def test_the_tables_of_the_reference_match_the_settings_classes(path: Path) -> None:
     assert filled(path.read_text()) == path.read_text(), "run `make manifest`"
 
 
@@ -30,7 +30,7 @@ def test_every_class_of_settings_has_a_table() -> None:
     assert sorted(name for path in PAGES for name in tables(path.read_text())) == sorted(groups())
 
 
-def test_the_defaults_of_the_reference_are_those_of_the_program() -> None:
+def test_the_defaults_in_the_reference_are_those_of_the_program() -> None:
     """Each default on the page, written into a file, changes nothing."""
     smallest = "region: us-east-1\npools: [{name: a, types: [g5.xlarge]}]\n"
     rows = re.findall(r"^### (.*)$|^## (.*)$|^\| `(\w+)` \| [^|]+ \| `([^`|]+)` \|", RUN_PAGE, re.MULTILINE)

@@ -23,7 +23,7 @@ def accepts(text: str) -> bool:
     return bool(jsonschema.Draft202012Validator(pools_file_schema()).is_valid(plain(root)))
 
 
-def test_the_schema_is_a_schema() -> None:
+def test_the_schema_is_a_valid_json_schema() -> None:
     jsonschema.Draft202012Validator.check_schema(pools_file_schema())
 
 
@@ -38,11 +38,11 @@ def test_the_schema_rejects_mistakes_in_form(bad: Bad) -> None:
 
 
 @pytest.mark.parametrize("bad", BAD_MEANING, ids=lambda bad: f"{bad.place}: {bad.says}")
-def test_the_schema_leaves_meaning_to_the_parser(bad: Bad) -> None:
+def test_the_schema_accepts_mistakes_in_meaning_that_only_the_parser_finds(bad: Bad) -> None:
     assert accepts(bad.text)
 
 
-def test_the_schema_describes_keys_of_the_run_file_in_plain_text() -> None:
+def test_descriptions_of_run_file_keys_in_the_schema_are_plain_text() -> None:
     top = pools_file_schema()["properties"]
     kept = top["history"]["anyOf"][0]["properties"]["bytes"]
 

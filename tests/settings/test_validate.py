@@ -6,7 +6,7 @@ from click.testing import CliRunner
 from gpuscaler.cli.validate import validate
 
 
-def test_a_valid_file_exits_0_with_one_line(tmp_path: Path) -> None:
+def test_validate_exits_0_with_one_line_for_a_valid_file(tmp_path: Path) -> None:
     path = tmp_path / "pools.yaml"
     path.write_text("region: us-east-1\npools: [{name: a, types: [g5.xlarge, g6.xlarge], markets: [spot, on-demand]}]\nlimits: none")
 
@@ -16,7 +16,7 @@ def test_a_valid_file_exits_0_with_one_line(tmp_path: Path) -> None:
     assert done.stdout == f"{path}: valid; pools: 1, offerings: 4, instance types: 2\n"
 
 
-def test_an_invalid_file_exits_2_with_every_mistake_on_stderr(tmp_path: Path) -> None:
+def test_validate_exits_2_with_every_mistake_on_stderr_for_an_invalid_file(tmp_path: Path) -> None:
     path = tmp_path / "pools.yaml"
     path.write_text("pools:\n- name: a\n  types: [g5.xlarge]\n  min: -1\n")
 
@@ -30,7 +30,7 @@ def test_an_invalid_file_exits_2_with_every_mistake_on_stderr(tmp_path: Path) ->
     ]
 
 
-def test_values_of_the_chart_are_checked_below_config_with_their_place(tmp_path: Path) -> None:
+def test_validate_checks_the_config_section_of_chart_values_and_reports_full_paths(tmp_path: Path) -> None:
     path = tmp_path / "values.yaml"
     text = "image: {repository: registry.example/gpuscaler}\nconfig:\n  cloud: simulated\n  region: us-east-1\n  limits: none\n"
     path.write_text(f"{text}  pools: [{{name: a, types: [g5.xlarge]}}]\n")
@@ -45,7 +45,7 @@ def test_values_of_the_chart_are_checked_below_config_with_their_place(tmp_path:
     )
 
 
-def test_objects_of_a_cluster_are_distinguished_from_pools(tmp_path: Path) -> None:
+def test_validate_reports_that_a_file_contains_cluster_objects_and_no_pools(tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
     path.write_text("apiVersion: v1\nkind: List\nitems: []\n")
 
@@ -58,21 +58,21 @@ def test_objects_of_a_cluster_are_distinguished_from_pools(tmp_path: Path) -> No
     ]
 
 
-def test_a_missing_file_exits_2(tmp_path: Path) -> None:
+def test_validate_exits_2_if_the_file_is_missing(tmp_path: Path) -> None:
     done = CliRunner().invoke(validate, [str(tmp_path / "absent.yaml")])
 
     assert done.exit_code == 2
     assert "cannot be read" in done.stderr
 
 
-def test_no_file_exits_2_with_what_was_expected() -> None:
+def test_validate_exits_2_without_a_file_and_says_what_was_expected() -> None:
     done = CliRunner().invoke(validate, [])
 
     assert done.exit_code == 2
     assert "expected the path of a pools file" in done.stderr
 
 
-def test_the_schema_is_printed_as_json() -> None:
+def test_schema_prints_the_schema_as_json() -> None:
     done = CliRunner().invoke(validate, ["--schema"])
 
     assert done.exit_code == 0

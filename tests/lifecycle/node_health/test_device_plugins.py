@@ -25,7 +25,7 @@ def cluster(*nodes: Node) -> Cluster:
     return Cluster().apply(Delta(upserts=nodes))
 
 
-def test_a_node_without_its_devices_counts_as_it_was_for_five_minutes() -> None:
+def test_a_node_that_loses_its_devices_still_counts_with_them_for_five_minutes() -> None:
     now_empty = cluster(EMPTY)
     away = observe({}, cluster(WHOLE).nodes, now_empty, 100.0)
 
@@ -38,7 +38,7 @@ def test_a_node_without_its_devices_counts_as_it_was_for_five_minutes() -> None:
     assert report.startswith("node n had 8 nvidia.com/gpu and has shown none for 5 min; plans use what it shows; check the ")
 
 
-def test_returned_devices_are_forgotten_and_count_again_when_they_go() -> None:
+def test_missing_devices_are_tracked_until_they_return_and_again_when_they_disappear() -> None:
     away = observe({}, cluster(WHOLE).nodes, cluster(EMPTY), 100.0)
     whole = cluster(WHOLE)
 
@@ -46,7 +46,7 @@ def test_returned_devices_are_forgotten_and_count_again_when_they_go() -> None:
     assert observe({}, whole.nodes, cluster(EMPTY), 900.0) == {"n": AbsentDevices("u", {GPU: 8}, 900.0)}
 
 
-def test_devices_that_a_restarting_kubelet_hides_are_known_from_before() -> None:
+def test_devices_hidden_by_a_kubelet_restart_are_taken_from_the_previous_observation() -> None:
     nothing = replace(EMPTY, capacity={"cpu": 8000, GPU: 0, EFA: 0}, allocatable={"cpu": 8000, GPU: 0, EFA: 0})
     away = observe({}, cluster(WHOLE).nodes, cluster(nothing), 100.0)
 
@@ -54,11 +54,11 @@ def test_devices_that_a_restarting_kubelet_hides_are_known_from_before() -> None
     assert observe({}, {}, cluster(nothing), 100.0) == {}
 
 
-def test_a_new_process_knows_missing_devices_from_the_capacity() -> None:
+def test_after_a_restart_missing_devices_are_inferred_from_the_node_capacity() -> None:
     assert observe({}, {}, cluster(EMPTY), 100.0)["n"].amounts == {GPU: 8}
 
 
-def test_a_machine_that_has_not_opened_yet_never_had_anything() -> None:
+def test_a_machine_that_is_not_open_yet_has_no_missing_devices() -> None:
     arriving = replace(EMPTY, taints=(Taint(ARRIVING_TAINT),))
 
     assert observe({}, cluster(replace(WHOLE, taints=arriving.taints)).nodes, cluster(arriving), 100.0) == {}
@@ -70,7 +70,7 @@ def test_repartitioned_gpus_are_not_missing() -> None:
     assert observe({}, cluster(WHOLE).nodes, cluster(divided), 100.0) == {}
 
 
-def test_a_new_machine_of_the_same_name_does_not_inherit_devices() -> None:
+def test_a_new_machine_with_the_same_node_name_does_not_inherit_missing_devices() -> None:
     away = observe({}, cluster(WHOLE).nodes, cluster(EMPTY), 100.0)
     other = replace(EMPTY, uid="v", capacity={"cpu": 8000})
 
@@ -78,7 +78,7 @@ def test_a_new_machine_of_the_same_name_does_not_inherit_devices() -> None:
     assert as_before(cluster(other), away, 110.0).nodes["n"].allocatable == other.allocatable
 
 
-def test_timestamps_of_a_fast_clock_do_not_extend_the_time() -> None:
+def test_a_timestamp_from_a_fast_clock_does_not_extend_the_wait_for_missing_devices() -> None:
     away = {"n": AbsentDevices("u", {GPU: 8}, 5000.0)}
 
     assert coming_back(recalled(away, 100.0), 100.0 + COUNTED_SECONDS) == frozenset()

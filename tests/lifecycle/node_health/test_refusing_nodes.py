@@ -39,7 +39,7 @@ def test_a_pod_that_one_node_refuses_goes_to_another() -> None:
     assert made.placements == (Placement("default/p", "b"),)
 
 
-def test_other_kinds_of_pods_go_to_the_node_as_before() -> None:
+def test_a_refusing_node_still_takes_pods_of_other_classes() -> None:
     other = spec(gpus=1, cpu=2)
     made = planned([node("a"), pod("p"), pod("q", other)], state=avoids("a"))
 
@@ -47,7 +47,7 @@ def test_other_kinds_of_pods_go_to_the_node_as_before() -> None:
     assert [machine.pods for machine in made.machines] == [("default/p",)]
 
 
-def test_the_pods_own_node_selection_still_holds() -> None:
+def test_avoiding_a_node_keeps_the_node_selector_of_the_pod() -> None:
     choosy = spec(gpus=1, node_affinity=affinity((TYPE, "In", "g.2")))
     pools = pool(offering("g.1", 1.0), offering("g.2", 3.0))
     made = planned([node("a", offering("g.2")), pod("p", choosy)], pools, state=avoids("a", of=choosy))
@@ -76,7 +76,7 @@ def test_a_term_without_requirements_still_matches_no_node() -> None:
     assert not pod_spec.node_affinity.matches({}, "b")
 
 
-def test_specifications_that_avoid_different_nodes_are_distinguished() -> None:
+def test_pod_specs_that_avoid_different_nodes_are_different_specs() -> None:
     digests = {exclude_nodes(ONE, frozenset(names)).digest for names in ("a", "b", "ab")} | {ONE.digest}
 
     assert len(digests) == 4
@@ -93,7 +93,7 @@ def refusals_of(*items: Item, refusals: Refusals = WAITS, tried: float = NOW - 1
     )
 
 
-def test_a_node_counts_as_refusing_after_a_minute_and_a_newer_failed_attempt() -> None:
+def test_a_node_counts_as_refusing_after_a_minute_and_a_newer_failed_scheduling_attempt() -> None:
     (refusal,) = refusals_of(node("a"), pod("p"))
 
     assert refusal == NodeRefused("default/p", ONE.digest, "a", hash_node(node("a")), NOW, "0/1 nodes are available")
@@ -111,11 +111,11 @@ def test_a_node_counts_as_refusing_after_a_minute_and_a_newer_failed_attempt() -
     ],
     ids=["gone", "bound", "finished", "being deleted", "no such node", "node not ready"],
 )
-def test_a_pod_that_no_longer_waits_was_not_refused(items: tuple[Item, ...]) -> None:
+def test_a_pod_that_is_no_longer_pending_does_not_count_as_refused(items: tuple[Item, ...]) -> None:
     assert refusals_of(*items) == []
 
 
-def test_a_suspicion_without_a_plan_is_not_a_refusal() -> None:
+def test_a_suspected_refusal_does_not_count_before_a_plan_confirms_it() -> None:
     assert refusals_of(node("a"), pod("p"), refusals=Refusals((Wait("default/p", "a", NOW - 600.0, suspected=True),))) == []
 
 
@@ -123,7 +123,9 @@ def test_a_suspicion_without_a_plan_is_not_a_refusal() -> None:
     ("since", "tried", "in_vain"),
     [(59.0, 1.0, False), (60.0, 1.0, True), (300.0, 301.0, False), (330.0, 400.0, True), (330.0, None, True), (100.0, None, False)],
 )
-def test_an_attempt_counts_if_it_is_newer_and_is_assumed_after_five_minutes(since: float, tried: float | None, in_vain: bool) -> None:
+def test_a_scheduling_attempt_must_be_newer_than_the_wait_and_is_assumed_after_five_minutes(
+    since: float, tried: float | None, in_vain: bool
+) -> None:
     attempts = {} if tried is None else {"p": NOW - tried}
 
     assert tried_in_vain("p", NOW - since, attempts=attempts, now=NOW) is in_vain
@@ -151,7 +153,7 @@ def test_a_node_is_avoided_until_it_changes(now: Node | None, cleared: bool) -> 
     assert changes == ([Cleared("a")] if cleared else [])
 
 
-def test_only_nodes_that_exist_and_are_open_are_expected_to_take_pods() -> None:
+def test_only_existing_open_nodes_can_count_as_refusing() -> None:
     cluster = Cluster.of([node("a"), node("b")])
     placements = (Placement("p", "a"), Placement("q", "b"), Placement("r", "order-0"))
 

@@ -10,7 +10,7 @@ from gpuscaler.planning.state import Ending, State
 FADING = State(ending=(Ending("gone", offering().key),))
 
 
-def test_a_machine_that_is_ending_does_not_count_for_the_maximum_of_its_pool() -> None:
+def test_a_terminating_machine_does_not_count_towards_the_maximum_of_its_pool() -> None:
     some: list[Item] = [node("gone"), pod("runs", on="gone"), *pods("p", 2)]
     assert bought(planned(some, pool(offering(), max=1))) == {}
     assert bought(planned(some, pool(offering(), max=1), state=FADING)) == {"g.1": 1}
@@ -18,6 +18,6 @@ def test_a_machine_that_is_ending_does_not_count_for_the_maximum_of_its_pool() -
 
 
 @pytest.mark.parametrize("limits", [Limits(machines=1), Limits(gpus=1), Limits(dollars_per_hour=1.0)])
-def test_a_machine_that_is_ending_counts_for_the_limits_although_its_node_is_gone(limits: Limits) -> None:
+def test_a_terminating_machine_counts_towards_the_limits_although_its_node_is_gone(limits: Limits) -> None:
     assert bought(planned([pod("p")], limits=limits, state=FADING)) == {}
     assert bought(planned([pod("p")], limits=limits)) == {"g.1": 1}

@@ -38,7 +38,7 @@ def change(dice: Random, cluster: Cluster) -> Delta:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_every_change_is_seen(seed: int) -> None:
+def test_an_updated_machine_index_equals_a_new_one_after_every_change(seed: int) -> None:
     dice, indexes, cluster = Random(seed), MachineIndexes(), Cluster()
     inventory: Inventory | None = None
     for step in range(40):
@@ -56,7 +56,7 @@ def test_every_change_is_seen(seed: int) -> None:
         assert indexes.idle(cluster, now) == {name for name in cluster.nodes if is_idle(cluster.on_node.get(name, {}).values(), now)}
 
 
-def test_nothing_is_recomputed_while_nodes_and_list_are_unchanged() -> None:
+def test_the_machine_index_is_reused_while_nodes_and_the_cloud_list_are_unchanged() -> None:
     indexes, cluster, inventory = MachineIndexes(), Cluster.of([node("n", provider_id="i-1")]), Inventory(NOW, (instance("i-1"),))
     first = indexes.of(cluster, inventory)
 
@@ -65,20 +65,20 @@ def test_nothing_is_recomputed_while_nodes_and_list_are_unchanged() -> None:
     assert indexes.of(cluster.apply(Delta((node("m"),))), inventory).listed is not first.listed
 
 
-def test_both_nodes_of_one_machine_are_found() -> None:
+def test_the_machine_index_finds_both_nodes_of_one_machine() -> None:
     twins = [node(name, provider_id="i-1") for name in ("a", "b")]
 
     assert MachineIndex.of(Cluster.of(twins), None).by_machine == {"i-1": tuple(twins)}
 
 
-def test_an_overdue_pod_keeps_its_node_busy_only_while_it_is_waited_for() -> None:
+def test_an_overdue_terminating_pod_keeps_its_node_busy_only_for_a_limited_time() -> None:
     indexes, cluster = MachineIndexes(), Cluster.of([node("n"), pod("p", on="n", deleted=NOW)])
 
     assert indexes.idle(cluster, NOW + STUCK_AFTER) == set()
     assert indexes.idle(cluster, NOW + STUCK_AFTER + 1.0) == {"n"}
 
 
-def test_an_answer_is_recomputed_only_if_an_argument_is_a_new_object() -> None:
+def test_a_cached_result_is_recomputed_only_if_an_argument_is_a_new_object() -> None:
     indexes, asked = MachineIndexes(), []
 
     def size(cluster: Cluster, index: MachineIndex) -> int:

@@ -16,20 +16,20 @@ LOW, HIGH = pod("low", spec(gpus=3)), pod("high", spec(gpus=2, priority=10))
 
 
 @pytest.mark.parametrize(("gpus", "room"), [(1, True), (2, False)])
-def test_room_is_what_the_bound_pods_leave(gpus: int, room: bool) -> None:
+def test_free_capacity_is_what_the_bound_pods_leave(gpus: int, room: bool) -> None:
     cluster = Cluster.of([A, pod("there", spec(gpus=3), on="a")])
 
     assert has_room([pod("p", spec(gpus=gpus))], A, cluster) is room
 
 
-def test_a_terminating_pod_takes_no_room_and_several_pods_share_it() -> None:
+def test_capacity_of_a_terminating_pod_counts_as_free_but_only_once() -> None:
     cluster = Cluster.of([A, pod("goes", spec(gpus=3), on="a", deleted=NOW)])
 
     assert has_room([LOW], A, cluster)
     assert not has_room([LOW, HIGH], A, cluster)
 
 
-def test_there_is_no_room_for_a_missing_resource_or_beyond_the_pod_limit() -> None:
+def test_a_missing_resource_or_a_reached_pod_limit_leaves_no_capacity() -> None:
     cluster = Cluster.of([A])
     full = node("full", KIND, allocatable={**KIND.allocatable, "pods": 0})
 
@@ -44,7 +44,7 @@ def coming(name: str = "n") -> Ledger:
 
 
 @pytest.mark.parametrize(("theirs", "expected"), [(2, set()), (3, {"o-0"})])
-def test_a_machine_is_crowded_if_other_pods_leave_no_room_for_its_own(theirs: int, expected: set[str]) -> None:
+def test_a_machine_is_crowded_if_other_pods_leave_too_little_for_the_promised_ones(theirs: int, expected: set[str]) -> None:
     # Its GPUs do not show yet.
     shown = {name: amount for name, amount in KIND.allocatable.items() if name != GPU}
     here = node("n", KIND, allocatable=shown)

@@ -40,11 +40,11 @@ def memory(*nodes: Node, **more: Any) -> float:
     return learned_offering(*nodes, **more).allocatable["memory"] / GI
 
 
-def test_an_open_listed_node_teaches() -> None:
+def test_the_template_is_learned_from_an_open_listed_node() -> None:
     assert memory(live()) == 40
 
 
-def test_without_a_cloud_list_labels_identify_a_node() -> None:
+def test_without_a_cloud_list_a_node_is_matched_to_its_offering_by_labels() -> None:
     assert memory(live(provider_id=""), listed=False) == 40
 
 
@@ -60,18 +60,18 @@ def test_without_a_cloud_list_labels_identify_a_node() -> None:
     ],
     ids=["not ready", "deleted", "new", "not ours", "leaving", "without its GPU"],
 )
-def test_a_node_that_is_not_finished_or_not_ours_teaches_nothing(odd: dict[str, Any]) -> None:
+def test_nothing_is_learned_from_an_unfinished_or_foreign_node(odd: dict[str, Any]) -> None:
     assert memory(live(**odd)) == 32
 
 
 @pytest.mark.parametrize(("since", "teaches"), [(LABELS_SECONDS - 1.0, False), (LABELS_SECONDS, True)])
-def test_a_closed_machine_teaches_once_its_labels_should_be_there(since: float, teaches: bool) -> None:
+def test_the_template_is_learned_from_a_closed_machine_after_the_time_for_its_labels(since: float, teaches: bool) -> None:
     coming = OrderedMachine("m", "o", (KIND.key,), 1.0, NOW - 300.0, node="a", ready=NOW - since)
 
     assert (memory(live(created=NOW - 30.0), ledger=Ledger(coming=(coming,))) == 40) is teaches
 
 
-def test_only_the_newest_of_many_nodes_are_read() -> None:
+def test_templates_are_learned_only_from_the_newest_of_many_nodes() -> None:
     old = live("old", memory=33, created=NOW - 90_000.0)
     young = [live(f"n{number}", created=NOW - 7000.0 + number) for number in range(ASKED)]
 
@@ -79,7 +79,7 @@ def test_only_the_newest_of_many_nodes_are_read() -> None:
     assert memory(old, *young[1:]) == 33
 
 
-def test_after_a_new_revision_only_newer_machines_teach() -> None:
+def test_after_a_new_revision_templates_are_learned_only_from_newer_machines() -> None:
     first, second = (Policy((replace(POLICY.pools[0], revision=name),)) for name in "12")
     index = MachineIndex.of(Cluster.of([live()]), Inventory(NOW, (Instance("i-a", *KIND.key),)))
     learned = learn_from_nodes(Learned(), Ledger(), first, NOW - 3600.0, index=index, live_nodes=LiveNodes())
@@ -90,14 +90,14 @@ def test_after_a_new_revision_only_newer_machines_teach() -> None:
     assert memory(live(), live("b", memory=36, created=NOW - 900.0), policy=second, previous=changed) == 36
 
 
-def test_a_taint_of_a_single_node_teaches_nothing() -> None:
+def test_a_taint_of_a_single_node_is_not_learned() -> None:
     taint = Taint("maintenance")
 
     assert learned_offering(live(taints=(taint,))).taints == ()
     assert learned_offering(live("a", taints=(taint,)), live("b", taints=(taint,))).taints == (taint,)
 
 
-def test_unchanged_kinds_are_not_recomputed() -> None:
+def test_templates_of_unchanged_kinds_are_not_learned_again() -> None:
     live_nodes, nodes = LiveNodes(), (live(),)
     first = live_nodes.shown(("main", "g.1"), KIND, nodes)
 
@@ -118,7 +118,7 @@ def after(*changes: dict[str, Any], first: dict[str, Any]) -> Offering:
 @pytest.mark.parametrize(
     "labels", [{"team": "blue"}, {}, {"team": "red", "put-there": "by hand"}], ids=["written over", "taken off", "put on"]
 )
-def test_a_label_changed_by_a_person_on_a_finished_node_teaches_nothing(labels: dict[str, str]) -> None:
+def test_a_label_that_a_person_changes_on_a_finished_node_is_not_learned(labels: dict[str, str]) -> None:
     made = {**KIND.labels, "team": "red"}
     learned = after({"labels": {**KIND.labels, **labels}}, first={"labels": made})
 
@@ -126,7 +126,7 @@ def test_a_label_changed_by_a_person_on_a_finished_node_teaches_nothing(labels: 
     assert "put-there" not in learned.labels
 
 
-def test_a_taint_added_to_all_finished_nodes_teaches_nothing() -> None:
+def test_a_taint_added_to_all_finished_nodes_is_not_learned() -> None:
     live_nodes, learned, taint = LiveNodes(), Learned(), Taint("example.com/repair", effect="NoSchedule")
     for moment, taints in enumerate([(), (taint,)]):
         nodes = [live(name, uid=name, created=NOW - 3600.0, taints=taints) for name in "ab"]
@@ -137,7 +137,7 @@ def test_a_taint_added_to_all_finished_nodes_teaches_nothing() -> None:
     assert corrected_policy(POLICY, learned).pools[0].offerings[0].taints == KIND.taints
 
 
-def test_a_label_that_discovery_writes_minutes_later_is_learned() -> None:
+def test_a_label_that_feature_discovery_writes_minutes_later_is_learned() -> None:
     live_nodes, learned = LiveNodes(), Learned()
     for moment, labels in enumerate([{}, {"nvidia.com/mig.capable": "true"}]):
         node = live(uid="u", created=NOW - 100.0, labels={**KIND.labels, **labels})
@@ -153,7 +153,7 @@ def test_the_instance_type_label_is_never_learned() -> None:
     assert learned_offering(wrong).labels.get("node.kubernetes.io/instance-type") == KIND.labels.get("node.kubernetes.io/instance-type")
 
 
-def test_a_node_that_has_lost_a_gpu_teaches_nothing() -> None:
+def test_nothing_is_learned_from_a_node_that_has_lost_a_gpu() -> None:
     kind = offering("g.8", gpus=8, memory=32)
     whole = node("a", kind, provider_id="i-a", labels={**kind.labels, "nvidia.com/gpu.count": "8"})
     broken = replace(whole, allocatable={**kind.allocatable, "nvidia.com/gpu": 7}, labels={**kind.labels, "nvidia.com/gpu.count": "7"})

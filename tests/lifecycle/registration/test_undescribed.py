@@ -28,7 +28,7 @@ def stops(memory: Memory) -> list[str]:
     return [breaker.detail for breaker in breakers_of(memory, POLICY, NOW).open]
 
 
-def test_a_machine_of_our_order_stops_its_pool_until_it_is_gone() -> None:
+def test_an_ordered_machine_of_an_unoffered_type_stops_purchases_of_its_pool_until_it_is_gone() -> None:
     there = Instance("i-1", *STRANGE, state=RUNNING, launched=NOW)
     memory = reconciled(Memory(ledger=Ledger(coming=(machine("order"),))), Cluster.of([]), there)
     (message,) = stops(memory)
@@ -40,7 +40,7 @@ def test_a_machine_of_our_order_stops_its_pool_until_it_is_gone() -> None:
     assert stops(reconciled(opened, Cluster.of([]))) == []
 
 
-def test_a_machine_that_others_started_stops_its_pool_only_while_it_arrives() -> None:
+def test_a_foreign_machine_of_an_unoffered_type_stops_its_pool_only_until_it_is_a_node() -> None:
     there = Instance("i-1", *STRANGE, state=RUNNING, launched=NOW)
     memory = reconciled(Memory(ledger=Ledger(coming=(machine(""),))), Cluster.of([]), there)
     assert stops(memory)
@@ -48,7 +48,7 @@ def test_a_machine_that_others_started_stops_its_pool_only_while_it_arrives() ->
     assert stops(reconciled(replace(memory, ledger=Ledger()), Cluster.of([ARRIVED]), there)) == []
 
 
-def test_buying_resumes_once_the_pool_offers_the_machine() -> None:
+def test_buying_resumes_once_the_pool_offers_the_type_of_the_machine() -> None:
     memory = Memory(unfamiliar={"i-1": STRANGE})
     wide = Policy((pool(offering(), offering("g.9")),))
     memory_after = reconcile(memory, Cluster.of([ARRIVED]), wide, Facts(), NOW).memory

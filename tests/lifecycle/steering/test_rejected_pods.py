@@ -34,7 +34,7 @@ def observed(admissions: Admissions, *pods: Pod, after: float = 1.0) -> Admissio
 
 
 @pytest.mark.parametrize("reason", ["OutOfcpu", "OutOfnvidia.com/gpu", "UnexpectedAdmissionError", "NodeAffinity", "TopologyAffinityError"])
-def test_a_pod_that_the_kubelet_turns_away_is_reported_once(reason: str) -> None:
+def test_a_pod_that_the_kubelet_rejects_is_reported_once(reason: str) -> None:
     admission_findings = observed(bound("p"), failed("p", reason))
 
     assert admission_findings.turned_away == (TurnedAway("default/p", "a", KIND.pool, reason, "uid-p"),)
@@ -53,13 +53,13 @@ def test_a_pod_that_the_kubelet_turns_away_is_reported_once(reason: str) -> None
     ],
     ids=["evicted", "failed by itself", "another pod", "bound elsewhere", "running"],
 )
-def test_no_other_end_of_a_pod_counts(other: Pod) -> None:
+def test_pods_that_end_for_other_reasons_do_not_count_as_rejected(other: Pod) -> None:
     admission_findings = observed(bound("p"), other)
 
     assert (admission_findings.turned_away, admission_findings.admissions.bound) == ((), {})
 
 
-def test_a_missing_answer_of_the_kubelet_is_waited_for_but_not_for_ever() -> None:
+def test_the_wait_for_the_answer_of_the_kubelet_is_limited() -> None:
     admissions, pending = bound("p"), pod("p", uid="uid-p", on="a", phase="Pending")
 
     assert observed(admissions, pending).admissions == admissions
@@ -67,7 +67,7 @@ def test_a_missing_answer_of_the_kubelet_is_waited_for_but_not_for_ever() -> Non
     assert observed(admissions).admissions == Admissions()
 
 
-def test_two_rejections_in_a_row_switch_the_pool_to_nomination_for_a_while() -> None:
+def test_two_consecutive_rejections_switch_the_pool_to_nomination_for_a_while() -> None:
     admission_findings = observed(bound("p"), failed("p"))
     two = observed(bound("q", admissions=admission_findings.admissions), failed("q"))
     (refused,) = two.refused
@@ -78,7 +78,7 @@ def test_two_rejections_in_a_row_switch_the_pool_to_nomination_for_a_while() -> 
     assert pools[KIND.pool].until == NOW + AGAIN_SECONDS
 
 
-def test_an_admitted_pod_in_between_ends_the_row() -> None:
+def test_an_admitted_pod_resets_the_count_of_rejections() -> None:
     admission_findings = observed(bound("p"), failed("p"))
     runs = observed(bound("r", admissions=admission_findings.admissions), pod("r", uid="uid-r", on="a", phase="Running"))
 

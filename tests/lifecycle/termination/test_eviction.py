@@ -27,19 +27,19 @@ def evicted(eviction_round: EvictionRound) -> list[str]:
 # Order
 
 
-def test_each_group_is_evicted_after_the_one_before_it_is_gone() -> None:
+def test_each_group_of_pods_is_evicted_after_the_previous_group_is_gone() -> None:
     for count, pod in enumerate(IN_ORDER):
         assert evicted(next_evictions(draining(), *IN_ORDER[count:])) == [pod.name]
     assert next_evictions(draining()).done
 
 
-def test_a_terminating_pod_delays_the_next_group() -> None:
+def test_a_terminating_pod_delays_eviction_of_the_next_group() -> None:
     eviction_round = next_evictions(draining(), resident("web", deleted=NOW + 20.0), resident("dns", priority=CRITICAL))
 
     assert (evicted(eviction_round), eviction_round.done) == ([], False)
 
 
-def test_a_protected_daemon_set_pod_is_tried_once_and_leaves_with_the_machine() -> None:
+def test_eviction_of_a_protected_daemonset_pod_is_tried_once_and_does_not_delay_the_end() -> None:
     daemon, refused = resident("logs", daemon=True), tried_eviction("logs", again=5.0, why="the budget", budget=True)
 
     assert not next_evictions(draining(tried_eviction("logs", again=5.0)), daemon).done
@@ -48,7 +48,7 @@ def test_a_protected_daemon_set_pod_is_tried_once_and_leaves_with_the_machine() 
     assert next_evictions(draining(tried_eviction("logs", again=-1.0)), daemon).done
 
 
-def test_tolerating_static_and_finished_pods_are_not_evicted() -> None:
+def test_pods_that_tolerate_the_taint_static_pods_and_finished_pods_are_not_evicted() -> None:
     left_alone = (
         resident("a", tolerations=TOLERATES),
         resident("b", tolerations=TOLERATES, daemon=True),
@@ -60,7 +60,7 @@ def test_tolerating_static_and_finished_pods_are_not_evicted() -> None:
     assert next_evictions(draining(), *left_alone) == EvictionRound((), (), True, "", ())
 
 
-def test_a_pod_half_a_minute_overdue_is_not_waited_for() -> None:
+def test_a_terminating_pod_overdue_by_half_a_minute_does_not_delay_the_drain() -> None:
     assert next_evictions(draining(), resident(deleted=NOW - 31.0)).done
     assert not next_evictions(draining(), resident(deleted=NOW - 29.0)).done
 
@@ -94,7 +94,7 @@ def test_a_refused_pod_is_reported_with_the_reason_and_the_number_of_others() ->
     assert next_evictions(removal, resident("a"), resident("b")).held == "pod default/a cannot be evicted: the budget web (and 1 more)"
 
 
-def test_a_new_pod_with_an_old_name_is_evicted_again() -> None:
+def test_a_recreated_pod_with_the_same_name_is_evicted_again() -> None:
     eviction_round = next_evictions(draining(tried_eviction(again=50.0)), resident(), resident("q"))
     assert evicted(eviction_round) == ["q"]
 
@@ -102,7 +102,7 @@ def test_a_new_pod_with_an_old_name_is_evicted_again() -> None:
     assert evicted(next_evictions(draining(tried_eviction(again=50.0)), fresh)) == ["p"]
 
 
-def test_a_pod_that_is_gone_is_forgotten() -> None:
+def test_eviction_attempts_of_a_deleted_pod_are_forgotten() -> None:
     assert next_evictions(draining(tried_eviction("gone"), tried_eviction(again=9.0)), resident()).evictions == (tried_eviction(again=9.0),)
 
 
@@ -113,7 +113,7 @@ def saver(**more: object) -> Pod:
     return resident(options={"grace": 300.0}, **more)  # type: ignore[arg-type]  # fields of any pod
 
 
-def test_a_pod_that_requests_time_is_notified_first_and_evicted_after_its_answer() -> None:
+def test_a_pod_with_a_grace_annotation_is_notified_and_evicted_after_its_answer() -> None:
     eviction_round = next_evictions(draining(), saver())
     assert eviction_round.acts == (Checkpoint("default/p", "uid-p", "n", NOW, 300.0),)
     assert (eviction_round.held, eviction_round.idle) == ("pod default/p is saving its work", ())
@@ -124,13 +124,13 @@ def test_a_pod_that_requests_time_is_notified_first_and_evicted_after_its_answer
     assert answered.acts == (Evict("default/p", "uid-p", "n"),)
 
 
-def test_an_answer_to_an_earlier_request_does_not_count() -> None:
+def test_a_pods_answer_to_an_earlier_notice_does_not_count() -> None:
     removal = draining(tried_eviction(tries=0, signalled=NOW))
 
     assert next_evictions(removal, saver(checkpoint_requested=NOW, checkpointed=NOW - 100.0)).acts == ()
 
 
-def test_a_request_that_is_not_seen_on_the_pod_is_written_again() -> None:
+def test_a_notice_missing_from_the_pod_is_written_again() -> None:
     removal = draining(tried_eviction(again=1.0, tries=0, signalled=NOW - 4.0))
 
     assert next_evictions(removal, saver()).acts == ()
@@ -153,21 +153,21 @@ def test_the_grace_period_is_cut_to_the_remaining_time() -> None:
     assert next_evictions(forced(-10.0), resident(grace_seconds=60)).acts == (Evict("default/p", "uid-p", "n", 1),)
 
 
-def test_a_pod_that_would_end_too_late_is_evicted_again_with_less_time() -> None:
+def test_a_pod_that_would_end_too_late_is_evicted_again_with_a_shorter_grace_period() -> None:
     assert next_evictions(forced(100.0), resident(deleted=NOW + 500.0)).acts == (Evict("default/p", "uid-p", "n", None),)
     assert next_evictions(forced(20.0), resident(deleted=NOW + 500.0)).acts == (Evict("default/p", "uid-p", "n", 15),)
     assert next_evictions(forced(100.0), resident(deleted=NOW + 50.0)).acts == ()
     assert next_evictions(draining(), resident(deleted=NOW + 500.0)).acts == ()
 
 
-def test_a_pod_that_needs_its_full_time_does_not_wait_for_its_turn() -> None:
+def test_a_pod_that_needs_all_remaining_time_is_evicted_before_its_group() -> None:
     pods = resident("web"), resident("dns", priority=CRITICAL)
 
     assert evicted(next_evictions(forced(120.0), *pods)) == ["web"]
     assert evicted(next_evictions(forced(MARGIN_SECONDS + 30.0), *pods)) == ["web", "dns"]
 
 
-def test_time_to_save_work_is_cut_to_leave_time_to_end() -> None:
+def test_time_to_save_work_is_shortened_to_leave_time_for_termination() -> None:
     eviction_round = next_evictions(forced(120.0), saver())
     assert eviction_round.acts == (Checkpoint("default/p", "uid-p", "n", NOW, 85.0),)
 
@@ -177,7 +177,7 @@ def test_time_to_save_work_is_cut_to_leave_time_to_end() -> None:
     assert evicted(next_evictions(forced(30.0), saver())) == ["p"]
 
 
-def test_only_budgets_are_overridden_and_only_at_the_last_moment() -> None:
+def test_only_disruption_budgets_are_overridden_and_only_at_the_last_moment() -> None:
     refused = tried_eviction(again=1.0, why="the budget", budget=True)
 
     assert next_evictions(forced(LAST_SECONDS + 1.0, refused), resident(), now=NOW + 0.5).acts == ()
@@ -191,13 +191,13 @@ def test_only_budgets_are_overridden_and_only_at_the_last_moment() -> None:
     assert isinstance(next_evictions(forced(LAST_SECONDS, another), resident()).acts[0], Evict)
 
 
-def test_a_budget_is_never_overridden_without_a_deadline() -> None:
+def test_a_disruption_budget_is_never_overridden_without_a_deadline() -> None:
     refused = tried_eviction(again=-1.0, tries=99, why="the budget", budget=True)
 
     assert isinstance(next_evictions(draining(refused), resident(), now=NOW + 1e6).acts[0], Evict)
 
 
-def test_with_a_deadline_pauses_do_not_grow() -> None:
+def test_pauses_between_evictions_do_not_grow_if_there_is_a_deadline() -> None:
     (entry,) = next_evictions(forced(100.0, tried_eviction(tries=5, again=-1.0)), resident()).evictions
 
     assert entry.again == NOW + 5.0
@@ -214,7 +214,7 @@ def test_a_protected_pod_stays_as_long_as_possible_if_the_end_was_announced_earl
     assert evicted(next_evictions(forced(605.0), slow)) == ["p"]
 
 
-def test_a_pod_with_a_machine_on_its_way_waits_for_it_if_there_is_time() -> None:
+def test_eviction_waits_for_the_replacement_machine_if_there_is_time() -> None:
     awaited = frozenset({"default/p"})
     waits = next_evictions(forced(PROTECTED_SECONDS + 1.0), resident(), awaited=awaited)
 

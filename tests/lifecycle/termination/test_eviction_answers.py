@@ -18,25 +18,25 @@ def after_refusals(entry: Eviction, *refusals: EvictionRefused) -> Eviction:
     return after.leaving[0].evictions[0]
 
 
-def test_a_refusal_names_the_pod_the_reason_and_the_next_try() -> None:
+def test_a_refused_eviction_names_the_pod_the_reason_and_the_next_attempt() -> None:
     assert after_refusals(tried_eviction(again=5.0), REFUSAL) == tried_eviction(again=30.0, why="the budget web", budget=True)
     assert after_refusals(tried_eviction(again=50.0), REFUSAL).again == NOW + 50.0
 
 
-def test_the_last_refusal_counts() -> None:
+def test_the_latest_refusal_of_an_eviction_decides_the_cause() -> None:
     assert (
         after_refusals(tried_eviction(why="the budget web", budget=True), EvictionRefused("n", "default/p", "uid-p", "no answer")).budget
         is False
     )
 
 
-def test_a_refusal_for_another_pod_or_without_a_removal_changes_nothing() -> None:
+def test_a_refused_eviction_for_an_unknown_pod_or_removal_is_ignored() -> None:
     assert after_refusals(tried_eviction(), EvictionRefused("n", "default/p", "another", "why")) == tried_eviction()
     assert record_refusals(Ledger(leaving=(draining(tried_eviction()),)), [EvictionRefused("m", "default/p", "uid-p", "why")], NOW) == []
     assert record_refusals(Ledger(), [REFUSAL], NOW) == []
 
 
-def test_long_messages_are_cut_between_characters() -> None:
+def test_a_long_refusal_message_is_cut_between_characters() -> None:
     why = after_refusals(tried_eviction(), EvictionRefused("n", "default/p", "uid-p", "ä" * 500)).why
 
     assert len(why.encode()) <= MOST_WORDS

@@ -162,7 +162,7 @@ def lives(draw: st.DrawFn) -> list[Life]:
 
 @settings(max_examples=examples(60), deadline=None)
 @given(lives(), st.booleans())
-def test_a_drain_finishes_or_is_undone_and_leaves_nothing_behind(lives: list[Life], clears: bool) -> None:
+def test_every_drain_finishes_or_is_undone_without_leftovers(lives: list[Life], clears: bool) -> None:
     drain = Drain(lives, None, clears)
     blocked = any(life.held > 1e5 and not is_daemon(life.pod) for life in lives)
     # Groups are evicted one after the other: several groups with stuck pods may take longer than the time limit.
@@ -185,7 +185,7 @@ def test_a_drain_finishes_or_is_undone_and_leaves_nothing_behind(lives: list[Lif
 
 @settings(max_examples=examples(60), deadline=None)
 @given(lives(), st.sampled_from((20.0, 35.0, 120.0, 900.0)))
-def test_an_interrupted_machine_is_empty_in_time_or_every_pod_was_notified(lives: list[Life], left: float) -> None:
+def test_an_interrupted_machine_is_empty_in_time_or_all_its_pods_were_notified(lives: list[Life], left: float) -> None:
     drain = Drain(lives, left)
     everybody = list(lives)
     drain.begin()

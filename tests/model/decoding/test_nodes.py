@@ -20,7 +20,7 @@ def node(spec: Json | None = None, status: Json | None = None, **metadata: Any) 
     return decoded
 
 
-def test_a_node_from_an_api_server_keeps_the_fields_for_planning() -> None:
+def test_a_decoded_node_keeps_all_fields_that_plans_need() -> None:
     decoded = decode_object(realistic.node(4), Interner())
     assert isinstance(decoded, Node)
     assert (decoded.name, decoded.provider_id) == ("ip-10-0-4-1.ec2.internal", "aws:///us-east-1b/i-00000000000000004")
@@ -38,7 +38,7 @@ def test_a_node_from_an_api_server_keeps_the_fields_for_planning() -> None:
     assert decoded.created == 1772352000.0
 
 
-def test_a_node_without_allocatable_offers_its_capacity() -> None:
+def test_a_node_without_allocatable_resources_is_read_with_its_capacity() -> None:
     assert node(status={"capacity": {"cpu": "4"}}).allocatable == {"cpu": 4000}
     assert node(status={"capacity": {"cpu": "4"}, "allocatable": {}}).allocatable == {}
 
@@ -52,7 +52,7 @@ def test_a_node_without_allocatable_offers_its_capacity() -> None:
         ([{"type": "MemoryPressure", "status": "True"}], False),
     ],
 )
-def test_a_node_is_ready_by_its_condition_or_without_conditions(conditions: list[Json] | None, ready: bool) -> None:
+def test_a_node_is_ready_if_its_condition_says_so_or_if_it_has_no_conditions(conditions: list[Json] | None, ready: bool) -> None:
     assert node(status={"conditions": conditions}).ready is ready
 
 
@@ -77,7 +77,7 @@ def test_annotations_of_other_autoscalers_protect_a_node(annotations: Json, expe
     assert decoded.warnings == ()
 
 
-def test_an_unreadable_protecting_annotation_protects_with_a_warning() -> None:
+def test_an_unreadable_protection_annotation_protects_the_node_and_is_a_warning() -> None:
     decoded = node(annotations={"karpenter.sh/do-not-disrupt": "please"})
     assert decoded.do_not_disrupt
     assert decoded.warnings == (

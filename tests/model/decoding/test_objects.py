@@ -43,7 +43,7 @@ def test_kinds_of_other_groups_are_not_read(kind: str, api_version: str) -> None
     assert decode_object({"kind": kind, "apiVersion": api_version, "metadata": {"name": "x"}}, Interner()) is None
 
 
-def test_bytes_and_mappings_mean_the_same() -> None:
+def test_bytes_and_mappings_decode_to_the_same_object() -> None:
     raw = realistic.pod(7, node="node-1")
     data = json.dumps(raw).encode()
     assert decode_object(data, Interner()) == decode_object(raw, Interner()) == decode_object(memoryview(data), Interner())
@@ -86,7 +86,7 @@ def test_objects_with_values_that_json_lacks_are_skipped() -> None:
         assert decoded.object == "Pod x"
 
 
-def test_a_reason_stays_short_for_any_seen_value() -> None:
+def test_the_reason_for_skipping_stays_short_for_any_value() -> None:
     raw = {"kind": "Pod", "metadata": {"name": "x"}, "status": {"phase": ["y" * 1_000_000]}}
     decoded = decode_object(raw, Interner())
     assert isinstance(decoded, Skipped)
@@ -98,7 +98,7 @@ def test_names_that_a_terminal_could_not_show_are_escaped() -> None:
     assert decoded == Skipped("Pod n/a\\x1b[2J", "spec: saw 5, expected object")
 
 
-def test_a_skipped_object_does_not_harm_the_interner() -> None:
+def test_a_skipped_object_leaves_the_interner_unchanged() -> None:
     interner = Interner()
     before = decode_object(realistic.pod(1), interner)
     broken = realistic.pod(2)
@@ -134,7 +134,7 @@ values = st.recursive(
 
 @settings(max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.sampled_from(KINDS), st.dictionaries(names, values, max_size=6))
-def test_no_json_makes_decoding_raise(kind: str, raw: dict[str, Any]) -> None:
+def test_any_json_decodes_without_an_exception(kind: str, raw: dict[str, Any]) -> None:
     decoded = decode_object({**raw, "kind": kind}, Interner())
     found_from_bytes = decode_object(json.dumps({**raw, "kind": kind}).encode(), Interner())
     assert type(decoded) is type(found_from_bytes)
@@ -145,7 +145,7 @@ def test_no_json_makes_decoding_raise(kind: str, raw: dict[str, Any]) -> None:
 
 @settings(max_examples=examples(100), deadline=None)
 @given(st.data())
-def test_one_wrong_value_anywhere_in_a_pod_gives_the_pod_or_a_reason(data: st.DataObject) -> None:
+def test_a_pod_with_one_wrong_value_decodes_or_is_skipped_with_a_reason(data: st.DataObject) -> None:
     raw = realistic.pod(1, node="node-1")
     place: Any = raw
     while True:
@@ -162,5 +162,5 @@ def test_one_wrong_value_anywhere_in_a_pod_gives_the_pod_or_a_reason(data: st.Da
 
 @settings(max_examples=examples(100), deadline=None)
 @given(st.binary(max_size=60))
-def test_no_bytes_make_decoding_raise(data: bytes) -> None:
+def test_any_bytes_decode_without_an_exception(data: bytes) -> None:
     assert isinstance(decode_object(data, Interner()), Skipped | None)

@@ -35,7 +35,7 @@ def requirement(key: str, operator: str, *values: str) -> Requirement:
     return Requirement(key, operator, values)
 
 
-def test_a_pod_from_an_api_server_keeps_the_fields_for_planning() -> None:
+def test_a_decoded_pod_keeps_all_fields_that_plans_need() -> None:
     decoded = decode_object(realistic.pod(3, node="node-1"), Interner())
     assert isinstance(decoded, Pod)
     assert decoded.key == "team-0/model-server-0-000000000-00003"
@@ -58,7 +58,7 @@ def test_a_pod_from_an_api_server_keeps_the_fields_for_planning() -> None:
     assert spec.tolerations[0] == Toleration("nvidia.com/gpu", "Exists", "", "NoSchedule")
 
 
-def test_a_pending_pod_has_the_time_since_it_is_unschedulable() -> None:
+def test_a_pending_pod_has_the_time_when_it_became_unschedulable() -> None:
     decoded = decode_object(realistic.pod(1), Interner())
     assert isinstance(decoded, Pod)
     assert (decoded.node_name, decoded.unschedulable, decoded.unschedulable_since) == ("", True, CREATED)
@@ -74,7 +74,7 @@ def test_a_pending_pod_has_the_time_since_it_is_unschedulable() -> None:
         ({"type": "Ready", "status": "False", "reason": "Unschedulable"}, None),
     ],
 )
-def test_only_the_schedulers_reason_makes_a_pod_unschedulable(condition: Json | None, unschedulable: bool | None) -> None:
+def test_only_the_reason_unschedulable_makes_a_pod_unschedulable(condition: Json | None, unschedulable: bool | None) -> None:
     decoded = pod(status={"conditions": condition and [condition]})
     assert decoded.unschedulable is unschedulable
 
@@ -101,7 +101,7 @@ def test_pods_of_one_controller_share_their_specification_labels_and_owner() -> 
     assert other.spec.digest != first.spec.digest
 
 
-def test_the_digest_depends_on_the_content_and_not_on_how_it_is_spelled() -> None:
+def test_the_digest_of_a_spec_depends_on_its_meaning_and_not_on_its_spelling() -> None:
     spelled = {"containers": [{"name": "a", "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}, "image": "x"}]}
     implied = {"containers": [{"name": "b", "resources": {"limits": {"memory": "1024Mi", "cpu": 1}}}], "schedulerName": "default-scheduler"}
     interner = Interner()
@@ -158,7 +158,7 @@ def test_match_and_mismatch_label_keys_are_merged_as_the_api_server_merges_them(
     assert merged.selector == LabelSelector(expected)
 
 
-def test_label_keys_that_are_already_merged_stay_as_stored() -> None:
+def test_match_label_keys_that_are_already_merged_stay_as_stored() -> None:
     expression = {"key": "hash", "operator": "In", "values": ["1"]}
     again = affinity_term(labelSelector={"matchExpressions": [expression]}, matchLabelKeys=["hash"])
     assert again.selector == LabelSelector((requirement("hash", "In", "1"),))
@@ -167,12 +167,12 @@ def test_label_keys_that_are_already_merged_stay_as_stored() -> None:
     assert before.selector == LabelSelector((requirement("hash", "In", "0"),))
 
 
-def test_label_keys_are_not_merged_into_a_selector_that_matches_nothing() -> None:
+def test_match_label_keys_are_not_merged_into_a_selector_that_matches_nothing() -> None:
     assert affinity_term(matchLabelKeys=["hash"]).selector is None
 
 
 @pytest.mark.parametrize("operator", ["Gt", "Lt", "Like", None])
-def test_operators_that_label_selectors_do_not_have_match_nothing(operator: str | None) -> None:
+def test_unknown_operators_of_label_selectors_match_nothing(operator: str | None) -> None:
     pod_affinity_term = affinity_term(labelSelector={"matchExpressions": [{"key": "size", "operator": operator, "values": ["1"]}]})
     assert pod_affinity_term.selector is not None
     assert not any(pod_affinity_term.selector.matches({"size": size}) for size in ("0", "1", "2"))
@@ -194,7 +194,7 @@ def test_anti_affinity_and_preferences_keep_their_weights() -> None:
     assert [term.weight for term in spec.preferred_affinity] == [9]
 
 
-def test_spread_constraints_have_the_schedulers_defaults_and_the_present_labels_merged() -> None:
+def test_spread_constraints_get_scheduler_defaults_and_merged_match_label_keys() -> None:
     constraints = [
         {"topologyKey": "zone", "maxSkew": 2, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}, "matchLabelKeys": ["hash"]},
         {
@@ -221,7 +221,7 @@ def test_pods_that_differ_in_a_label_named_by_match_label_keys_have_different_sp
     assert first.spec.digest == three.spec.digest
 
 
-def test_tolerations_keep_unknown_operators_and_effects_which_tolerate_nothing_else() -> None:
+def test_tolerations_with_unknown_operators_or_effects_are_kept() -> None:
     wire = [
         {"operator": "Exists"},
         {"key": "a", "value": "b", "effect": "NoSchedule", "tolerationSeconds": 5},
@@ -244,7 +244,7 @@ def test_every_container_port_is_a_host_port_on_the_hosts_network() -> None:
     assert host_ports == (HostPort(80),)
 
 
-def test_volumes_are_claims_local_storage_or_disks_of_in_tree_plug_ins() -> None:
+def test_claims_local_storage_and_in_tree_disks_of_a_pod_are_read() -> None:
     volumes = [
         {"name": "data", "persistentVolumeClaim": {"claimName": "claim-1"}},
         {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {}}},
@@ -271,7 +271,7 @@ def test_volumes_are_claims_local_storage_or_disks_of_in_tree_plug_ins() -> None
     )
 
 
-def test_gates_claims_priority_and_scheduler_are_kept() -> None:
+def test_scheduling_gates_resource_claims_priority_and_scheduler_name_are_read() -> None:
     spec = pod(
         {
             "schedulingGates": [{"name": "example.com/quota"}],
@@ -286,7 +286,7 @@ def test_gates_claims_priority_and_scheduler_are_kept() -> None:
     assert (spec.priority, spec.restart_policy, spec.grace_seconds) == (-20, "Never", 0)
 
 
-def test_a_resize_in_progress_counts_and_a_finished_one_does_not_split_the_class() -> None:
+def test_a_resize_in_progress_changes_the_requests_and_a_finished_one_does_not_split_the_class() -> None:
     spec = {"containers": [{"name": "c", "resources": {"requests": {"cpu": "2"}}}]}
 
     def status(cpu: str) -> Json:
@@ -325,7 +325,7 @@ def test_a_pod_level_resize_counts_if_the_pod_has_pod_level_resources() -> None:
         ([{"kind": "Pod", "uid": "own", "controller": True}], ""),
     ],
 )
-def test_the_first_controlling_owner_counts_and_nothing_owns_itself(references: list[Json] | None, kind: str) -> None:
+def test_the_first_controlling_owner_is_the_owner_and_no_object_owns_itself(references: list[Json] | None, kind: str) -> None:
     assert pod(ownerReferences=references, uid="own").owner.kind == kind
 
 
@@ -337,13 +337,13 @@ def test_the_first_controlling_owner_counts_and_nothing_owns_itself(references: 
         ({"schedulingGroup": {"podGroupName": "train-workers-0"}}, "train-workers-0"),
     ],
 )
-def test_the_native_reference_names_the_gang_in_every_version(reference: Json, gang: str) -> None:
+def test_the_native_workload_reference_names_the_gang_in_every_version(reference: Json, gang: str) -> None:
     decoded = pod(reference)
     assert (decoded.options.gang, decoded.options.gang_source) == (gang, "workload")
     assert decoded.spec.digest == pod().spec.digest
 
 
-def test_unreadable_options_are_warnings_on_each_pod() -> None:
+def test_unreadable_options_become_warnings_of_each_pod() -> None:
     interner = Interner()
     annotations = {"gpuscaler.io/spot-wait": "soon", "gpuscaler.io/market": "spot"}
     first, second = pod(annotations=annotations, interner=interner), pod(annotations=annotations, interner=interner, labels={"a": "b"})
@@ -383,7 +383,7 @@ def test_a_huge_annotation_is_skipped() -> None:
         ({"annotations": {"gpuscaler.io/gang": 5}}, {}, {}, "metadata.annotations.gpuscaler.io/gang: saw 5, expected text"),
     ],
 )
-def test_an_unparsable_pod_is_skipped_with_the_place(metadata: Json, spec: Json, status: Json, reason: str) -> None:
+def test_an_unparsable_pod_is_skipped_and_the_reason_names_the_field(metadata: Json, spec: Json, status: Json, reason: str) -> None:
     raw = {"kind": "Pod", "metadata": {"name": "p", "namespace": "n"} | metadata, "spec": spec, "status": status}
     decoded = decode_object(raw, Interner())
     assert isinstance(decoded, Skipped)

@@ -100,7 +100,7 @@ def test_pods_of_a_daemon_set_tolerate_what_the_controller_adds() -> None:
         ({"parallelism": -4}, {}, 0),
     ],
 )
-def test_a_job_wants_its_parallelism_while_completions_are_left(spec: Json, status: Json, replicas: int) -> None:
+def test_a_job_needs_as_many_pods_as_its_parallelism_until_few_completions_are_left(spec: Json, status: Json, replicas: int) -> None:
     assert workload("Job", "batch/v1", spec=spec, status=status | {"active": 2}).replicas == replicas
 
 
@@ -113,14 +113,14 @@ def test_jobs_of_other_groups_are_not_batch_jobs() -> None:
     assert decode("Job", "batch.volcano.sh/v1alpha1", spec={"tasks": "anything"}) is None
 
 
-def test_a_broken_template_names_the_place_in_the_controller() -> None:
+def test_a_controller_with_a_broken_pod_template_is_skipped_with_the_field() -> None:
     template = {"spec": {"containers": [{"resources": {"requests": {"cpu": "much"}}}]}}
     decoded = decode("Deployment", "apps/v1", spec={"template": template})
     assert isinstance(decoded, Skipped)
     assert decoded.reason.startswith("spec.template.spec.containers[0].resources.requests.cpu: saw 'much'")
 
 
-def test_templates_know_the_priorities_that_exist_everywhere() -> None:
+def test_built_in_priority_classes_give_pod_templates_their_priority() -> None:
     template = {"spec": {"priorityClassName": "system-node-critical"}}
     pod_spec = workload("DaemonSet", "apps/v1", spec={"template": template}).template
     assert pod_spec is not None
@@ -137,7 +137,7 @@ def test_templates_know_the_priorities_that_exist_everywhere() -> None:
         ("policy/v1", None, None),
     ],
 )
-def test_an_empty_selector_of_a_budget_means_everything_in_v1_and_nothing_before(
+def test_an_empty_budget_selector_matches_all_pods_in_v1_and_none_in_v1beta1(
     api_version: str, selector: Json | None, expected: LabelSelector | None
 ) -> None:
     spec = {"selector": selector, "unhealthyPodEvictionPolicy": "AlwaysAllow"}
@@ -145,7 +145,7 @@ def test_an_empty_selector_of_a_budget_means_everything_in_v1_and_nothing_before
     assert decoded == PodDisruptionBudget("n", "x", expected, 2, always_evict_unhealthy=True)
 
 
-def test_classes_and_namespaces_are_read() -> None:
+def test_priority_classes_and_namespaces_are_read() -> None:
     assert decode("PriorityClass", "scheduling.k8s.io/v1", value=-5, globalDefault=True) == PriorityClass("x", -5, default=True)
     labels = {"team": "a", "kubernetes.io/metadata.name": "x"}
     assert decode("Namespace", "v1", metadata={"labels": {"team": "a"}}) == Namespace("x", labels)
@@ -168,7 +168,7 @@ def test_pod_groups_of_other_schedulers_have_a_minimum_of_members(api_version: s
     assert decode("PodGroup", api_version, spec=None) == PodGroup(source, "n", "x", 0)
 
 
-def test_a_job_set_is_a_gang_of_all_that_its_jobs_run_at_a_time() -> None:
+def test_the_size_of_a_jobset_gang_is_the_number_of_pods_that_its_jobs_run_at_once() -> None:
     jobs = [{"replicas": 2, "template": {"spec": {"parallelism": 4}}}, {"template": {"spec": {}}}, {"replicas": 0}]
     assert decode("JobSet", "jobset.x-k8s.io/v1alpha2", spec={"replicatedJobs": jobs}) == PodGroup("jobset", "n", "x", 9)
 
@@ -185,7 +185,7 @@ def test_a_native_pod_group_object_is_read_too() -> None:
 
 
 @pytest.mark.parametrize("version", ["v1alpha3", "v1beta1", "v1beta2", "v1"])
-def test_device_objects_are_read_to_be_named(version: str) -> None:
+def test_device_objects_are_read_with_name_node_and_driver(version: str) -> None:
     group = f"resource.k8s.io/{version}"
     allocation = {"allocation": {"devices": {"results": [{"driver": "gpu.nvidia.com"}]}}}
     assert decode("ResourceClaim", group, status=allocation) == DeviceObject("ResourceClaim", "n", "x", driver="gpu.nvidia.com")
@@ -195,7 +195,7 @@ def test_device_objects_are_read_to_be_named(version: str) -> None:
     assert decode("DeviceClass", group) == DeviceObject("DeviceClass", "", "x")
 
 
-def test_device_objects_of_the_first_version_have_top_level_fields() -> None:
+def test_device_objects_of_the_first_api_version_are_read_from_top_level_fields() -> None:
     group = "resource.k8s.io/v1alpha2"
     named = DeviceObject("ResourceClaim", "n", "x", driver="gpu.nvidia.com")
     assert decode("ResourceClaim", group, status={"driverName": "gpu.nvidia.com", "allocation": {}}) == named
@@ -214,7 +214,7 @@ def test_owners_and_namespaces_decide_whether_their_pods_may_be_moved(kind: str,
     assert (decoded.disruption, decoded.warnings) == (disruption, ())
 
 
-def test_an_owner_with_an_unreadable_annotation_is_named_until_it_is_readable() -> None:
+def test_an_owner_with_an_unreadable_annotation_is_reported_until_it_is_readable() -> None:
     owner = workload("StatefulSet", "apps/v1", metadata={"annotations": {"gpuscaler.io/disruption": "maybe"}})
     cluster = Cluster.of([owner])
 

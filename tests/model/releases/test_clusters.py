@@ -54,18 +54,18 @@ def outcome(items: list[Item]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("told", "release"), CASES)
-def test_the_objects_are_those_of_their_release(told: str, release: str) -> None:
+def test_generated_objects_have_exactly_the_fields_of_their_release(told: str, release: str) -> None:
     for raw in clusters.objects(told, release):
         assert list(strange(raw, type_of(raw["apiVersion"], raw["kind"]), release)) == []
 
 
 @pytest.mark.parametrize(("told", "release"), CASES)
-def test_each_pod_is_planned_for_with_the_meaning_of_its_release(told: str, release: str) -> None:
+def test_each_pod_is_planned_with_the_semantics_of_its_release(told: str, release: str) -> None:
     assert outcome(read(clusters.objects(told, release))) == clusters.then(told, release)
 
 
 @pytest.mark.parametrize(("told", "release"), CASES)
-def test_every_other_field_of_the_release_changes_nothing(told: str, release: str) -> None:
+def test_fields_that_are_not_read_change_no_plan(told: str, release: str) -> None:
     decoded = []
     for raw in clusters.objects(told, release):
         reader = reader_of(raw["apiVersion"], raw["kind"])

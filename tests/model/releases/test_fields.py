@@ -67,7 +67,7 @@ def test_an_object_with_every_field_of_its_release_is_read(release: str) -> None
 
 
 @pytest.mark.parametrize("release", releases())
-def test_an_object_with_only_a_name_is_read(release: str) -> None:
+def test_an_object_of_any_release_with_only_a_name_is_read(release: str) -> None:
     for resource in NATIVE:
         raw = served(resource, release)
         if raw is not None:
@@ -76,7 +76,7 @@ def test_an_object_with_only_a_name_is_read(release: str) -> None:
             assert (read.aside, read.identity.rpartition("/")[2]) == (None, "bare")
 
 
-def test_all_fields_that_are_read_exist_in_some_release() -> None:
+def test_every_field_that_is_read_exists_in_some_release() -> None:
     """A structure may decode several types, such as all controllers: each of its fields must exist in one of them."""
     read: dict[type, set[str]] = {}
     for resource in NATIVE:
@@ -113,7 +113,7 @@ def _struct(wire: Any) -> Any:
     return structure(wire) or structure(inside_of(wire))
 
 
-def test_the_fields_are_those_of_nine_releases() -> None:
+def test_the_stored_fields_cover_nine_releases() -> None:
     spec: Mapping[str, Any] = types()["core/v1.PodSpec"]
     assert releases() == tuple(f"1.{minor}" for minor in range(29, 38))
     assert (spec["workloadRef"].first, spec["workloadRef"].last) == ("1.35", "1.35")

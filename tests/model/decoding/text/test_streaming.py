@@ -69,7 +69,7 @@ ABC = [pod("a"), pod("b"), pod("c")]
         zipped(yaml.safe_dump_all(ABC).encode()),
     ],
 )
-def test_every_way_kubectl_prints_objects_gives_the_same_objects(data: bytes) -> None:
+def test_every_kubectl_output_format_gives_the_same_objects(data: bytes) -> None:
     assert names(data) == ["a", "b", "c"]
 
 
@@ -77,7 +77,7 @@ def test_every_way_kubectl_prints_objects_gives_the_same_objects(data: bytes) ->
     "order", [("kind", "apiVersion", "metadata", "items"), ("apiVersion", "items", "kind", "metadata"), ("items", "kind")]
 )
 @pytest.mark.parametrize("count", [3, 6_000])
-def test_items_get_the_kind_of_a_typed_list_wherever_it_is_written(order: tuple[str, ...], count: int) -> None:
+def test_items_get_the_kind_of_a_typed_list_regardless_of_key_order(order: tuple[str, ...], count: int) -> None:
     items = [{"metadata": {"name": f"p{index}", "annotations": {"example.com/pad": "x" * 200}}} for index in range(count)]
     fields = {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items}
     data = json.dumps({key: fields[key] for key in order}).encode()
@@ -127,7 +127,7 @@ def test_kinds_that_are_not_read_are_ignored() -> None:
     assert names(json.dumps(other).encode()) == []
 
 
-def test_an_object_that_declares_several_items_yields_all_of_them() -> None:
+def test_an_object_with_several_items_fields_yields_all_their_items() -> None:
     groups = [{"name": "a", "policy": {"gang": {"minCount": 2}}}, {"name": "b"}]
     workload = {"apiVersion": "scheduling.k8s.io/v1alpha1", "kind": "Workload", "metadata": {"name": "w"}, "spec": {"podGroups": groups}}
     expected = [PodGroup("workload", "default", "w/a", 2), PodGroup("workload", "default", "w/b", 0)]
@@ -214,7 +214,7 @@ def test_a_decoded_pod_takes_less_than_a_kilobyte() -> None:
     assert held / len(pods) < 1_000
 
 
-def test_a_realistic_cluster_loads_into_its_indexes() -> None:
+def test_every_pod_and_node_of_a_realistic_cluster_is_indexed() -> None:
     stream = io.BytesIO()
     realistic.write_list(stream, realistic.objects(200, 10, managed_fields=True), indent=4)
     stream.seek(0)
@@ -237,7 +237,7 @@ def test_a_realistic_cluster_loads_into_its_indexes() -> None:
         (zipped(b"{}" * 1000)[:-20], "", "broken compression", "a complete gzip file"),
     ],
 )
-def test_an_error_that_stops_reading_a_file_has_place_and_reason(data: bytes, path: str, seen: str, expected: str) -> None:
+def test_an_error_that_stops_reading_a_file_names_place_and_reason(data: bytes, path: str, seen: str, expected: str) -> None:
     with pytest.raises(InputError) as caught:
         read(data)
     error = caught.value
@@ -248,7 +248,7 @@ def test_an_error_that_stops_reading_a_file_has_place_and_reason(data: bytes, pa
     assert str(error).startswith("cluster.json: ")
 
 
-def test_the_objects_before_the_broken_place_have_been_read() -> None:
+def test_objects_before_a_syntax_error_are_read() -> None:
     stream = io.BytesIO(json.dumps(listed(*ABC)).encode()[:-100])
     items = read_items(stream, Interner())
     first, second = next(items), next(items)
@@ -309,7 +309,7 @@ def test_documents_that_are_not_objects_are_skipped() -> None:
     )
 
 
-def test_the_stream_stays_open_and_its_own_name_is_used() -> None:
+def test_reading_a_stream_leaves_it_open_and_uses_its_name() -> None:
     stream = io.BytesIO(b'{"kind": ')
     with pytest.raises(InputError, match=r"^input: "):
         list(read_items(stream, Interner()))
