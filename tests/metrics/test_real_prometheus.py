@@ -117,7 +117,7 @@ def has_both_pods(values: dict[str, Value] | Exception) -> bool:
     return isinstance(values, dict) and len(values) == 2
 
 
-async def test_numbers_of_gpus_become_values_of_pods_and_end_with_their_source(tmp_path: Path) -> None:
+async def test_gpu_samples_become_pod_values_and_disappear_with_their_exporter(tmp_path: Path) -> None:
     async with monitored_cluster(tmp_path) as here:
         duty = await until(here.ask, has_both_pods)
         assert isinstance(duty, dict)
@@ -139,7 +139,7 @@ async def test_numbers_of_gpus_become_values_of_pods_and_end_with_their_source(t
         assert "cannot connect" in str(error)
 
 
-async def test_prometheus_is_used_again_after_an_outage_without_our_restart(tmp_path: Path) -> None:
+async def test_values_return_after_a_prometheus_outage_without_a_restart_of_gpuscaler(tmp_path: Path) -> None:
     async with monitored_cluster(tmp_path) as here:
         await until(here.ask, has_both_pods)
         await here.prometheus.stop()
@@ -168,7 +168,7 @@ async def queue() -> AsyncIterator[tuple[str, web.AppRunner]]:
         await runner.cleanup()
 
 
-async def test_usual_queries_for_scaling_from_zero_have_values_with_and_without_samples(tmp_path: Path) -> None:
+async def test_common_scale_from_zero_queries_have_values_with_and_without_samples(tmp_path: Path) -> None:
     async with (
         queue() as (target, exporting),
         real_prometheus(binary(), tmp_path, target) as prometheus,

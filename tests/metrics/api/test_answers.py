@@ -14,7 +14,7 @@ V1, V2 = "/apis/custom.metrics.k8s.io/v1beta1", "/apis/custom.metrics.k8s.io/v1b
 EXTERNAL = "/apis/external.metrics.k8s.io/v1beta1"
 
 
-async def test_values_of_version_1_are_written_to_the_byte(tmp_path: Path) -> None:
+async def test_custom_metrics_v1beta1_values_have_exactly_the_expected_bytes(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         made.source.values = [pod("p", "10500m"), pod("q", "42", window_seconds=180)]
         answer = await made.get(f"{V1}/namespaces/default/pods/%2A/duty_cycle_current")
@@ -28,7 +28,7 @@ async def test_values_of_version_1_are_written_to_the_byte(tmp_path: Path) -> No
         )
 
 
-async def test_values_of_version_2_are_written_to_the_byte(tmp_path: Path) -> None:
+async def test_custom_metrics_v1beta2_values_have_exactly_the_expected_bytes(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         made.source.infos.append(MetricInfo("nodes", False, "power_watts"))
         made.source.values = [Value("power_watts", "1k", NOW, "nodes", "", "n1", 0)]
@@ -42,7 +42,7 @@ async def test_values_of_version_2_are_written_to_the_byte(tmp_path: Path) -> No
         assert made.source.asked[-1]["selector"] == parse_selector("gpu=0,kind in (a,b)")
 
 
-async def test_external_values_are_written_to_the_byte(tmp_path: Path) -> None:
+async def test_external_metrics_values_have_exactly_the_expected_bytes(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         made.source.outside = ["queue_length"]
         made.source.values = [Value("queue_length", "7", NOW, labels={"queue": "b", "cluster": "x"}), Value("queue_length", "1", NOW)]
@@ -57,7 +57,7 @@ async def test_external_values_are_written_to_the_byte(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("star", ["*", "%2A", "%2a"])
-async def test_a_star_in_any_encoding_requests_all_objects_that_the_selector_matches(tmp_path: Path, star: str) -> None:
+async def test_a_star_as_the_name_in_any_encoding_requests_all_objects_matching_the_selector(tmp_path: Path, star: str) -> None:
     async with scene(tmp_path) as made:
         made.source.values = [pod("a", "1"), pod("b", "2"), pod("c", "3", "other")]
         made.source.labels = {("default", "a"): {"app": "x"}, ("default", "b"): {"app": "y"}}
@@ -86,7 +86,7 @@ async def test_a_star_in_any_encoding_requests_all_objects_that_the_selector_mat
         ("namespaces/n/pods/p/m/", {"group_resource": "pods", "namespace": "n", "name": "p"}),
     ],
 )
-async def test_every_path_requests_its_metric(tmp_path: Path, path: str, asked: dict[str, object]) -> None:
+async def test_each_url_path_requests_the_metric_that_it_names(tmp_path: Path, path: str, asked: dict[str, object]) -> None:
     async with scene(tmp_path) as made:
         made.source.infos.append(MetricInfo("rollouts.argoproj.io", True, "m"))
         for version in (V1, V2):
@@ -147,7 +147,7 @@ async def test_errors_have_the_texts_of_prometheus_adapter(tmp_path: Path) -> No
         assert (outside.status, outside.json["reason"]) == (404, "NotFound")
 
 
-async def test_an_error_of_the_source_is_an_error_and_never_a_number(tmp_path: Path) -> None:
+async def test_an_error_of_the_source_is_answered_with_an_error_and_never_with_a_number(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         path = f"{V1}/namespaces/default/pods/*/duty_cycle_current"
         made.source.values = [pod("a", "1")]
@@ -197,7 +197,7 @@ async def test_unknown_paths_are_refused_and_never_redirected(tmp_path: Path, me
         assert made.source.asked == []
 
 
-async def test_a_value_that_changes_gives_a_new_answer(tmp_path: Path) -> None:
+async def test_a_changed_value_is_served_instead_of_a_cached_response(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         path = f"{V2}/namespaces/default/pods/*/duty_cycle_current"
         for text in ("1", "1", "2"):
@@ -205,7 +205,7 @@ async def test_a_value_that_changes_gives_a_new_answer(tmp_path: Path) -> None:
             assert [item["value"] for item in (await made.get(path)).json["items"]] == [text]
 
 
-async def test_a_selector_may_be_long(tmp_path: Path) -> None:
+async def test_long_label_selectors_are_accepted(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         made.source.values = [pod("a", "1"), pod("b", "2")]
         made.source.labels = {("default", "a"): {"job": "j-4999"}, ("default", "b"): {"job": "other"}}
@@ -214,7 +214,7 @@ async def test_a_selector_may_be_long(tmp_path: Path) -> None:
         assert [item["describedObject"]["name"] for item in answer.json["items"]] == ["a"]
 
 
-async def test_pretty_is_the_same_with_more_whitespace(tmp_path: Path) -> None:
+async def test_the_pretty_parameter_changes_only_whitespace(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         made.source.values = [pod("a", "1")]
         path = f"{V1}/namespaces/default/pods/a/duty_cycle_current"

@@ -25,7 +25,7 @@ async def asked_about(made: Scene) -> dict[str, Any]:
     return {key: value for key, value in spec.items() if key in ("user", "groups", "uid", "extra")}
 
 
-async def test_a_front_proxy_is_trusted_about_the_user_its_groups_and_extras(tmp_path: Path) -> None:
+async def test_user_groups_and_extras_are_taken_from_the_headers_of_a_front_proxy(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         made.source.values = [pod("a", "42")]
         headers = [
@@ -44,7 +44,7 @@ async def test_a_front_proxy_is_trusted_about_the_user_its_groups_and_extras(tmp
         }
 
 
-async def test_a_user_may_be_in_hundreds_of_groups(tmp_path: Path) -> None:
+async def test_a_user_in_hundreds_of_groups_is_accepted(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         made.source.values = [pod("a", "42")]
         groups = [f"group-{number}" for number in range(1000)]
@@ -92,7 +92,7 @@ async def test_a_certificate_of_an_unknown_authority_ends_the_handshake(tmp_path
         assert made.source.asked == []
 
 
-async def test_a_removed_authority_is_not_trusted_any_more_on_open_connections(tmp_path: Path) -> None:
+async def test_a_removed_certificate_authority_is_no_longer_trusted_even_on_open_connections(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         pair = made.proxies.issue("front-proxy-client")
         reader, writer = await asyncio.open_connection("127.0.0.1", int(made.url.rpartition(":")[2]), ssl=made.context(pair))
@@ -143,7 +143,7 @@ async def test_a_token_that_cannot_be_checked_is_rejected_and_not_cached(tmp_pat
 
 
 @pytest.mark.parametrize(("known", "lines"), [(False, 1), (True, 15)])
-async def test_a_head_may_have_64_kib_and_1_mib_with_a_certificate_repeatedly(tmp_path: Path, known: bool, lines: int) -> None:
+async def test_request_headers_are_limited_to_64_kib_or_1_mib_with_a_client_certificate(tmp_path: Path, known: bool, lines: int) -> None:
     async with scene(tmp_path) as made:
         context = made.context(made.clients.issue("other") if known else None)
         reader, writer = await asyncio.open_connection("127.0.0.1", int(made.url.rpartition(":")[2]), ssl=context)

@@ -54,7 +54,7 @@ def requirement(term: Term) -> Json:
     return {"key": term.key, "operator": _OPERATORS.get(term.operator, term.operator), "values": sorted(term.values)}
 
 
-def test_random_selectors_are_parsed_and_refused_alike(oracle: Oracle) -> None:
+def test_random_selectors_are_accepted_or_refused_as_by_kubernetes(oracle: Oracle) -> None:
     random, seen = Random(1), Counter[str]()
     for _ in range(CASES):
         text = drawn_selector(random)
@@ -78,7 +78,7 @@ def drawn_number(random: Random) -> float:
     return random.choice([1.0, 1.0, 1.0, -1.0]) * random.choice(shapes)
 
 
-def test_random_numbers_become_the_same_quantities(oracle: Oracle) -> None:
+def test_random_numbers_become_the_same_quantities_as_in_kubernetes(oracle: Oracle) -> None:
     random = Random(2)
     for number in (0.0, 0.5, 0.0009, 1e6, 17179869184.0, 0.29, 1.001, 9.2e15, *(drawn_number(random) for _ in range(CASES))):
         assert oracle.ask({"Number": number})["text"] == format_value(number), number
@@ -108,7 +108,7 @@ def drawn_target(random: Random) -> str:
     return "/" + "/".join(quote(part, safe=random.choice(["", "*"])) for part in parts)
 
 
-def test_rights_are_checked_for_the_attributes_that_kubernetes_reads(oracle: Oracle) -> None:
+def test_access_reviews_have_the_attributes_that_kubernetes_derives_from_the_path(oracle: Oracle) -> None:
     random, seen = Random(3), Counter[int]()
     for _ in range(CASES):
         method, target = random.choice(["GET", "GET", "GET", "HEAD", "POST", "PUT", "PATCH"]), drawn_target(random)
@@ -143,7 +143,7 @@ def drawn_values(random: Random) -> list[Json]:
     ]
 
 
-def test_random_values_have_the_same_bytes(oracle: Oracle) -> None:
+def test_random_metric_values_have_the_same_bytes_as_those_of_custom_metrics_apiserver(oracle: Oracle) -> None:
     random = Random(4)
     for _ in range(CASES // 5):
         resource = random.choice(["pods", "nodes", "deployments.apps", "jobs.batch"])
@@ -187,11 +187,11 @@ def _written(term: Term) -> str:
     ],
     ids=lambda case: case.get("Error", "") if isinstance(case, dict) else "",
 )
-def test_errors_have_the_same_bytes(oracle: Oracle, case: Json, ours: statuses.Failure) -> None:
+def test_not_found_bad_request_and_internal_errors_have_the_same_bytes(oracle: Oracle, case: Json, ours: statuses.Failure) -> None:
     assert oracle.ask(case)["bodies"] == [ours.body().decode()]
 
 
-def test_refusals_have_the_same_bytes(oracle: Oracle) -> None:
+def test_forbidden_errors_have_the_same_bytes(oracle: Oracle) -> None:
     random = Random(5)
     for _ in range(CASES // 10):
         # Go's own message is garbled by a percent sign in a name.

@@ -74,7 +74,7 @@ def test_the_certificate_is_for_the_name_that_kube_aggregator_requires(tmp_path:
     assert self_made.files[1].stat().st_mode & 0o077 == 0
 
 
-async def test_the_authority_is_written_into_every_api_service_that_leads_here_and_only_once(tmp_path: Path) -> None:
+async def test_our_certificate_authority_is_written_once_into_each_api_service_that_refers_to_our_service(tmp_path: Path) -> None:
     registry, self_made = Registry(custom1=OURS, custom2=OURS, external=OURS), make_certificate(tmp_path, [NOW])
     publisher = Publisher(registry.client, PLACE, self_made)
 
@@ -85,7 +85,7 @@ async def test_the_authority_is_written_into_every_api_service_that_leads_here_a
     assert b64decode(bundle) == self_made.authority
 
 
-async def test_an_api_service_of_another_program_is_not_changed_but_named(tmp_path: Path) -> None:
+async def test_an_api_service_of_another_program_is_reported_and_not_changed(tmp_path: Path) -> None:
     keda = {"name": "keda-operator-metrics-apiserver", "namespace": "keda"}
     registry = Registry(custom1=OURS, custom2=OURS, external=keda)
     publisher = Publisher(registry.client, PLACE, make_certificate(tmp_path, [NOW]))
@@ -108,7 +108,7 @@ async def test_an_api_service_that_is_missing_or_insecure_is_reported(tmp_path: 
     assert registry.writes == ["v1beta1.custom.metrics.k8s.io"]
 
 
-async def test_with_a_given_certificate_an_insecure_api_service_is_reported_but_not_others() -> None:
+async def test_with_a_given_certificate_only_api_services_without_tls_verification_are_reported() -> None:
     registry = Registry(custom1=OURS, custom2=OURS)
     registry.objects["v1beta2.custom.metrics.k8s.io"]["spec"]["insecureSkipTLSVerify"] = True
     publisher = Publisher(registry.client, PLACE, None, ("custom.metrics.k8s.io",))
@@ -121,7 +121,7 @@ async def test_with_a_given_certificate_an_insecure_api_service_is_reported_but_
     assert registry.writes == []
 
 
-async def test_a_write_with_a_conflict_is_repeated_on_the_new_version(tmp_path: Path) -> None:
+async def test_a_conflicting_write_is_repeated_on_the_new_version_of_the_api_service(tmp_path: Path) -> None:
     registry, self_made = Registry(custom1=OURS, custom2=OURS, external=OURS), make_certificate(tmp_path, [NOW])
     registry.clash = 1
     publisher = Publisher(registry.client, PLACE, self_made)
@@ -131,7 +131,7 @@ async def test_a_write_with_a_conflict_is_repeated_on_the_new_version(tmp_path: 
     assert registry.bundles() == {b64encode(self_made.authority).decode()}
 
 
-async def test_two_replicas_share_one_bundle(tmp_path: Path) -> None:
+async def test_two_replicas_put_both_authorities_into_one_ca_bundle(tmp_path: Path) -> None:
     registry = Registry(custom1=OURS, custom2=OURS, external=OURS)
     first, second = make_certificate(tmp_path / "a", [NOW]), make_certificate(tmp_path / "b", [NOW])
     for self_made in (first, second, first):
@@ -141,7 +141,7 @@ async def test_two_replicas_share_one_bundle(tmp_path: Path) -> None:
     assert b64decode(bundle) == first.authority + second.authority
 
 
-async def test_a_renewed_certificate_is_served_once_its_authority_is_published(tmp_path: Path) -> None:
+async def test_a_renewed_certificate_is_served_only_after_its_authority_is_published(tmp_path: Path) -> None:
     registry, clock = Registry(custom1=OURS, custom2=OURS, external=OURS), [NOW]
     self_made = make_certificate(tmp_path, clock)
     publisher = Publisher(registry.client, PLACE, self_made)
@@ -160,7 +160,7 @@ async def test_a_renewed_certificate_is_served_once_its_authority_is_published(t
     assert not self_made.due
 
 
-def test_a_bundle_keeps_other_authorities_and_the_newest_of_ours() -> None:
+def test_a_ca_bundle_keeps_authorities_of_others_and_our_newest_ones() -> None:
     foreign = CertificateAuthority("other", now=NOW).certificate
     old = [CertificateAuthority(AUTHORITY, now=NOW + day * DAY).certificate for day in range(MOST + 3)]
     ended = CertificateAuthority(AUTHORITY, now=NOW - 400 * DAY).certificate
@@ -172,6 +172,6 @@ def test_a_bundle_keeps_other_authorities_and_the_newest_of_ours() -> None:
 
 
 @pytest.mark.parametrize("bundle", ["", "%%%", b64encode(b"no certificate").decode()])
-def test_an_invalid_bundle_is_replaced(bundle: str) -> None:
+def test_an_invalid_ca_bundle_is_replaced(bundle: str) -> None:
     mine = CertificateAuthority(AUTHORITY, now=NOW).certificate
     assert b64decode(merge_bundle(bundle, [mine])) == mine

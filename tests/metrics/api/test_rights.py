@@ -19,7 +19,7 @@ JANE = User("jane", ("system:authenticated",))
 
 
 @REAL
-async def test_the_review_has_the_attributes_of_the_path(tmp_path: Path) -> None:
+async def test_an_access_review_has_the_attributes_of_the_request_path(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         made.source.values = [pod("a", "1")]
         for path in (
@@ -43,7 +43,7 @@ async def test_the_review_has_the_attributes_of_the_path(tmp_path: Path) -> None
 
 
 @REAL
-async def test_a_refusal_names_the_missing_right_to_the_byte(tmp_path: Path) -> None:
+async def test_a_refusal_names_the_missing_right_in_exactly_the_text_of_kubernetes(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         made.reviewing.allows = lambda _: False
         answer = await made.get(f"{V1}/namespaces/n/pods/%2A/m", user="u")
@@ -63,7 +63,7 @@ async def test_a_refusal_names_the_missing_right_to_the_byte(tmp_path: Path) -> 
 
 
 @REAL
-async def test_probes_and_masters_need_no_rights(tmp_path: Path) -> None:
+async def test_probes_and_the_group_system_masters_need_no_access_review(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         made.reviewing.allows = lambda _: False
         for path in ("/healthz", "/livez", "/readyz"):
@@ -76,7 +76,7 @@ async def test_probes_and_masters_need_no_rights(tmp_path: Path) -> None:
 
 
 @REAL
-async def test_rights_that_cannot_be_checked_are_refused(tmp_path: Path) -> None:
+async def test_access_is_refused_if_rights_cannot_be_checked(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         made.reviewing.away = True
         answer = await made.get(f"{V1}/namespaces/n/pods/a/m")
@@ -84,7 +84,7 @@ async def test_rights_that_cannot_be_checked_are_refused(tmp_path: Path) -> None
         assert made.source.asked == []
 
 
-async def test_a_review_is_cached_for_its_time_and_shared_by_concurrent_requests() -> None:
+async def test_an_access_review_is_cached_for_a_while_and_shared_by_concurrent_requests() -> None:
     plane, now = ReviewServer(allows=lambda spec: spec["user"] == "jane"), [0.0]
     reviews = Reviews(Client(plane), Client(plane), clock=lambda: now[0], ttl=Ttl(allowed=10.0, denied=5.0))
     assert all(verdict.allowed for verdict in await asyncio.gather(*(reviews.verdict(JANE, ASKED) for _ in range(20))))
@@ -104,7 +104,7 @@ def about(path: str) -> Attributes:
 
 
 @pytest.mark.parametrize("user", [ANONYMOUS_USER, User("tenant")])
-async def test_callers_without_a_certificate_wait_at_most_a_second_and_behind_others(user: User) -> None:
+async def test_reviews_for_callers_without_a_certificate_wait_at_most_a_second_and_come_after_others(user: User) -> None:
     """Since time stands still, the number of reviews is the burst plus those of one second."""
     plane = ReviewServer()
     reviews = Reviews(Client(plane), Client(plane), clock=lambda: 0.0)
@@ -142,7 +142,7 @@ async def test_too_many_anonymous_requests_are_refused_while_a_proxys_are_answer
         assert len(reviewed) < 60
 
 
-async def test_a_caller_that_gives_up_does_not_cancel_the_review_for_others() -> None:
+async def test_a_caller_that_disconnects_does_not_cancel_the_review_for_other_callers() -> None:
     plane = ReviewServer()
     reviews = Reviews(Client(plane), Client(plane), clock=lambda: 0.0)
     first, second = (asyncio.ensure_future(reviews.verdict(JANE, ASKED)) for _ in range(2))
@@ -152,7 +152,7 @@ async def test_a_caller_that_gives_up_does_not_cancel_the_review_for_others() ->
     assert len(plane.specs) == 1
 
 
-async def test_a_failed_review_is_an_error_for_all_waiting_requests_and_retried() -> None:
+async def test_a_failed_review_fails_all_requests_that_wait_for_it_and_is_retried_for_the_next_one() -> None:
     plane = ReviewServer(away=True)
     reviews = Reviews(Client(plane), Client(plane), clock=lambda: 0.0)
     gone = asyncio.ensure_future(reviews.verdict(JANE, ASKED))

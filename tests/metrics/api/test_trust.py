@@ -77,7 +77,7 @@ async def watched(cluster: Cluster, **given: str) -> AsyncIterator[tuple[Watched
         await asyncio.gather(task, return_exceptions=True)
 
 
-def test_the_whole_config_map_is_read() -> None:
+def test_every_key_of_the_authentication_config_map_is_read() -> None:
     trust = parse_trust(DATA)
     assert (len(trust.proxies), len(trust.clients)) == (1, 1)
     assert trust.proxies != trust.clients
@@ -86,7 +86,7 @@ def test_the_whole_config_map_is_read() -> None:
     assert trust.extra_prefixes == ("X-Remote-Extra-",)
 
 
-def test_nothing_is_trusted_by_default() -> None:
+def test_an_empty_config_map_trusts_nothing() -> None:
     trust = parse_trust({})
     assert (trust.proxies, trust.clients, trust.user_headers) == ((), (), ())
 
@@ -99,13 +99,13 @@ def test_nothing_is_trusted_by_default() -> None:
         ("requestheader-username-headers", '{"a": 1}', "requestheader-username-headers"),
     ],
 )
-def test_an_invalid_key_is_named(key: str, text: str, message: str) -> None:
+def test_an_invalid_key_of_the_config_map_is_named_in_the_error(key: str, text: str, message: str) -> None:
     with pytest.raises(TrustError, match="saw") as caught:
         parse_trust({**DATA, key: text})
     assert message in str(caught.value)
 
 
-async def test_a_change_is_used_immediately_and_watched_by_name() -> None:
+async def test_a_change_of_the_config_map_is_used_immediately_through_a_watch_by_name() -> None:
     cluster = Cluster(DATA)
     async with watched(cluster) as (trust, trusts):
         assert (trust.is_loaded, trust.trouble, len(trusts)) == (True, "", 1)
@@ -117,7 +117,7 @@ async def test_a_change_is_used_immediately_and_watched_by_name() -> None:
     assert watch.query["resourceVersion"] == "1"
 
 
-async def test_a_watch_that_ends_is_restarted_and_equal_data_changes_nothing() -> None:
+async def test_a_watch_that_ends_is_restarted_and_equal_data_keeps_the_trust() -> None:
     cluster = Cluster(DATA)
     async with watched(cluster) as (_, trusts):
         cluster.events.put_nowait(None)
@@ -126,7 +126,7 @@ async def test_a_watch_that_ends_is_restarted_and_equal_data_changes_nothing() -
         assert len(trusts) == 1
 
 
-async def test_invalid_data_keeps_the_previous_trust_and_is_reported() -> None:
+async def test_invalid_data_in_the_config_map_is_reported_and_the_previous_trust_is_kept() -> None:
     cluster = Cluster(DATA)
     async with watched(cluster) as (trust, trusts):
         cluster.change(**{"client-ca-file": "broken"})
@@ -138,7 +138,7 @@ async def test_invalid_data_keeps_the_previous_trust_and_is_reported() -> None:
         assert (trust.trouble, len(trusts)) == ("", 2)
 
 
-async def test_a_deleted_config_map_keeps_the_trust() -> None:
+async def test_the_trust_is_kept_if_the_config_map_is_deleted() -> None:
     cluster = Cluster(DATA)
     async with watched(cluster) as (trust, trusts):
         cluster.events.put_nowait({"type": "DELETED", "object": cluster.object()})
@@ -146,7 +146,7 @@ async def test_a_deleted_config_map_keeps_the_trust() -> None:
         assert (trust.is_loaded, len(trusts)) == (True, 1)
 
 
-async def test_an_unavailable_api_server_is_asked_less_and_less_often() -> None:
+async def test_requests_to_an_unavailable_api_server_back_off() -> None:
     cluster = Cluster(DATA)
     cluster.away = True
     async with watched(cluster) as (trust, trusts):
@@ -164,7 +164,7 @@ async def test_flags_take_precedence_over_the_config_map() -> None:
         assert trusts[-1].clients == parse_trust({"client-ca-file": CA}).clients
 
 
-async def test_with_files_for_all_authorities_no_config_map_is_needed() -> None:
+async def test_the_config_map_is_not_read_if_files_are_given_for_all_authorities() -> None:
     cluster, trusts = Cluster(DATA), list[Trust]()
     files = {"client-ca-file": CA, "requestheader-client-ca-file": CA}
 

@@ -5,15 +5,15 @@ import pytest
 from gpuscaler.metrics.autoscale.annotation import PROFILES, AnnotationError, Autoscale, MetricTarget, parse_annotation
 
 
-def test_duty_cycle_is_the_average_of_the_current_duty_cycle() -> None:
+def test_the_signal_duty_cycle_targets_the_average_value_of_the_current_duty_cycle_metric() -> None:
     assert parse_annotation("duty_cycle=60,min=1,max=8") == Autoscale((MetricTarget("Pods", ("duty_cycle_current",), "60"),), 1, 8)
 
 
-def test_one_replica_is_the_default_minimum() -> None:
+def test_the_minimum_defaults_to_one_replica() -> None:
     assert parse_annotation(" duty_cycle = 60 , max = 8 ").minimum == 1
 
 
-def test_several_targets_are_several_metrics() -> None:
+def test_each_target_of_an_annotation_becomes_a_metric() -> None:
     wanted = parse_annotation("duty_cycle=60,memory_used=60Gi,external=queue_length:10,max=8")
     assert [(aim.kind, aim.candidates[0], aim.target) for aim in wanted.metric_targets] == [
         ("Pods", "duty_cycle_current", "60"),
@@ -23,14 +23,14 @@ def test_several_targets_are_several_metrics() -> None:
 
 
 @pytest.mark.parametrize("name", list(PROFILES))
-def test_a_profile_is_a_metric_a_target_and_a_behaviour(name: str) -> None:
+def test_a_profile_sets_a_metric_with_its_target_and_a_behaviour(name: str) -> None:
     wanted = parse_annotation(f"profile={name},max=4")
     assert wanted.metric_targets == (PROFILES[name].metric_target,)
     assert wanted.behavior == PROFILES[name].behavior
     assert parse_annotation(f"profile={name},target=7,max=4").metric_targets[0].target == "7"
 
 
-def test_a_signal_that_exists_without_replicas_can_scale_from_zero() -> None:
+def test_a_signal_that_exists_without_replicas_allows_a_minimum_of_zero() -> None:
     assert parse_annotation("external=queue_length:10,min=0,max=8").minimum == 0
     assert parse_annotation("duty_cycle=60,external=queue_length:10,min=0,max=8").minimum == 0
 
@@ -38,7 +38,7 @@ def test_a_signal_that_exists_without_replicas_can_scale_from_zero() -> None:
 @pytest.mark.parametrize(
     "aim", ["duty_cycle=60", "profile=llm", "external=vllm_num_requests_waiting:5", "external=vllm:num_requests_waiting:5"]
 )
-def test_a_signal_of_the_replicas_themselves_cannot_scale_from_zero(aim: str) -> None:
+def test_a_signal_that_replicas_report_does_not_allow_a_minimum_of_zero(aim: str) -> None:
     with pytest.raises(AnnotationError, match="nothing would start the first one again"):
         parse_annotation(f"{aim},min=0,max=8")
 
@@ -67,6 +67,6 @@ def test_a_signal_of_the_replicas_themselves_cannot_scale_from_zero(aim: str) ->
         ("target=7,max=8", "without a profile"),
     ],
 )
-def test_an_invalid_value_is_an_error_with_the_expected_one(text: str, message: str) -> None:
+def test_an_invalid_value_raises_an_error_that_says_what_is_expected(text: str, message: str) -> None:
     with pytest.raises(AnnotationError, match=message):
         parse_annotation(text)

@@ -150,7 +150,7 @@ async def test_an_unchanged_autoscaler_is_not_written_again() -> None:
         assert await here.scaler() == first
 
 
-async def test_a_stateful_set_is_scaled_too_and_a_profile_uses_the_served_metric() -> None:
+async def test_an_annotated_stateful_set_gets_an_autoscaler_whose_profile_uses_the_served_metric() -> None:
     async with controlled(workload(annotation="profile=llm,max=8", kind="StatefulSet")) as here:
         made = await here.scaler()
         assert made is not None
@@ -167,7 +167,7 @@ async def test_the_behavior_of_a_profile_is_removed_with_the_profile() -> None:
         assert "behavior" not in made["spec"]
 
 
-async def test_an_invalid_annotation_changes_nothing_and_is_reported_once() -> None:
+async def test_an_invalid_annotation_is_reported_once_and_the_autoscaler_stays_unchanged() -> None:
     async with controlled(workload(annotation="duty_cycle=60,max=8")) as here:
         await here.annotate("duty_cycle=60,min=0,max=8")
         await asyncio.sleep(300)
@@ -221,7 +221,7 @@ async def test_an_autoscaler_with_our_name_but_another_target_is_not_changed() -
         assert (await here.events())[0][0] == "AutoscaleTaken"
 
 
-async def test_the_second_of_two_workloads_with_one_name_gets_an_event_with_the_owner() -> None:
+async def test_the_second_of_two_workloads_with_one_name_gets_an_event_that_names_the_autoscalers_owner() -> None:
     async with controlled(workload(annotation="duty_cycle=60,max=8")) as here:
         await here.client.create(STATEFUL_SETS, workload(annotation="duty_cycle=50,max=4", kind="StatefulSet"), namespace="ml")
         await asyncio.sleep(10)
@@ -231,7 +231,7 @@ async def test_the_second_of_two_workloads_with_one_name_gets_an_event_with_the_
         assert made["spec"]["maxReplicas"] == 8
 
 
-async def test_a_recreated_workload_gets_its_autoscaler_once_the_old_one_is_gone() -> None:
+async def test_a_recreated_workload_gets_an_autoscaler_once_the_previous_autoscaler_is_gone() -> None:
     async with controlled(workload(annotation="duty_cycle=60,max=8")) as here:
         await here.client.delete(DEPLOYMENTS, "web", namespace="ml")
         await here.client.create(DEPLOYMENTS, workload(annotation="duty_cycle=70,max=8"), namespace="ml")
@@ -252,13 +252,13 @@ async def test_a_copied_label_does_not_make_an_autoscaler_ours() -> None:
         assert await here.scaler("copy") is not None
 
 
-async def test_a_missing_metric_is_reported_but_the_autoscaler_is_made() -> None:
+async def test_an_autoscaler_is_created_even_if_its_metric_is_missing_which_is_reported() -> None:
     async with controlled(workload(annotation="memory_used=10Gi,max=8")) as here:
         assert await here.scaler() is not None
         assert ("AutoscaleMetricMissing", True) in [(reason, "memory_used_bytes_current" in note) for reason, note in await here.events()]
 
 
-async def test_of_two_replicas_one_writes_and_a_deleted_autoscaler_is_made_again() -> None:
+async def test_only_the_leader_of_two_replicas_writes_and_a_deleted_autoscaler_is_created_again() -> None:
     async with controlled(workload(annotation="duty_cycle=60,max=8"), copies=2) as here:
         assert len(await here.events()) == 1
         await here.client.delete(AUTOSCALERS, NAME, namespace="ml")
@@ -267,7 +267,7 @@ async def test_of_two_replicas_one_writes_and_a_deleted_autoscaler_is_made_again
         assert len(await here.events()) == 1
 
 
-async def test_nothing_is_changed_while_the_served_metrics_are_unknown() -> None:
+async def test_autoscalers_are_not_changed_while_the_served_metrics_are_unknown() -> None:
     served: list[Collection[str] | None] = [None]
     async with controlled(workload(annotation="profile=llm,max=8"), served=served) as here:
         assert await here.scaler() is None
@@ -280,7 +280,7 @@ async def test_nothing_is_changed_while_the_served_metrics_are_unknown() -> None
         assert await here.scaler() == first
 
 
-async def test_the_metric_stays_the_same_while_it_is_served_or_none_is() -> None:
+async def test_an_autoscaler_keeps_its_metric_while_that_metric_or_no_metric_is_served() -> None:
     served: list[Collection[str] | None] = [SERVED]
 
     def metric(made: dict[str, Any] | None) -> str:
@@ -316,7 +316,9 @@ LEASE = "/leases/gpuscaler-autoscale"
         ("create", "events", Fault("POST", "/events")),
     ],
 )
-async def test_a_missing_right_is_named_and_everything_works_once_it_is_granted(verb: str, resource: str, fault: Fault) -> None:
+async def test_a_missing_right_is_named_and_autoscalers_are_created_once_the_right_is_granted(
+    verb: str, resource: str, fault: Fault
+) -> None:
     message = f'cannot {verb} resource "{resource}"'
     with structlog.testing.capture_logs() as logs:
         async with controlled(

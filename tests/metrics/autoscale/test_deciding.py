@@ -12,7 +12,7 @@ def existing(owner: str, name: str = "web-gpuscaler", kind: str = "Deployment") 
     return ExistingAutoscaler("ml", name, "uid", "1", (kind, "web"), owner, {})
 
 
-def test_the_end_of_the_autoscaler_of_a_recreated_workload_is_waited_for() -> None:
+def test_a_recreated_workload_waits_until_the_previous_autoscaler_is_deleted() -> None:
     assert decide([WEB], [existing("old")], served=SERVED) == ()
 
 
@@ -21,7 +21,7 @@ def test_an_autoscaler_of_another_namespace_is_ignored() -> None:
     assert act.verb == "create"
 
 
-def test_a_marked_autoscaler_of_another_namespace_with_the_uid_is_ignored_too() -> None:
+def test_an_autoscaler_of_another_namespace_is_ignored_even_with_our_label_and_the_workloads_uid() -> None:
     forged = ExistingAutoscaler("tenant", "web-gpuscaler", "uid", "1", ("Deployment", "web"), WEB.uid, {})
     (act,) = decide([WEB], [forged], served=SERVED)
     assert act.verb == "create"
@@ -51,12 +51,12 @@ def test_the_time_to_decide_is_linear_in_the_number_of_workloads() -> None:
     assert {act.verb for act in acts} == {"replace"}
 
 
-def test_a_workload_without_the_annotation_is_ignored_with_its_autoscaler() -> None:
+def test_a_workload_without_the_annotation_and_its_autoscaler_are_ignored() -> None:
     plain = AnnotatedWorkload("Deployment", "ml", "web", "new")
     assert decide([plain], [existing(""), existing("old", "another")], served=SERVED) == ()
 
 
-def test_a_change_applies_only_to_the_observed_version() -> None:
+def test_a_change_requires_the_observed_version_of_the_autoscaler() -> None:
     (act,) = decide([WEB], [existing("new")], served=SERVED)
     assert act.verb == "replace"
     assert act.body is not None

@@ -10,7 +10,7 @@ from gpuscaler.settings.errors import SettingsError
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "metrics-settings.yaml"
 
 
-def test_autoscalers_are_made_only_if_enabled() -> None:
+def test_autoscalers_are_created_only_if_the_setting_is_enabled() -> None:
     assert not parse("").autoscale
     assert not parse("autoscale: false").autoscale
     assert parse("autoscale: true").autoscale

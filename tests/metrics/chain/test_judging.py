@@ -60,7 +60,7 @@ def test_the_first_broken_link_is_named(changed: dict[str, Any], link: str, phra
     assert phrase in worst.text
 
 
-def test_a_link_that_cannot_be_seen_is_neither_ok_nor_broken() -> None:
+def test_a_link_that_cannot_be_checked_is_neither_ok_nor_broken() -> None:
     unread = facts(values={}, exporters={"n0": ExporterState("gpu/e0", True, None, "pods/proxy is forbidden")})
     assert judge(unread)[0].verdict == "unknown"
     assert "pods/proxy is forbidden" in judge(unread)[0].text
@@ -73,7 +73,7 @@ def test_a_link_that_cannot_be_seen_is_neither_ok_nor_broken() -> None:
     assert queues[1].text == "there are 2 values"
 
 
-def test_only_some_of_many_pods_are_named() -> None:
+def test_a_description_names_only_the_first_of_many_pods() -> None:
     pods = {f"p{number}": "n0" for number in range(10)}
     shown = ExporterState("gpu/e0", True, frozenset(f"ml/{name}" for name in pods))
     worst = first_broken(judge(facts(pods=pods, values={}, exporters={"n0": shown})))

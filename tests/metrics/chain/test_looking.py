@@ -125,7 +125,7 @@ async def first_broken_link(client: Client, page: str = PAGE) -> tuple[str, str]
     return (link.name, link.text) if link else ("", "")
 
 
-async def test_without_problems_every_link_is_ok() -> None:
+async def test_every_link_is_ok_if_there_are_no_problems() -> None:
     async with metric_chain() as (_, client, _):
         (facts,) = await collect_facts(client, "ml", "llm", pages=show_page())
         assert dict(facts.values) == {"p0": "40"}
@@ -141,7 +141,7 @@ async def test_without_problems_every_link_is_ok() -> None:
         (Unreachable("away"), "away"),
     ],
 )
-async def test_without_the_page_of_an_exporter_its_link_is_unknown(error: Exception, phrase: str) -> None:
+async def test_the_exporter_link_is_unknown_if_the_exporters_page_cannot_be_read(error: Exception, phrase: str) -> None:
     async def pages(_where: PodPort, _path: str) -> tuple[int, bytes]:
         raise error
 
@@ -153,7 +153,7 @@ async def test_without_the_page_of_an_exporter_its_link_is_unknown(error: Except
     assert phrase in link.text
 
 
-async def test_an_exporter_that_does_not_show_the_pod_is_named() -> None:
+async def test_an_exporter_without_metrics_of_the_pod_is_named() -> None:
     async with metric_chain(measured=False) as (_, client, _):
         name, text = await first_broken_link(client, page="")
         assert (name, text) == (
@@ -171,7 +171,7 @@ async def test_an_unavailable_prometheus_is_named() -> None:
         assert "prometheus:9090: cannot connect" in text
 
 
-async def test_a_target_that_is_not_scraped_differs_from_a_missing_exporter() -> None:
+async def test_an_exporter_that_prometheus_does_not_scrape_is_distinguished_from_a_missing_one() -> None:
     async with metric_chain() as (_, client, _):
         await asyncio.sleep(200)
         assert await first_broken_link(client) == (
@@ -180,14 +180,14 @@ async def test_a_target_that_is_not_scraped_differs_from_a_missing_exporter() ->
         )
 
 
-async def test_a_metric_that_no_rule_makes_is_named() -> None:
+async def test_a_metric_that_no_rule_produces_is_named() -> None:
     async with metric_chain(pods_metric("nothing")) as (_, client, _):
         name, text = await first_broken_link(client)
         assert name == "rule"
         assert text.startswith("no rule makes nothing of pods")
 
 
-async def test_a_missing_or_silent_api_is_named() -> None:
+async def test_a_metrics_api_that_is_missing_or_does_not_answer_is_named() -> None:
     async with metric_chain() as (_, client, aggregated):
         aggregated.available = False
         assert await first_broken_link(client) == ("API", "Service gpu/gpuscaler-metrics does not answer: no endpoints")
@@ -195,7 +195,7 @@ async def test_a_missing_or_silent_api_is_named() -> None:
         assert (await first_broken_link(client))[0] == "API"
 
 
-async def test_a_server_that_is_not_trusted_differs_from_an_unavailable_prometheus() -> None:
+async def test_an_untrusted_metrics_server_is_distinguished_from_an_unavailable_prometheus() -> None:
     async with metric_chain() as (_, client, aggregated):
         aggregated.unheard = "error trying to reach service: tls: failed to verify certificate: x509: certificate has expired"
         assert await first_broken_link(client) == ("API", f"Service gpu/gpuscaler-metrics does not answer: {aggregated.unheard}")
@@ -226,7 +226,7 @@ async def test_objects_and_external_metrics_are_requested_like_the_autoscaler_do
         assert dict(space.values) == {"ml": "40"}
 
 
-async def test_a_missing_autoscaler_is_not_found() -> None:
+async def test_a_missing_autoscaler_raises_a_not_found_error() -> None:
     async with metric_chain() as (_, client, _):
         with pytest.raises(NotFound):
             await collect_facts(client, "ml", "missing", pages=show_page())

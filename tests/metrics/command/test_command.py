@@ -65,7 +65,7 @@ def run_command(*words: str) -> Result:
     return CliRunner().invoke(main, ["metrics", *words], env={"HOME": "/nowhere", "KUBECONFIG": None, "KUBERNETES_SERVICE_HOST": None})
 
 
-def test_flags_without_effect_are_removed_with_a_note_and_the_others_kept() -> None:
+def test_flags_without_effect_are_removed_with_a_note_and_all_others_are_kept() -> None:
     left, notes = without_ignored([*SHIPPED, *OF_OLD, "-v", "4", "--disable-http2", "--add_dir_header"], frozenset())
 
     assert left == [word for word in [*SHIPPED, *OF_OLD] if not word.startswith(("--tls-cipher-suites", "--logtostderr", "--v"))]
@@ -84,13 +84,13 @@ def test_every_flag_of_prometheus_adapter_is_accepted() -> None:
     assert not [flag for flag in EVERY if flag.replace("_", "-") not in here]
 
 
-def test_a_switch_does_not_consume_the_next_word() -> None:
+def test_a_boolean_flag_does_not_consume_the_next_argument() -> None:
     assert without_ignored(["--logtostderr", "--config=x"], frozenset())[0] == ["--config=x"]
     assert without_ignored(["--stderrthreshold", "2", "--config=x"], frozenset())[0] == ["--config=x"]
     assert set(IGNORED) >= SWITCHES
 
 
-def test_switches_with_an_effect_accept_the_syntax_of_go() -> None:
+def test_boolean_flags_accept_go_syntax() -> None:
     switches = frozenset({"prometheus-auth-incluster"})
     assert without_ignored(["--prometheus-auth-incluster=true"], switches)[0] == ["--prometheus-auth-incluster"]
     assert without_ignored(["--prometheus-auth-incluster=false"], switches)[0] == []
@@ -98,7 +98,7 @@ def test_switches_with_an_effect_accept_the_syntax_of_go() -> None:
         without_ignored(["--prometheus-auth-incluster=maybe"], switches)
 
 
-def test_the_cache_time_of_reviews_may_be_zero() -> None:
+def test_the_cache_duration_of_access_reviews_may_be_zero() -> None:
     assert parse_seconds("--authentication-token-webhook-cache-ttl", "0s", zero=True) == 0
     flags = ("authentication-token", "authorization")
     words = [
@@ -154,7 +154,7 @@ def test_secrets_that_others_can_read_cause_warnings_that_do_not_contain_them(op
     assert "s3cret" not in "".join(warnings)
 
 
-def test_authorities_from_flags_replace_those_of_the_config_map(tmp_path: Path) -> None:
+def test_certificate_authorities_from_flags_replace_those_of_the_config_map(tmp_path: Path) -> None:
     (tmp_path / "ca").write_text("PEM")
     assert TrustFlags().as_config_map() == {}
     assert TrustFlags(user_headers=("X-Other",)).as_config_map() == {}
@@ -193,14 +193,14 @@ def test_authorities_from_flags_replace_those_of_the_config_map(tmp_path: Path) 
         (["now"], "unexpected extra argument"),
     ],
 )
-def test_invalid_options_end_with_status_2_and_a_reason(words: list[str], message: str) -> None:
+def test_invalid_options_exit_with_status_2_and_a_reason(words: list[str], message: str) -> None:
     done = run_command(*words)
 
     assert done.exit_code == 2
     assert message in done.output
 
 
-def test_settings_have_defaults_and_every_key_is_read() -> None:
+def test_settings_have_defaults_and_every_key_of_the_file_is_read() -> None:
     assert parse("") == MetricsSettings()
     metrics_settings = parse(
         yaml.safe_dump(
@@ -243,7 +243,7 @@ def test_settings_have_defaults_and_every_key_is_read() -> None:
     [
         ("stales: 1m", "stales"),
         ("stale: 60", "expected a duration with its unit"),
-        ("{stale: 5s, period: 10s}", "saw stale 5 s below period 10 s"),
+        ("{stale: 5s, period: 10s}", "saw stale 5 s, expected at least the period of 10 s"),
         ("apis: []", "expected custom, external or both"),
         ("apis: [resource]", "expected one of custom, external"),
         ("log: loud", "expected one of debug, info, warning, error"),
@@ -255,7 +255,7 @@ def test_settings_have_defaults_and_every_key_is_read() -> None:
         ("a: [", "settings:"),
     ],
 )
-def test_invalid_settings_are_named(text: str, message: str) -> None:
+def test_an_invalid_setting_is_named_in_the_error(text: str, message: str) -> None:
     with pytest.raises(SettingsError) as caught:
         parse(text)
     assert message in str(caught.value)
@@ -264,7 +264,7 @@ def test_invalid_settings_are_named(text: str, message: str) -> None:
 RULE = "rules: [{seriesQuery: '%s', resources: {template: <<.Resource>>}, metricsQuery: 'sum(<<.Series>>{<<.LabelMatchers>>})'}]\n"
 
 
-def test_changed_rules_are_used_and_an_invalid_file_keeps_the_previous_ones(tmp_path: Path) -> None:
+def test_changed_rules_are_loaded_but_an_invalid_file_keeps_the_previous_rules(tmp_path: Path) -> None:
     path = tmp_path / "rules.yaml"
     path.write_text(RULE % "a")
     file = RulesFile(path)
@@ -285,7 +285,7 @@ def test_changed_rules_are_used_and_an_invalid_file_keeps_the_previous_ones(tmp_
     assert (file.reload(), file.trouble, file.rules.series_queries) == (True, "", ("c",))
 
 
-async def test_new_rules_are_passed_on(tmp_path: Path) -> None:
+async def test_rules_loaded_from_a_changed_file_are_passed_to_the_source(tmp_path: Path) -> None:
     path = tmp_path / "rules.yaml"
     path.write_text(RULE % "a")
     file, used = RulesFile(path), list[RuleSet]()
@@ -297,7 +297,7 @@ async def test_new_rules_are_passed_on(tmp_path: Path) -> None:
     assert [rule_set.series_queries for rule_set in used] == [("b",)]
 
 
-def test_without_a_file_the_built_in_rules_are_used() -> None:
+def test_the_built_in_rules_are_used_if_no_rules_file_is_given() -> None:
     file = RulesFile(None)
     assert len(file.rules.rules) > 5
     assert not file.reload()

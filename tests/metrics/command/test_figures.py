@@ -28,7 +28,7 @@ def of_metric(scrape: Scrape, name: str) -> float:
     return value
 
 
-async def test_answers_evaluations_freshness_and_failures_are_counted() -> None:
+async def test_metrics_count_responses_evaluations_sample_ages_and_failures() -> None:
     double = PrometheusDouble()
     for name, value in (("p0", 40.0), ("p1", float("nan"))):
         double.put("nvidia_gpu_duty_cycle", value, uuid=name, pod_name=name, namespace_name="ml", node_name="n")
@@ -54,7 +54,7 @@ async def test_answers_evaluations_freshness_and_failures_are_counted() -> None:
         assert scrape.value("gpuscaler_metrics_rules_failing", why="series not known") == 4
 
 
-async def test_requests_to_prometheus_are_a_histogram() -> None:
+async def test_durations_of_prometheus_requests_are_a_histogram() -> None:
     asked = PrometheusMetrics()
     for seconds in (0.004, 0.2, 30.0):
         asked.add("/api/v1/query", "p:9090", "ok", seconds)

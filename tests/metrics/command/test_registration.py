@@ -60,7 +60,7 @@ async def describe(plane: ApiServerDouble) -> list[str]:
     return [registration.text for registration in await find_registrations(plane.client)]
 
 
-async def test_a_server_that_answers_is_shown_with_its_apis() -> None:
+async def test_an_available_metrics_server_is_shown_with_its_apis() -> None:
     plane = ApiServerDouble()
     plane.add("custom.metrics.k8s.io", "v1beta2")
     plane.add("custom.metrics.k8s.io", "v1beta1")
@@ -82,7 +82,7 @@ async def test_a_certificate_that_is_not_trusted_is_shown_with_the_api_servers_e
         assert registration.endswith(expected), registration
 
 
-async def test_a_missing_server_is_shown_once() -> None:
+async def test_a_missing_metrics_server_is_shown_once_for_all_its_apis() -> None:
     plane = ApiServerDouble()
     plane.unheard = "error trying to reach service: no endpoints"
     plane.add("custom.metrics.k8s.io", "v1beta2", message="endpoints for service/adapter have no addresses with port name https")
@@ -92,7 +92,7 @@ async def test_a_missing_server_is_shown_once() -> None:
     )
 
 
-async def test_an_unchecked_certificate_and_roles_that_are_too_wide_are_shown() -> None:
+async def test_disabled_tls_verification_and_excessive_roles_are_shown() -> None:
     plane = ApiServerDouble(ACCOUNT, HPA)
     plane.add("custom.metrics.k8s.io", "v1beta2", insecureSkipTLSVerify=True)
     (registration,) = await describe(plane)
@@ -109,7 +109,7 @@ async def test_the_rights_of_other_programs_are_not_checked() -> None:
     assert await describe(plane) == ["external.metrics.k8s.io/v1beta1 by Service monitoring/adapter: no problems"]
 
 
-async def test_a_user_who_may_not_check_rights_sees_the_rest() -> None:
+async def test_a_user_without_permission_to_check_rights_sees_everything_else() -> None:
     plane = ApiServerDouble(ACCOUNT, HPA, forbidden=True)
     plane.add("custom.metrics.k8s.io", "v1beta2")
     assert await describe(plane) == ["custom.metrics.k8s.io/v1beta2 by Service monitoring/adapter: no problems"]

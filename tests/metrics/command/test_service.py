@@ -213,7 +213,7 @@ def values(body: Any) -> dict[str, str]:
     return {item["describedObject"]["name"]: item["value"] for item in body["items"]}
 
 
-async def test_the_aggregator_reads_values_with_a_certificate_that_it_trusts_by_cabundle(tmp_path: Path) -> None:
+async def test_the_aggregator_reads_values_and_trusts_the_certificate_through_the_ca_bundle(tmp_path: Path) -> None:
     async with running(tmp_path) as made:
         made.world.prometheus.put("nvidia_gpu_duty_cycle", 40.0, pod_name="serve-a", namespace_name="work")
         made.world.prometheus.put("nvidia_gpu_duty_cycle", 60.5, pod_name="serve-b", namespace_name="work")
@@ -232,7 +232,7 @@ async def test_the_aggregator_reads_values_with_a_certificate_that_it_trusts_by_
         assert served - created == set(re.findall(r"^\| `(gpuscaler_metrics_\w+)`", PAGE.read_text(), re.MULTILINE))
 
 
-async def test_an_unavailable_prometheus_is_an_error_until_it_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_values_are_errors_while_prometheus_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuscaler.metrics.sources.outages.CHECK_SECONDS", 0.1)
     with structlog.testing.capture_logs() as logs:
         async with running(tmp_path) as made:
@@ -251,7 +251,9 @@ async def test_an_unavailable_prometheus_is_an_error_until_it_is_back(tmp_path: 
     assert "down for repairs" in outages[0]["problem"]
 
 
-async def test_without_prometheus_an_exporter_that_does_not_answer_is_logged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_if_exporters_are_scraped_directly_one_that_does_not_answer_is_logged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("gpuscaler.metrics.sources.outages.CHECK_SECONDS", 0.05)
     # Nothing listens at port 1.
     scraping = ScrapeSettings(namespace="default", selector=EXPORTERS, port=1, interval=0.05)
@@ -269,7 +271,7 @@ async def test_without_prometheus_an_exporter_that_does_not_answer_is_logged_onc
     assert outages[0]["problem"].startswith("1 of 1 do not answer, the first: http://127.0.0.1:1/metrics: ")
 
 
-async def test_an_expired_certificate_for_another_service_is_logged_at_start(tmp_path: Path) -> None:
+async def test_an_expired_certificate_and_one_for_another_service_name_are_logged_at_start(tmp_path: Path) -> None:
     pair = CertificateAuthority("theirs", now=time.time() - 400 * 86_400).issue("server", hosts=("gpuscaler-metrics.monitoring.svc",))
     certificate, key = pair.write(tmp_path, "theirs")
     with structlog.testing.capture_logs() as logs:
@@ -282,7 +284,9 @@ async def test_an_expired_certificate_for_another_service_is_logged_at_start(tmp
     assert "saw a certificate for gpuscaler-metrics.monitoring.svc, expected gpuscaler-metrics.default.svc" in problems[0]
 
 
-async def test_changed_rules_are_served_and_users_without_rights_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_metrics_of_changed_rules_are_served_and_users_without_rights_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("gpuscaler.metrics.command.rules.CHECK_SECONDS", 0.1)
     async with running(tmp_path) as made:
         made.world.prometheus.put("nvidia_gpu_duty_cycle", 40.0, pod_name="serve-a", namespace_name="work")
@@ -304,7 +308,7 @@ async def test_changed_rules_are_served_and_users_without_rights_are_refused(tmp
         ('cannot get resource "configmaps"', r"/configmaps"),
     ],
 )
-async def test_a_missing_right_to_read_is_logged_and_everything_works_once_granted(
+async def test_a_missing_read_permission_is_logged_and_values_are_served_once_it_is_granted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phrase: str, path: str
 ) -> None:
     monkeypatch.setattr("gpuscaler.serving.health.LOOK", 0.1)

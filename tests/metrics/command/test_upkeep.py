@@ -65,7 +65,7 @@ def make_self_check(tls: LiveTls, reviewing: ReviewServer, clock: list[float], *
     return SelfCheck(tls, HOST, client if own else None, client, tuple(VERSIONS), lambda: clock[0])
 
 
-async def test_a_certificate_that_expires_is_logged_once_and_again_once_renewed(tmp_path: Path) -> None:
+async def test_an_expiring_certificate_is_logged_once_and_its_renewal_is_logged(tmp_path: Path) -> None:
     tls, clock = served(tmp_path, HOST), [NOW]
     self_check = make_self_check(tls, ReviewServer(allows=lambda _: False), clock)
     with structlog.testing.capture_logs() as logs:
@@ -79,7 +79,7 @@ async def test_a_certificate_that_expires_is_logged_once_and_again_once_renewed(
     assert [log["event"] for log in logs] == ["needs to be fixed", "fixed"]
 
 
-async def test_unneeded_rights_are_named_and_unchecked_ones_keep_their_finding(tmp_path: Path) -> None:
+async def test_excessive_rights_are_named_and_findings_stay_while_rights_cannot_be_checked(tmp_path: Path) -> None:
     def wide(spec: dict[str, Any]) -> bool:
         asked = spec["resourceAttributes"]
         return bool(asked["verb"] == "*" and (spec.get("user") == HPA) == (asked["group"] == "custom.metrics.k8s.io"))
@@ -98,7 +98,7 @@ async def test_unneeded_rights_are_named_and_unchecked_ones_keep_their_finding(t
     assert self_check.findings == {}
 
 
-async def test_the_rights_of_a_person_are_not_checked(tmp_path: Path) -> None:
+async def test_rights_of_human_users_are_not_checked(tmp_path: Path) -> None:
     reviewing = ReviewServer(allows=lambda spec: "user" not in spec)
     self_check = make_self_check(served(tmp_path, HOST), reviewing, [NOW], own=False)
     await self_check.check()

@@ -145,7 +145,7 @@ def test_an_object_that_cannot_be_converted_stays_unchanged_with_the_reason(vers
     assert why in notes[-1]
 
 
-def test_a_deployment_gets_the_selector_that_it_needs() -> None:
+def test_a_deployment_without_a_selector_gets_one_from_its_pod_labels() -> None:
     manifest = convert_one("""
 apiVersion: extensions/v1beta1
 kind: Deployment
@@ -163,7 +163,7 @@ def test_a_workload_without_labels_cannot_be_converted() -> None:
     assert "add spec.template.metadata.labels" in notes[0]
 
 
-def test_pods_that_were_replaced_manually_still_are() -> None:
+def test_the_default_update_strategy_of_an_old_version_is_written_out() -> None:
     template = "template: {metadata: {labels: {a: b}}}"
     daemons = convert_one(
         f"{{apiVersion: extensions/v1beta1, kind: DaemonSet, metadata: {{name: x}}, spec: {{templateGeneration: 2, {template}}}}}"
@@ -205,21 +205,21 @@ spec:
         ("extensions/v1beta1", "NetworkPolicy", "networking.k8s.io/v1"),
     ],
 )
-def test_versions_without_other_fields_are_renamed(old: str, kind: str, new: str) -> None:
+def test_only_the_version_changes_if_the_fields_are_the_same(old: str, kind: str, new: str) -> None:
     objects, notes = converted(f"{{apiVersion: {old}, kind: {kind}, metadata: {{name: x, namespace: n}}, spec: {{}}}}")
     assert objects[0]["apiVersion"] == new
     assert notes == [f"{kind} n/x: {old} became {new}"]
 
 
 @pytest.mark.parametrize("kind", ["PodSecurityPolicy", "CustomResourceDefinition"])
-def test_kinds_without_replacement_stay_unchanged(kind: str) -> None:
+def test_objects_of_kinds_without_a_replacement_stay_unchanged(kind: str) -> None:
     text = f"{{apiVersion: policy/v1beta1, kind: {kind}, metadata: {{name: x}}}}"
     objects, notes = converted(text)
     assert objects == [yaml.safe_load(text)]
     assert notes[0].startswith(f"{kind} x: not converted: ")
 
 
-def test_current_objects_stay_unchanged() -> None:
+def test_objects_of_current_versions_stay_unchanged() -> None:
     text = """
 apiVersion: v1
 kind: List
@@ -273,7 +273,7 @@ spec: {containers: [{name: c, command: [kube-controller-manager, --horizontal-po
         "mirror.example/prometheus-adapter@sha256:0",
     ],
 )
-def test_prometheus_adapter_is_replaced_by_ours_with_its_flags(image: str) -> None:
+def test_a_prometheus_adapter_deployment_is_replaced_by_gpuscaler_with_the_same_flags(image: str) -> None:
     manifest = convert_one(f"""
 apiVersion: apps/v1
 kind: Deployment
@@ -287,7 +287,7 @@ spec:
     assert container == {"name": "a", "image": "ours:1", "args": ["metrics", "--secure-port=6443", "--config=/c.yaml"]}
 
 
-def test_the_manifests_of_the_write_up_are_served_now() -> None:
+def test_the_old_manifests_of_the_example_are_converted_to_served_versions() -> None:
     objects, notes = converted((ROOT / "docs" / "examples" / "hpa-of-2018.yaml").read_text(encoding="utf-8"))
     by_kind = {f"{manifest['kind']}/{manifest['metadata']['name']}": manifest for manifest in objects}
     assert not [manifest for manifest in objects if "beta" in manifest["apiVersion"]]
@@ -302,7 +302,7 @@ def test_the_manifests_of_the_write_up_are_served_now() -> None:
     assert any("insecureSkipTLSVerify" in note for note in notes)
 
 
-def test_the_command_line_of_the_write_up_is_accepted() -> None:
+def test_the_prometheus_adapter_command_line_of_the_example_is_accepted() -> None:
     objects, _ = converted((ROOT / "docs" / "examples" / "hpa-of-2018.yaml").read_text(encoding="utf-8"))
     (container,) = next(manifest for manifest in objects if manifest["kind"] == "Deployment")["spec"]["template"]["spec"]["containers"]
     command, *words = container["args"]
@@ -311,7 +311,7 @@ def test_the_command_line_of_the_write_up_is_accepted() -> None:
     assert str(parsed["config"]) == "/etc/adapter/config.yaml"
 
 
-def test_a_flag_with_its_value_in_the_next_word_keeps_it() -> None:
+def test_a_flag_keeps_its_value_from_the_next_argument() -> None:
     manifest = convert_one("""
 apiVersion: v1
 kind: Pod
@@ -330,7 +330,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("odd", [[1], {"a": 1}, True, "x", None])
-def test_a_field_of_a_wrong_type_does_not_affect_other_objects(odd: Any) -> None:
+def test_an_object_with_a_field_of_the_wrong_type_does_not_affect_other_objects(odd: Any) -> None:
     text = (ROOT / "docs" / "examples" / "hpa-of-2018.yaml").read_text(encoding="utf-8")
     whole = [*read(text), *read(autoscaler("v1", "targetCPUUtilizationPercentage: 50"))]
     for number, described in enumerate(whole):
@@ -367,7 +367,7 @@ def test_written_objects_are_read_back_unchanged() -> None:
 
 
 @pytest.mark.parametrize("value", ["N", "y", "1e3", "0x1F", "010", "1_000", "1:30", "+1", ".5", "yes", "null", "2020-01-01", "0o7"])
-def test_text_stays_text_for_other_yaml_parsers(value: str) -> None:
+def test_strings_stay_strings_for_other_yaml_parsers(value: str) -> None:
     assert f"a: '{value}'" in write([{"apiVersion": "v1", "kind": "ConfigMap", "data": {"a": value}}])
 
 
@@ -379,11 +379,11 @@ def test_an_anchor_is_converted_separately_in_each_place() -> None:
 
 
 @pytest.mark.parametrize("text", ["a: [", "- 1", "text", "{apiVersion: v1}", "kind: Pod", "{apiVersion: v1, kind: List, items: [1]}"])
-def test_refuses_files_without_objects(text: str) -> None:
+def test_a_file_without_kubernetes_objects_is_refused(text: str) -> None:
     with pytest.raises(ManifestError, match=r"saw (no|invalid)"):
         read(text)
 
 
-def test_accepts_an_empty_file() -> None:
+def test_an_empty_file_is_accepted() -> None:
     assert converted("---\n---\n# nothing\n") == ([], [])
     assert write([]) == ""

@@ -80,7 +80,7 @@ def namespace_of(manifest: Json) -> str | None:
     return manifest["metadata"].get("namespace")  # type: ignore[no-any-return]
 
 
-def test_bindings_name_the_moved_account_and_stay_with_their_roles() -> None:
+def test_role_bindings_name_the_moved_service_account_and_are_in_the_namespaces_of_their_roles() -> None:
     manifests, notes = move(
         deployment(),
         secret("adapter.monitoring.svc"),
@@ -102,7 +102,7 @@ def test_bindings_name_the_moved_account_and_stay_with_their_roles() -> None:
     assert "ClusterRoleBinding b-reader: its subject ServiceAccount adapter is in monitoring now, not in kube-system" in notes
 
 
-def test_a_binding_of_another_account_with_that_name_is_not_changed() -> None:
+def test_a_role_binding_of_a_service_account_with_the_same_name_in_another_namespace_is_not_changed() -> None:
     manifests, _ = move(deployment(), manifest_of("ServiceAccount", "adapter", "kube-system"), binding("ClusterRoleBinding", "reader"))
     assert manifests["ClusterRoleBinding/b-reader"]["subjects"][0]["namespace"] == "kube-system"
 
@@ -144,13 +144,13 @@ def test_a_certificate_for_another_name_is_reported(hosts: tuple[str, ...]) -> N
     assert [note for note in notes if "serving.crt" in note] == ([wrong] if "kube-system" in hosts[0] else [])
 
 
-def test_a_missing_certificate_must_be_checked_by_a_person() -> None:
+def test_a_certificate_missing_from_the_manifests_is_reported_for_a_manual_check() -> None:
     _, notes = move(deployment())
     expected = "make sure that the certificate serving.crt is for adapter.monitoring.svc, the name that the API server uses"
     assert f"Deployment monitoring/adapter: {expected}, {INSTEAD}" in notes
 
 
-def test_a_certificate_of_cert_manager_gets_the_right_namespace_and_name() -> None:
+def test_a_cert_manager_certificate_gets_the_new_namespace_and_an_additional_dns_name() -> None:
     certificate = manifest_of(
         "Certificate", "serving", "kube-system", "cert-manager.io/v1", spec={"secretName": "certs", "dnsNames": ["adapter.kube-system.svc"]}
     )
@@ -160,7 +160,7 @@ def test_a_certificate_of_cert_manager_gets_the_right_namespace_and_name() -> No
     assert not [note for note in notes if "not among these objects" in note or "make sure that the certificate" in note]
 
 
-def test_a_role_that_allows_everything_with_metrics_is_reported_but_not_changed() -> None:
+def test_a_role_with_all_verbs_on_metrics_is_reported_and_not_changed() -> None:
     role = manifest_of("ClusterRole", "wide", version="rbac.authorization.k8s.io/v1")
     role["rules"] = [{"apiGroups": ["custom.metrics.k8s.io"], "resources": ["*"], "verbs": ["*"]}]
     manifests, notes = move(deployment(), role)

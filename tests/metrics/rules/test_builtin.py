@@ -49,16 +49,16 @@ def query_of(discovery: Discovery, metric: str, resource: str = "pods") -> str:
     return origin.rule.query(origin.series, resource=origin.resource, names=["x"])
 
 
-def test_all_rules_are_valid_without_notes() -> None:
+def test_all_built_in_rules_are_valid_without_notes() -> None:
     assert (RULES.problems, RULES.notes) == ((), ())
 
 
-def test_can_be_written_to_a_file_and_read_back() -> None:
+def test_built_in_rules_written_to_a_file_are_read_back_unchanged() -> None:
     assert len(read_rules(builtin_rules_text()).rules) == len(yaml.safe_load(builtin_rules_text())["rules"])
 
 
 @pytest.mark.parametrize("key", [key for key, what in FIELDS.items() if what.metric.startswith("nvidia_gpu_")])
-def test_metrics_of_the_write_up_are_served_as_current_and_over_three_minutes(key: str) -> None:
+def test_the_duty_cycle_metrics_are_served_with_current_values_and_over_three_minutes(key: str) -> None:
     discovery = discover(series(FIELDS[key].metric, *OURS))
     together = "sum" if key.endswith(("_bytes", "_milliwatts")) else "avg"
     metric = FIELDS[key].metric
@@ -89,7 +89,7 @@ def test_power_over_a_window_is_summed_over_gpus() -> None:
     assert query_of(discovery, "gpu_power_watts_mean_60s").startswith("sum(")
 
 
-def test_figures_of_single_processes_and_counters_are_left_out() -> None:
+def test_metrics_of_single_processes_and_counters_are_not_served() -> None:
     names = ("gpuscaler_gpu_process_sm_ratio", "gpuscaler_gpu_energy_joules_total", "gpuscaler_gpu_allocation_info")
     assert discover(*(series(name, *OURS) for name in names)).custom == {}
 
@@ -98,7 +98,7 @@ def test_figures_of_single_processes_and_counters_are_left_out() -> None:
     ("labels", "pod", "more"),
     [(HONORED, "pod", ',exported_pod=""'), (RENAMED, "exported_pod", ""), (OLD, "pod_name", "")],
 )
-def test_dcgm_exporter_is_served_with_any_style_of_labels(labels: tuple[str, ...], pod: str, more: str) -> None:
+def test_dcgm_exporter_metrics_are_served_with_any_style_of_labels(labels: tuple[str, ...], pod: str, more: str) -> None:
     discovery = discover(*(series(name, *labels) for name in MAPPED.values()))
     assert query_of(discovery, "DCGM_FI_DEV_GPU_UTIL") == f'avg(DCGM_FI_DEV_GPU_UTIL{{{pod}="x"{more}}}) by ({pod})'
     assert query_of(discovery, "memory_used_bytes_current") == f'sum(1048576 * DCGM_FI_DEV_FB_USED{{{pod}="x"{more}}}) by ({pod})'
@@ -107,7 +107,7 @@ def test_dcgm_exporter_is_served_with_any_style_of_labels(labels: tuple[str, ...
             assert f'{pod}="x"' in query_of(discovery, f"{name}_{suffix}")
 
 
-def test_a_pod_on_a_part_of_a_gpu_has_a_duty_cycle_too() -> None:
+def test_the_profiling_metric_of_dcgm_gives_pods_on_mig_devices_a_duty_cycle() -> None:
     discovery = discover(series("DCGM_FI_PROF_GR_ENGINE_ACTIVE", *HONORED))
     assert "100 * DCGM_FI_PROF_GR_ENGINE_ACTIVE{" in query_of(discovery, "duty_cycle_current")
 
@@ -138,7 +138,7 @@ def test_our_exporter_takes_precedence_over_dcgm_exporter() -> None:
         ("nv_inference_pending_request_count", "nv_inference_pending_request_count", "sum"),
     ],
 )
-def test_demand_of_model_servers_is_served_by_pod_and_as_a_whole(name: str, metric: str, together: str) -> None:
+def test_queue_metrics_of_model_servers_are_served_per_pod_and_in_total(name: str, metric: str, together: str) -> None:
     discovery = discover(series(name, "pod", "namespace", "model_name"))
     assert query_of(discovery, metric) == f'{together}({name}{{pod="x"}}) by (pod)'
     origin = discovery.external[metric]
@@ -147,7 +147,7 @@ def test_demand_of_model_servers_is_served_by_pod_and_as_a_whole(name: str, metr
     assert is_exported_by_replicas(name)
 
 
-def test_the_queue_of_a_gateway_exists_without_replicas() -> None:
+def test_the_queue_metric_of_a_gateway_exists_without_replicas() -> None:
     discovery = discover(
         series("inference_pool_average_queue_size", "namespace", "name"), series("inference_extension_flow_control_queue_size")
     )
@@ -161,7 +161,7 @@ def test_the_queue_of_a_gateway_exists_without_replicas() -> None:
         assert not is_exported_by_replicas(metric)
 
 
-def test_all_rules_have_one_query_for_all_pods_or_nodes_of_the_cluster() -> None:
+def test_every_built_in_rule_uses_one_query_for_all_pods_or_nodes_of_the_cluster() -> None:
     discovery = discover(series("nvidia_gpu_duty_cycle", *OURS))
     for metric in ("duty_cycle_current", "duty_cycle_over_time"):
         rule = discovery.custom["pods", metric].rule

@@ -24,5 +24,5 @@ from gpuscaler.metrics.rules.combining import is_summed
         ("kv_cache_usage_perc", False),
     ],
 )
-def test_bytes_power_and_counts_are_summed_but_rates_are_not(name: str, adds: bool) -> None:
+def test_bytes_watts_and_counts_are_summed_and_rates_are_averaged(name: str, adds: bool) -> None:
     assert is_summed(name) is adds

@@ -52,7 +52,7 @@ VALUES: dict[str, Value] = {
         (r'<<0>> <<120>> <<true>> <<"a\t\"\\">> <<`\t`>>', '0 120 true a\t"\\ \\t'),
     ],
 )
-def test_renders(source: str, text: str) -> None:
+def test_templates_render_as_in_go(source: str, text: str) -> None:
     assert Template(source).render(VALUES) == text
 
 
@@ -81,7 +81,7 @@ def test_renders(source: str, text: str) -> None:
         "<<" + "(" * 60 + "1" + ")" * 60 + ">>",
     ],
 )
-def test_refuses_to_parse(source: str) -> None:
+def test_invalid_templates_are_refused_when_parsed(source: str) -> None:
     with pytest.raises(TemplateError, match=r"^line 1: "):
         Template(source)
 
@@ -118,7 +118,7 @@ def test_refuses_to_parse(source: str) -> None:
         "<<$x = 1>>",
     ],
 )
-def test_refuses_to_render(source: str) -> None:
+def test_templates_that_fail_in_go_are_refused_when_rendered(source: str) -> None:
     template = Template(source)
     with pytest.raises(TemplateError):
         template.render(VALUES)
@@ -149,11 +149,11 @@ def test_refuses_to_render(source: str) -> None:
         ("<<if (printf `%d` 1 2)>><<end>>", 'printf "%d" with 2 values'),
     ],
 )
-def test_names_the_unsupported_feature(source: str, named: str) -> None:
+def test_an_unsupported_template_feature_is_named_in_the_error(source: str, named: str) -> None:
     with pytest.raises(TemplateError, match=f"^line 1: saw {re.escape(named)}"):
         Template(source)
 
 
-def test_errors_have_the_line() -> None:
+def test_template_errors_have_the_line_number() -> None:
     with pytest.raises(TemplateError, match="line 3: saw nothing, which is not a function"):
         Template("a\nb\n<<nothing>>")

@@ -35,7 +35,7 @@ def case(rule: Json, series: list[Json], *, external: bool = False) -> Json:
     return {"Known": KNOWN, "Config": yaml.safe_dump({"externalRules" if external else "rules": [rule]}), "Series": series, "Asks": asks}
 
 
-def test_random_rules_do_the_same(oracle: Oracle) -> None:
+def test_random_rules_give_the_same_results_as_in_prometheus_adapter(oracle: Oracle) -> None:
     seen: Counter[str] = Counter()
     for number in range(CASES):
         drawn = draw_case(1, number)
@@ -51,7 +51,7 @@ def test_random_rules_do_the_same(oracle: Oracle) -> None:
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_rules_of_public_projects_do_the_same(oracle: Oracle, name: str) -> None:
+def test_rules_of_public_projects_give_the_same_results_as_in_prometheus_adapter(oracle: Oracle, name: str) -> None:
     asked = case(PUBLIC[name], SERIES)
     theirs = oracle.ask(asked)
     assert not differences(asked, theirs, answer(asked))

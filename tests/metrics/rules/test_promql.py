@@ -22,7 +22,7 @@ DEEP = 20_000
         ('x{a="\0"}', Matcher("a", "=", "\0"), r'x{a="\x00"}'),
     ],
 )
-def test_parses_and_writes_strings_as_prometheus_reads_them(query: str, matcher: Matcher, text: str) -> None:
+def test_string_literals_round_trip_with_prometheus_escaping(query: str, matcher: Matcher, text: str) -> None:
     selector = parse(query)
     assert selector == Selector("x", (matcher,), text)
     assert parse(text) == selector
@@ -47,14 +47,14 @@ def test_parses_and_writes_strings_as_prometheus_reads_them(query: str, matcher:
         ("x[2739727y]", "must have magnitude"),
     ],
 )
-def test_errors_name_the_problem(query: str, why: str) -> None:
+def test_parse_errors_of_queries_name_the_problem(query: str, why: str) -> None:
     with pytest.raises(PromqlError) as caught:
         parse(query)
     assert str(caught.value).startswith(f"saw {query!r}, expected PromQL: ")
     assert why in str(caught.value)
 
 
-def test_an_error_is_short_even_if_the_query_is_long() -> None:
+def test_a_parse_error_is_short_even_if_the_query_is_long() -> None:
     with pytest.raises(PromqlError) as caught:
         parse(f'x{{a=~"({"b|" * 10_000}"}}')
     assert len(str(caught.value)) < 500
@@ -79,18 +79,18 @@ def test_an_error_is_short_even_if_the_query_is_long() -> None:
     ],
     ids=range(12),
 )
-def test_refuses_queries_that_would_overflow_the_stack(query: str) -> None:
+def test_queries_that_are_nested_too_deeply_are_refused(query: str) -> None:
     with pytest.raises(PromqlError, match=r"more than 200 parentheses|a string does not end"):
         parse(query)
     assert prove(a_rule(query), "x", POD).breadth == "names"
 
 
-def test_parses_and_proves_the_deepest_query_that_is_allowed() -> None:
+def test_the_deepest_allowed_query_is_parsed_and_proved() -> None:
     query = "abs(" * 200 + "<<.Series>>{<<.LabelMatchers>>}" + ")" * 200
     assert prove(a_rule(query), "x", POD).breadth == "cluster"
 
 
-def test_marks_in_strings_comments_and_braces_do_not_count() -> None:
+def test_brackets_inside_strings_comments_and_braces_are_not_counted_as_nesting() -> None:
     many = ",".join(f'a{number}!="(((((-----"' for number in range(300))
     called = parse(f"abs(x{{{many}}}) # {'(' * 300}")
     assert isinstance(called, Call)

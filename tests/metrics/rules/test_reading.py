@@ -17,7 +17,7 @@ def only_problem(rules: RuleSet) -> str:
     return f"{problem.path}: {problem.message}"
 
 
-def test_accepts_every_field_of_prometheus_adapter() -> None:
+def test_every_rule_field_of_prometheus_adapter_is_accepted() -> None:
     rules = read_rules("""
 rules:
 - seriesQuery: '{__name__=~"^container_.*",pod!=""}'
@@ -49,12 +49,12 @@ rules:
 
 
 @pytest.mark.parametrize("text", ["", "# nothing yet\n", "rules: []\n", "rules:\nexternalRules:\n"])
-def test_accepts_a_file_without_rules(text: str) -> None:
+def test_a_file_without_rules_is_accepted(text: str) -> None:
     assert read_rules(text) == RuleSet()
 
 
 @pytest.mark.parametrize(("text", "why"), [("rules: [", "not YAML"), ("- a\n", "a mapping"), ("a: 1\na: 2\n", "second time")])
-def test_refuses_a_file_that_is_not_a_mapping_with_the_line(text: str, why: str) -> None:
+def test_a_file_that_is_not_a_mapping_is_refused_with_the_line(text: str, why: str) -> None:
     with pytest.raises(SettingsError, match=f"rules.yaml.*{why}"):
         read_rules(text, source="rules.yaml")
 
@@ -79,25 +79,25 @@ def test_refuses_a_file_that_is_not_a_mapping_with_the_line(text: str, why: str)
         ({"metricsQuery": ["x"]}, "rules[0].metricsQuery: saw a list, expected text"),
     ],
 )
-def test_leaves_out_an_invalid_rule_and_names_the_error(change: dict[str, Any], says: str) -> None:
+def test_an_invalid_rule_is_left_out_and_its_error_named(change: dict[str, Any], says: str) -> None:
     rules = rule_set(entry(**change), entry())
     assert only_problem(rules).startswith(says)
     assert [rule.place for rule in rules.rules] == ["rules[1]"]
 
 
-def test_keeps_external_rules_if_custom_ones_are_invalid() -> None:
+def test_external_rules_are_kept_if_custom_rules_are_invalid() -> None:
     rules = rule_set(entry(name={"matches": "("}), external=(entry(),))
     assert len(rules.problems) == 1
     assert [rule.place for rule in rules.external] == ["externalRules[0]"]
 
 
-def test_names_a_misspelled_top_level_key_and_keeps_the_rules() -> None:
+def test_a_misspelled_top_level_key_is_named_and_the_rules_are_kept() -> None:
     rules = read_rules(yaml.safe_dump({"rules": [entry()], "externalRule": []}))
     assert only_problem(rules) == "externalRule: unknown key; did you mean externalRules?"
     assert len(rules.rules) == 1
 
 
-def test_warns_about_a_group_name_that_includes_the_following_text() -> None:
+def test_a_group_reference_that_includes_the_following_text_causes_a_warning() -> None:
     rules = rule_set(entry(name={"matches": "^(.*)_total$", "as": "$1_per_second"}))
     (note,) = rules.notes
     assert note.path == "rules[0].name.as"
@@ -105,49 +105,49 @@ def test_warns_about_a_group_name_that_includes_the_following_text() -> None:
     assert rules.rules[0].metric("http_requests_total") == ""
 
 
-def test_warns_about_two_labels_for_one_resource_and_uses_the_later() -> None:
+def test_two_labels_for_one_resource_cause_a_warning_and_the_later_is_used() -> None:
     rules = rule_set(entry(resources={"overrides": {"exported_pod": {"resource": "pod"}, "pod": {"resource": "pods"}}}))
     assert "exported_pod and pod are both pods: queries use pod" in rules.notes[0].message
     assert rules.rules[0].label(Resource("pods", "pod")) == "pod"
 
 
-def test_notes_that_resource_metrics_are_not_served() -> None:
+def test_a_note_says_that_resource_metric_rules_are_not_served() -> None:
     rules = read_rules("resourceRules:\n  cpu: {containerQuery: x, nodeQuery: y, containerLabel: container}\n  window: 3m\n")
     assert [(note.path, note.line) for note in rules.notes] == [("resourceRules", 1)]
     assert not rules.problems
 
 
-def test_uses_the_plain_series_without_a_query() -> None:
+def test_a_rule_without_a_metrics_query_uses_the_plain_series() -> None:
     rules = rule_set(entry(query=""))
     assert rules.rules[0].template.source == DEFAULT_QUERY
 
 
-def test_reads_numbers_and_booleans_as_written() -> None:
+def test_numbers_and_booleans_in_text_fields_are_read_as_written() -> None:
     rules = read_rules("rules:\n- {seriesQuery: up, name: {matches: 1_000, as: true}, metricsQuery: 010}\n")
     assert rules.rules[0].metric("a1_000") == "true"
     assert rules.rules[0].template.render({}) == "010"
 
 
-def test_accepts_custom_resources_by_group_and_notes_the_assumptions() -> None:
+def test_custom_resources_with_a_group_are_accepted_with_a_note_on_the_assumed_names() -> None:
     rules = rule_set(entry(resources={"overrides": {"rollout": {"group": "argoproj.io", "resource": "rollout"}}}))
     assert not rules.problems
     assert "rollouts.argoproj.io is not a built-in resource" in rules.notes[0].message
     assert [resource.text for resource in rules.rules[0].labelling.resources(["rollout"])] == ["rollouts.argoproj.io"]
 
 
-def test_knows_additional_resources_if_given() -> None:
+def test_additional_resources_are_known_if_given() -> None:
     text = yaml.safe_dump({"rules": [entry(resources={"overrides": {"rollout": {"resource": "rollout"}}})]})
     assert read_rules(text).problems
     resources = Resources((*WELL_KNOWN, Resource("rollouts", "rollout", "argoproj.io")))
     assert not read_rules(text, resources=resources).problems
 
 
-def test_lists_each_series_query_once() -> None:
+def test_each_series_query_is_listed_once() -> None:
     rules = rule_set(entry(), entry(SUM), entry(seriesQuery="up"), external=(entry(seriesQuery="up"),))
     assert rules.series_queries == ("{pod!=''}", "up")
 
 
-def test_refuses_a_file_that_expands_without_end() -> None:
+def test_a_yaml_file_with_exponentially_expanding_aliases_is_refused() -> None:
     bomb = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
         f"{new}: &{new} [{','.join(['*' + old] * 10)}]\n" for old, new in zip("abcdef", "bcdefg", strict=True)
     )
@@ -156,7 +156,7 @@ def test_refuses_a_file_that_expands_without_end() -> None:
     assert rules.problems
 
 
-def test_reads_the_example_of_the_documentation() -> None:
+def test_the_example_rules_of_the_documentation_are_read() -> None:
     rules = read_rules((Path(__file__).parents[3] / "docs" / "examples" / "metrics-rules.yaml").read_text(encoding="utf-8"))
     assert (rules.problems, rules.notes) == ((), ())
     assert rules.rules[0].metric("my_server_requests_total") == "requests_per_second"

@@ -38,7 +38,7 @@ BY = "by (<<.GroupBy>>)"
         f"double_exponential_smoothing({S}[1h], 0.5, 0.5)",
     ],
 )
-def test_proves_that_one_query_serves_the_cluster(query: str) -> None:
+def test_one_query_is_proved_to_serve_all_objects_of_the_cluster(query: str) -> None:
     proof = prove(a_rule(query), "x", POD)
     assert (proof.breadth, proof.why) == ("cluster", "")
 
@@ -51,7 +51,7 @@ def test_proves_that_one_query_serves_the_cluster(query: str) -> None:
         (f"sum({S}) {BY} / on (pod) sum({S}) by (pod)", "sum does not keep namespace"),
     ],
 )
-def test_proves_that_a_query_serves_one_namespace_and_explains_why_not_more(query: str, why: str) -> None:
+def test_a_query_is_proved_to_serve_one_namespace_with_the_reason_why_not_all(query: str, why: str) -> None:
     proof = prove(a_rule(query), "x", POD)
     assert (proof.breadth, proof.why) == ("namespace", why)
 
@@ -83,23 +83,23 @@ def test_proves_that_a_query_serves_one_namespace_and_explains_why_not_more(quer
         (f"<<printf `sum(x{{%s}})` .LabelMatchers>> {BY}", "the template uses .LabelMatchers"),
     ],
 )
-def test_explains_why_a_query_needs_names(query: str, why: str) -> None:
+def test_the_reason_why_a_query_needs_object_names_is_given(query: str, why: str) -> None:
     proof = prove(a_rule(query), "x", POD)
     assert proof.breadth == "names"
     assert why in proof.why
 
 
-def test_needs_names_if_the_rule_has_no_label_for_the_resource_or_namespace() -> None:
+def test_a_query_needs_object_names_if_its_rule_has_no_label_for_resource_or_namespace() -> None:
     assert prove(a_rule(), "x", DEPLOYMENT).breadth == "names"
     assert prove(a_rule(resources={"overrides": {"pod": {"resource": "pod"}}}), "x", POD).breadth == "names"
 
 
-def test_needs_no_namespace_for_cluster_scoped_objects() -> None:
+def test_a_query_for_cluster_scoped_objects_needs_no_namespace() -> None:
     assert prove(a_rule(f"sum({S}) by (node)"), "x", NODE).breadth == "cluster"
     assert prove(a_rule(f"sum({S}) by (pod)"), "x", NODE).breadth == "names"
 
 
-def test_proves_all_built_in_rules() -> None:
+def test_every_built_in_rule_is_proved_to_serve_the_cluster_with_one_query() -> None:
     for rule in builtin_rules().rules:
         for label in ("pod", "node"):
             resource = POD if label == "pod" else NODE
@@ -107,7 +107,7 @@ def test_proves_all_built_in_rules() -> None:
             assert proof.breadth == "cluster" or f"saw no label for {resource.text}" in proof.why, (rule.place, proof)
 
 
-def test_finds_the_series_that_a_query_reads() -> None:
+def test_the_series_that_a_query_reads_are_found() -> None:
     query = a_rule(f'sum(rate({S}[5m])) {BY} / sum(y{{<<.LabelMatchers>>,a="b"}}) {BY} + sum(rate({S}[1m])) {BY}').query(
         "x", resource=POD, namespace="n", names=["p"]
     )
@@ -128,7 +128,7 @@ def test_finds_the_series_that_a_query_reads() -> None:
         ("max_over_time((x + vector(0))[1d:] offset 1w)", 691_200),
     ],
 )
-def test_finds_how_far_back_a_query_looks(query: str, seconds: float) -> None:
+def test_the_total_lookback_of_ranges_and_offsets_in_a_query_is_computed(query: str, seconds: float) -> None:
     assert selectors(query) == {"x": seconds}
 
 
@@ -144,11 +144,11 @@ def test_finds_how_far_back_a_query_looks(query: str, seconds: float) -> None:
         ("-x", False),
     ],
 )
-def test_distinguishes_numbers_from_vectors(query: str, scalar: bool) -> None:
+def test_scalar_expressions_are_distinguished_from_vectors(query: str, scalar: bool) -> None:
     assert is_scalar(query) is scalar
 
 
-def test_wide_queries_are_those_that_were_proved() -> None:
+def test_a_query_proved_for_the_cluster_is_the_one_sent_for_all_objects() -> None:
     rule = a_rule(SUM)
     assert prove(rule, "x", POD).breadth == "cluster"
     assert rule.wide_query("x", resource=POD) == 'sum(x{namespace!="",pod!=""}) by (pod,namespace)'

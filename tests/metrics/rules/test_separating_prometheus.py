@@ -63,7 +63,7 @@ def samples_of(samples: list[dict[str, Any]], namespace: str | None, pod: str) -
     )
 
 
-async def test_one_query_for_all_gives_the_same_answers_as_one_for_each(tmp_path: Path) -> None:
+async def test_one_query_for_all_objects_gives_the_same_values_as_one_query_for_each(tmp_path: Path) -> None:
     endpoint = Endpoint()
     app = web.Application()
     app.router.add_get("/metrics", endpoint.answer)

@@ -158,7 +158,7 @@ PODS_ = (on("n0", pod("p0", app="llm")), on("n0", pod("p1", app="llm")), on("n0"
 APART = (PODS_[0], on("n1", pod("p1", app="llm")))
 
 
-async def test_pods_have_the_mean_of_their_gpus_rates_and_the_sum_of_their_memory() -> None:
+async def test_a_pod_has_the_mean_of_its_gpus_rates_and_the_sum_of_their_memory() -> None:
     memory = "nvidia_gpu_memory_used_bytes"
     pages: dict[str, str | int] = {
         "127.0.0.1": page(duty_line(40), duty_line(60, uuid="b"), duty_line(1000, metric=memory), duty_line(500, uuid="b", metric=memory)),
@@ -172,7 +172,7 @@ async def test_pods_have_the_mean_of_their_gpus_rates_and_the_sum_of_their_memor
         assert MetricInfo("pods", True, "memory_used_bytes_current") in nodes.source.custom_metrics()
 
 
-async def test_other_figures_have_the_names_of_the_built_in_rules_and_their_window() -> None:
+async def test_other_metrics_have_the_names_and_windows_of_the_built_in_rules() -> None:
     name = "gpuscaler_gpu_duty_cycle_ratio_mean"
     power = (duty_line(100.5, metric="gpuscaler_gpu_power_watts_max", uuid=uuid, more=',window="60s"') for uuid in "ab")
     lines = (duty_line(0.25, metric=name, more=',window="15s"'), duty_line(0.75, metric=name, more=',window="60s"'), duty_line(1), *power)
@@ -183,7 +183,7 @@ async def test_other_figures_have_the_names_of_the_built_in_rules_and_their_wind
         await becomes(nodes, {"p0": "500m"}, "gpu_sm_occupancy_ratio")
 
 
-async def test_a_selector_on_series_selects_gpus() -> None:
+async def test_a_metric_selector_selects_series_of_gpus() -> None:
     async with scraped({"127.0.0.1": page(duty_line(40), duty_line(60, uuid="b"))}, *PODS_) as nodes:
         await becomes(nodes, {"p0": "60"}, metric_selector=parse_selector("uuid=b"))
 
@@ -203,21 +203,21 @@ async def test_metrics_have_the_names_of_the_built_in_rules() -> None:
         assert {custom_metric.metric for custom_metric in nodes.source.custom_metrics()} == by_rules
 
 
-async def test_a_new_sample_is_used_after_the_next_round() -> None:
+async def test_a_new_sample_is_used_after_the_next_scrape() -> None:
     async with scraped({"127.0.0.1": page(duty_line(40))}, *PODS_) as nodes:
         await becomes(nodes, {"p0": "40"})
         nodes.pages["127.0.0.1"] = page(duty_line(80))
         await becomes(nodes, {"p0": "80"})
 
 
-async def test_new_exporters_are_scraped_and_numbers_of_removed_ones_vanish() -> None:
+async def test_new_exporters_are_scraped_and_values_of_removed_exporters_disappear() -> None:
     async with scraped({"127.0.0.1": page(duty_line(40)), "127.0.0.2": page(duty_line(90, "p1"))}, *APART) as nodes:
         await becomes(nodes, {"p0": "40", "p1": "90"})
         await nodes.client.delete(PODS, "exporter-1", namespace="gpus", grace=0)
         await becomes(nodes, {"p0": "40"})
 
 
-async def test_the_last_numbers_of_a_silent_exporter_are_used_until_they_are_too_old() -> None:
+async def test_the_last_values_of_an_exporter_that_stops_answering_are_used_until_they_are_too_old() -> None:
     async with scraped({"127.0.0.1": page(duty_line(40)), "127.0.0.2": page(duty_line(90, "p1"))}, *APART, stale=1.0) as nodes:
         await becomes(nodes, {"p0": "40", "p1": "90"})
         nodes.pages["127.0.0.2"] = 503
@@ -257,13 +257,13 @@ async def test_unknown_metrics_are_not_found_and_external_ones_need_prometheus()
 
 
 @pytest.mark.parametrize("text", ["NaN", "+Inf", "-5"])
-async def test_unusable_numbers_are_absent(text: str) -> None:
+async def test_negative_or_non_finite_samples_give_no_value(text: str) -> None:
     async with scraped({"127.0.0.1": page(duty_line(40).replace(" 40", f" {text}"), duty_line(9, "p1"))}, *PODS_) as nodes:
         await becomes(nodes, {"p1": "9"})
 
 
 @pytest.mark.parametrize(("measured", "age"), [(2.0, 2.0), (3600.0, 5.0), (-3.0, 0.0), (-3600.0, 5.0)])
-async def test_a_number_is_as_old_as_its_sample_even_if_the_nodes_clock_is_wrong(measured: float, age: float) -> None:
+async def test_the_age_of_a_value_is_that_of_its_sample_even_if_the_nodes_clock_is_wrong(measured: float, age: float) -> None:
     async with scraped({"127.0.0.1": page(duty_line(40), measured=measured)}, *PODS_) as nodes:
         await becomes(nodes, {"p0": "40"})
         (exporter_,) = nodes.source.exporters.values()
@@ -315,7 +315,7 @@ async def test_only_pods_of_a_daemon_set_in_the_named_namespace_are_exporters(ma
     await is_not_asked(forged)
 
 
-async def test_without_a_namespace_nothing_is_an_exporter() -> None:
+async def test_no_pod_counts_as_an_exporter_if_no_namespace_is_configured() -> None:
     async with scraped({"127.0.0.1": page(duty_line(40))}, *PODS_, namespace="") as nodes:
         assert nodes.source.exporters == {}
 
@@ -343,14 +343,14 @@ async def test_an_exporter_is_trusted_only_about_pods_of_its_own_node() -> None:
         (b'nvidia_gpu_duty_cycle{pod_name="' + b"a=" * 1_900 + b"} 1\n") * 1_000,
     ],
 )
-def test_a_page_is_parsed_in_linear_time(text: bytes) -> None:
+def test_an_exporters_page_is_parsed_in_linear_time(text: bytes) -> None:
     began = time.process_time()
     figures = PageReader().read(text).figures
     assert time.process_time() - began < 2
     assert not any(figure.labels for figure in figures)
 
 
-def test_a_page_has_limits_for_names_figures_and_lines() -> None:
+def test_numbers_of_names_and_values_and_the_length_of_lines_are_limited_per_page() -> None:
     names = "\n".join(duty_line(1, metric=f"nvidia_gpu_made_up_{number}") for number in range(5_000))
     assert len({figure.metric for figure in PageReader().read(names.encode()).figures}) == MOST_NAMES
     many = "\n".join(duty_line(number) for number in range(30_000))
@@ -359,7 +359,7 @@ def test_a_page_has_limits_for_names_figures_and_lines() -> None:
     assert PageReader().read(f"{long}\n{duty_line(2)}\n".encode()).figures[0].value == 2
 
 
-def test_the_mean_covers_three_minutes() -> None:
+def test_the_windowed_duty_cycle_is_the_mean_of_three_minutes() -> None:
     trail = RunningMean()
     for second in range(400):
         trail.add(float(second), 100.0 if second < 200 else 0.0)
@@ -387,7 +387,7 @@ async def telling(nodes: Nodes) -> AsyncIterator[None]:
         await asyncio.wait([looking])
 
 
-async def test_a_silent_exporter_gives_one_log_line_and_another_when_it_answers() -> None:
+async def test_one_line_is_logged_when_an_exporter_stops_answering_and_one_when_it_answers_again() -> None:
     first, second = "127.0.0.1", "127.0.0.2"
     with structlog.testing.capture_logs() as logs:
         async with scraped({first: page(), second: page()}) as nodes, telling(nodes):
@@ -405,7 +405,7 @@ async def test_a_silent_exporter_gives_one_log_line_and_another_when_it_answers(
     assert logs == [begun, over, {**begun, "problem": problem}, over]
 
 
-async def test_if_no_exporter_answers_one_line_has_their_number() -> None:
+async def test_if_no_exporter_answers_one_log_line_has_the_number_of_exporters() -> None:
     addresses = [f"127.0.0.{number}" for number in range(1, 4)]
     with structlog.testing.capture_logs() as logs:
         async with scraped(dict.fromkeys(addresses, page())) as nodes, telling(nodes):
@@ -420,7 +420,7 @@ async def test_if_no_exporter_answers_one_line_has_their_number() -> None:
     assert whole[0]["problem"].startswith("3 of 3 do not answer, the first: http://127.0.0.")
 
 
-def test_many_silent_exporters_are_counted_even_if_others_answer() -> None:
+def test_many_exporters_that_do_not_answer_are_logged_as_a_number() -> None:
     silent = [(f"exporter {number}", "TimeoutError") for number in range(NAMED + 1)]
 
     counted = {"exporters": "11 of 12 do not answer, the first: TimeoutError"}

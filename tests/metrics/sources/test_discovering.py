@@ -61,7 +61,7 @@ async def test_metrics_are_found_by_names_of_series_and_labels_only() -> None:
     assert len(double.looked_for) == 6
 
 
-async def test_one_failed_request_keeps_its_previous_result_and_affects_no_others() -> None:
+async def test_a_failed_discovery_request_keeps_its_previous_result_and_affects_no_others() -> None:
     double = filled()
     lister = discoverer(double)
     await lister.list_series()
@@ -78,7 +78,7 @@ async def test_one_failed_request_keeps_its_previous_result_and_affects_no_other
     assert not lister.troubles
 
 
-async def test_a_request_that_fails_from_the_start_affects_no_others() -> None:
+async def test_a_discovery_request_that_always_fails_affects_no_others() -> None:
     double = filled()
     double.refused = "gpu_"
     lister = discoverer(double)
@@ -87,7 +87,7 @@ async def test_a_request_that_fails_from_the_start_affects_no_others() -> None:
     assert names(lister) == {"http_requests", "queue_length"}
 
 
-async def test_without_prometheus_no_metric_is_known_and_it_is_not_ready() -> None:
+async def test_the_source_knows_no_metric_and_is_not_ready_while_prometheus_is_unavailable() -> None:
     double = filled()
     double.error = PrometheusAway("no")
     lister = discoverer(double)
@@ -96,7 +96,7 @@ async def test_without_prometheus_no_metric_is_known_and_it_is_not_ready() -> No
     assert len(lister.troubles) == 3
 
 
-async def test_a_series_that_ended_long_ago_is_no_metric_any_more() -> None:
+async def test_a_series_that_ended_long_ago_no_longer_counts_as_a_metric() -> None:
     double = filled()
     lister = discoverer(double, interval=60, max_age=600)
     running = asyncio.create_task(lister.run())
@@ -108,7 +108,7 @@ async def test_a_series_that_ended_long_ago_is_no_metric_any_more() -> None:
     assert len(lister.discovery.silent) == 2
 
 
-async def test_failed_requests_are_repeated_soon() -> None:
+async def test_failed_discovery_requests_are_retried_early() -> None:
     double = filled()
     double.error = PrometheusAway("no")
     lister = discoverer(double, interval=600, max_age=600)
@@ -133,5 +133,5 @@ async def test_failed_requests_are_repeated_soon() -> None:
         ("rate(a[5m])", None),
     ],
 )
-def test_a_query_is_restricted_to_one_name(query: str, narrowed: str | None) -> None:
+def test_a_discovery_query_can_be_restricted_to_one_metric_name(query: str, narrowed: str | None) -> None:
     assert of_name(query, "a") == narrowed

@@ -78,7 +78,7 @@ async def test_a_thousand_concurrent_requests_share_one_evaluation() -> None:
     assert numbers(tables[0]) == {"a": 40, "b": 60.5}
 
 
-async def test_a_request_that_gives_up_does_not_cancel_the_evaluation_for_others() -> None:
+async def test_a_cancelled_request_does_not_cancel_the_evaluation_for_others() -> None:
     prometheus = duties(a="40")
     prometheus.delay = 2
     async with evaluating(prometheus) as evaluator:
@@ -91,7 +91,7 @@ async def test_a_request_that_gives_up_does_not_cancel_the_evaluation_for_others
     assert len(prometheus.asked) == 2
 
 
-async def test_metrics_in_use_are_evaluated_ahead_so_that_no_request_waits_again() -> None:
+async def test_metrics_in_use_are_refreshed_in_advance_so_that_later_requests_do_not_wait() -> None:
     prometheus = duties(a="40")
     prometheus.delay = 2
     loop = asyncio.get_running_loop()
@@ -108,7 +108,7 @@ async def test_metrics_in_use_are_evaluated_ahead_so_that_no_request_waits_again
     assert 50 <= len(prometheus.asked) <= 62
 
 
-async def test_questions_that_are_not_asked_any_more_are_forgotten() -> None:
+async def test_queries_that_are_no_longer_requested_are_dropped() -> None:
     prometheus = duties(a="40")
     async with evaluating(prometheus) as evaluator:
         await answer(evaluator)
@@ -119,7 +119,7 @@ async def test_questions_that_are_not_asked_any_more_are_forgotten() -> None:
         assert evaluator.states == {}
 
 
-async def test_a_number_has_the_time_and_age_of_the_oldest_sample_behind_it() -> None:
+async def test_a_value_has_the_time_and_age_of_its_oldest_sample() -> None:
     prometheus = duties(a="40")
     prometheus.ages["ages(duty)"] = [(pod("a"), 5.0), (pod("a"), 70.0)]
     await asyncio.sleep(100)
@@ -127,7 +127,7 @@ async def test_a_number_has_the_time_and_age_of_the_oldest_sample_behind_it() ->
         assert (await answer(evaluator)).cells == {("team", "a"): Cell(40, EPOCH + 30, 70)}
 
 
-async def test_a_number_without_raw_samples_has_the_time_of_its_evaluation() -> None:
+async def test_a_value_without_raw_samples_has_the_time_of_its_evaluation() -> None:
     prometheus = duties(a="40", b="50")
     del prometheus.ages["ages(duty)"][0]
     await asyncio.sleep(100)
@@ -136,14 +136,14 @@ async def test_a_number_without_raw_samples_has_the_time_of_its_evaluation() -> 
         assert evaluator.counts.dropped == {}
 
 
-async def test_zero_instead_of_a_missing_queue_is_a_value() -> None:
+async def test_zero_computed_for_a_missing_series_is_a_value() -> None:
     prometheus = FakePrometheus({"sum(queue) or vector(0)": [({}, "0")]}, {"age": []})
     async with evaluating(prometheus) as evaluator:
         table = await answer(evaluator, Question("queue", "sum(queue) or vector(0)", "age"))
     assert table.series == (ExternalSeries({}, Cell(0, EPOCH, 0)),)
 
 
-async def test_a_sample_dropped_between_the_two_queries_does_not_look_like_none() -> None:
+async def test_a_sample_that_disappears_between_value_and_age_queries_is_not_treated_as_fresh() -> None:
     prometheus = duties(a="2")
     prometheus.ages["ages(duty)"] = [(pod("a"), 295.0)]
     async with evaluating(prometheus) as evaluator:
@@ -157,7 +157,7 @@ async def test_a_sample_dropped_between_the_two_queries_does_not_look_like_none(
         assert numbers(await answer(evaluator)) == {"a": 2}
 
 
-async def test_a_negative_number_of_a_persons_rule_is_served() -> None:
+async def test_a_negative_value_of_a_user_defined_rule_is_served() -> None:
     async with evaluating(duties(a="-40", b="50")) as evaluator:
         question = Question("duty", "sum(duty)", "ages(duty)", "", "namespace", "pod", below_zero=True)
         assert numbers(await answer(evaluator, question)) == {"a": -40, "b": 50}
@@ -166,7 +166,7 @@ async def test_a_negative_number_of_a_persons_rule_is_served() -> None:
 
 
 @pytest.mark.parametrize(("text", "reason"), [("NaN", "NaN"), ("+Inf", "infinite"), ("-Inf", "infinite"), ("-1", "negative"), ("x", "NaN")])
-async def test_unusable_numbers_are_absent_and_counted(text: str, reason: str) -> None:
+async def test_negative_or_non_finite_results_give_no_value_and_are_counted(text: str, reason: str) -> None:
     prometheus = duties(a=text, b="50")
     async with evaluating(prometheus) as evaluator:
         assert numbers(await answer(evaluator)) == {"b": 50}
@@ -174,7 +174,7 @@ async def test_unusable_numbers_are_absent_and_counted(text: str, reason: str) -
 
 
 @pytest.mark.parametrize(("combine", "number"), [("mean", 50.0), ("sum", 100.0), ("max", 80.0)])
-async def test_several_numbers_of_one_object_are_combined(combine: Combine, number: float) -> None:
+async def test_several_results_for_one_object_are_combined(combine: Combine, number: float) -> None:
     prometheus = duties(a="20")
     prometheus.values["sum(duty)"].append((pod("a"), "80"))
     async with evaluating(prometheus) as evaluator:
@@ -183,7 +183,7 @@ async def test_several_numbers_of_one_object_are_combined(combine: Combine, numb
         }
 
 
-async def test_a_pod_has_no_value_if_one_of_its_gpus_has_no_number() -> None:
+async def test_a_pod_has_no_value_if_one_of_its_gpus_has_none() -> None:
     prometheus = duties(a="20")
     prometheus.values["sum(duty)"].append((pod("a"), "NaN"))
     async with evaluating(prometheus) as evaluator:
@@ -197,14 +197,14 @@ async def test_results_without_a_namespace_label_belong_to_the_requested_namespa
     assert list(table.cells) == [("ml", "a")]
 
 
-async def test_an_external_metric_is_every_series_with_its_labels() -> None:
+async def test_an_external_metric_has_one_value_per_series_with_its_labels() -> None:
     prometheus = FakePrometheus({"queue": [({"queue": "a"}, "3"), ({"queue": "b"}, "NaN")]}, {"age": [({}, 7.0)]})
     async with evaluating(prometheus) as evaluator:
         table = await answer(evaluator, Question("queue", "queue", "age"))
     assert [(series.labels, series.cell.number, series.cell.age) for series in table.series] == [({"queue": "a"}, 3, 7)]
 
 
-async def test_one_failed_evaluation_is_bridged_by_the_previous_one() -> None:
+async def test_the_previous_result_is_served_after_one_failed_evaluation() -> None:
     prometheus = duties(a="40")
     async with evaluating(prometheus) as evaluator:
         await answer(evaluator)
@@ -217,7 +217,7 @@ async def test_one_failed_evaluation_is_bridged_by_the_previous_one() -> None:
         assert evaluator.counts.failures == {"duty": 1}
 
 
-async def test_without_prometheus_there_is_an_immediate_error_and_never_a_number() -> None:
+async def test_without_prometheus_requests_fail_immediately_and_get_no_value() -> None:
     prometheus = duties(a="40")
     loop = asyncio.get_running_loop()
     async with evaluating(prometheus) as evaluator:
@@ -235,7 +235,7 @@ async def test_without_prometheus_there_is_an_immediate_error_and_never_a_number
         assert numbers(await answer(evaluator)) == {"a": 40}
 
 
-async def test_an_unavailable_server_is_not_asked_for_every_request() -> None:
+async def test_an_unavailable_prometheus_is_not_queried_for_every_request() -> None:
     prometheus = duties(a="40")
     prometheus.error = PrometheusAway("no")
     async with evaluating(prometheus) as evaluator:
@@ -246,7 +246,7 @@ async def test_an_unavailable_server_is_not_asked_for_every_request() -> None:
     assert len(prometheus.asked) <= 2 * 50 / 5 + 2
 
 
-async def test_the_last_result_is_held_for_the_configured_time_only() -> None:
+async def test_the_last_result_is_kept_only_for_the_configured_time() -> None:
     prometheus = duties(a="40")
     async with evaluating(prometheus, hold=60) as evaluator:
         await answer(evaluator)
@@ -270,7 +270,7 @@ async def test_a_rejected_query_is_not_answered_with_the_previous_result() -> No
             await answer(evaluator)
 
 
-async def test_no_more_evaluations_run_than_allowed() -> None:
+async def test_concurrent_evaluations_are_limited() -> None:
     prometheus = duties(a="40")
     prometheus.delay = 1
     loop = asyncio.get_running_loop()
@@ -280,7 +280,7 @@ async def test_no_more_evaluations_run_than_allowed() -> None:
     assert loop.time() == pytest.approx(4, abs=0.01)
 
 
-async def test_a_request_queued_behind_a_hanging_server_fails_in_time() -> None:
+async def test_a_request_queued_behind_a_hanging_prometheus_fails_before_its_timeout() -> None:
     prometheus = duties(a="40")
     prometheus.delay = 1_000
     loop = asyncio.get_running_loop()
@@ -291,7 +291,7 @@ async def test_a_request_queued_behind_a_hanging_server_fails_in_time() -> None:
     assert all(isinstance(outcome, PrometheusAway) and "9 evaluations are running" in str(outcome) for outcome in outcomes)
 
 
-async def test_a_server_slower_than_the_lifetime_of_a_result_is_an_error() -> None:
+async def test_requests_fail_if_prometheus_is_slower_than_the_lifetime_of_a_result() -> None:
     prometheus = duties(a="40")
     prometheus.delay = 3
     async with evaluating(prometheus, period=1) as evaluator:
@@ -299,7 +299,7 @@ async def test_a_server_slower_than_the_lifetime_of_a_result_is_an_error() -> No
             await answer(evaluator)
 
 
-async def test_the_least_recently_asked_of_many_questions_are_forgotten() -> None:
+async def test_the_least_recently_requested_of_too_many_queries_are_dropped() -> None:
     evaluator = Evaluator(duties(a="40"), clock=asyncio.get_running_loop().time, most_questions=20)
     for number in range(100):
         await answer(evaluator, DUTY)
@@ -309,7 +309,7 @@ async def test_the_least_recently_asked_of_many_questions_are_forgotten() -> Non
     assert DUTY in evaluator.states
 
 
-async def test_no_more_questions_wait_than_are_stored() -> None:
+async def test_waiting_queries_are_limited_to_the_number_that_is_stored() -> None:
     prometheus = duties(a="40")
     prometheus.delay = 5
     evaluator = Evaluator(prometheus, clock=asyncio.get_running_loop().time, most_questions=20)
@@ -318,7 +318,7 @@ async def test_no_more_questions_wait_than_are_stored() -> None:
     assert [str(outcome)[:36] for outcome in outcomes if isinstance(outcome, PrometheusAway)] == ["Prometheus: saw 20 questions waiting"]
 
 
-async def test_results_that_are_too_large_together_are_forgotten_except_the_newest() -> None:
+async def test_if_results_are_too_large_in_total_all_but_the_newest_are_dropped() -> None:
     evaluator = Evaluator(duties(a="40", b="50"), clock=asyncio.get_running_loop().time, most_numbers=5)
     for number in range(4):
         await answer(evaluator, Question(f"duty{number}", "sum(duty)", "ages(duty)", "", "namespace", "pod"))

@@ -45,7 +45,7 @@ async def watched(*objects: Mapping[str, Any]) -> AsyncIterator[tuple[Objects, C
         await asyncio.wait([running])
 
 
-def test_a_selection_is_by_namespace_and_labels_and_sorted() -> None:
+def test_objects_are_selected_by_namespace_and_labels_and_sorted() -> None:
     index = Index()
     index.apply({"a/p2": labelled(app="llm"), "a/p1": labelled(app="llm"), "a/q": labelled(app="x"), "b/p1": labelled(app="llm")})
     assert index.select("a", APP) == (("a", "p1"), ("a", "p2"))
@@ -69,7 +69,7 @@ def test_the_same_selection_is_the_same_tuple_until_its_own_namespace_changes() 
     assert index.select("a", APP) == ()
 
 
-def test_objects_without_a_namespace_are_selected_without_one() -> None:
+def test_cluster_scoped_objects_are_selected_without_a_namespace() -> None:
     index = Index()
     index.apply({"n1": labelled(app="llm"), "n2": labelled()})
     assert index.select("", APP) == (("", "n1"),)
@@ -99,7 +99,7 @@ def test_only_a_running_pod_has_an_address(status: str, address: str) -> None:
     assert repr(decoded.items) == repr((ObjectDescription(LabelSet(), address),))
 
 
-async def test_pods_are_known_from_a_watch_and_never_listed_again() -> None:
+async def test_pods_come_from_one_watch_and_are_not_listed_again() -> None:
     async with watched() as (objects, client, _):
         await client.create(PODS, pod("p1", app="llm"), namespace="team")
         await asyncio.sleep(5)
@@ -130,7 +130,7 @@ async def test_another_resource_is_watched_from_the_first_request_for_it() -> No
         assert objects.lists == 2
 
 
-async def test_the_reason_is_reported_if_objects_cannot_be_listed() -> None:
+async def test_the_error_says_why_objects_cannot_be_listed() -> None:
     async with watched() as (objects, _, api):
         api.faults.add(Fault(method="GET", path="/deployments", refusal=Failure(403, "Forbidden", "deployments.apps is forbidden")))
         with pytest.raises(Unavailable, match=r"unable to list matching resources: deployments.apps: .*grant both verbs"):

@@ -51,7 +51,7 @@ async def asked(here: Serving, seconds: float, *metrics: str) -> None:
         await asyncio.sleep(15)
 
 
-async def test_an_outage_of_prometheus_gives_one_line_and_its_end_another() -> None:
+async def test_one_line_is_logged_at_the_start_of_a_prometheus_outage_and_one_at_its_end() -> None:
     double = loaded()
     with structlog.testing.capture_logs() as logs:
         async with telling(double) as here:
@@ -76,7 +76,7 @@ async def test_a_missing_prometheus_is_logged_even_without_requests() -> None:
     assert [log["event"] for log in logs] == ["Prometheus does not answer", "Prometheus answers again"]
 
 
-async def test_one_failed_evaluation_that_is_bridged_gives_no_line() -> None:
+async def test_one_failed_evaluation_is_not_logged_while_the_previous_result_is_served() -> None:
     double = loaded()
     with structlog.testing.capture_logs() as logs:
         async with telling(double) as here:
@@ -89,7 +89,7 @@ async def test_one_failed_evaluation_that_is_bridged_gives_no_line() -> None:
 
 
 @pytest.mark.parametrize("error", [QueryRefused("422: many-to-many matching; correct the rule"), AWAY], ids=["refused", "too slow"])
-async def test_a_failing_rule_is_logged_once_and_again_when_it_works(error: PrometheusError, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failing_rule_is_logged_once_and_its_recovery_is_logged(error: PrometheusError, monkeypatch: pytest.MonkeyPatch) -> None:
     double = loaded()
     whole = double.query
     broken = True
@@ -111,7 +111,7 @@ async def test_a_failing_rule_is_logged_once_and_again_when_it_works(error: Prom
     ]
 
 
-async def test_a_rule_that_is_not_used_any_more_is_not_logged_as_working(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failing_rule_that_is_no_longer_used_is_not_logged_as_recovered(monkeypatch: pytest.MonkeyPatch) -> None:
     double = loaded()
     whole = double.query
 
@@ -128,7 +128,7 @@ async def test_a_rule_that_is_not_used_any_more_is_not_logged_as_working(monkeyp
     assert [log["event"] for log in logs] == ["rule fails"]
 
 
-def test_errors_in_rules_are_logged_with_their_place(tmp_path: Path) -> None:
+def test_errors_in_rules_are_logged_with_file_and_line(tmp_path: Path) -> None:
     path = tmp_path / "rules.yaml"
     path.write_text("rules:\n- seriesQuery: a\n  ressources: {}\n- {seriesQuery: b, name: {matches: '^(b)$', as: $1_total}}\n")
     with structlog.testing.capture_logs() as logs:

@@ -43,7 +43,7 @@ def form(seen: Seen, place: int = 0) -> dict[str, list[str]]:
     return parse_qs(seen.bodies[place].decode())
 
 
-async def test_a_query_is_posted_as_a_form_and_its_vector_may_have_any_numbers() -> None:
+async def test_a_query_is_posted_as_a_form_and_any_float_in_the_result_is_parsed() -> None:
     body = vector(({"pod": "a"}, 1700000000.5, "42.5"), ({"pod": "b"}, 1700000000.5, "NaN"), ({}, 1700000000.5, "-Inf"))
     async with served(answering(body)) as (url, seen):
         prometheus = asking(f"{url}/prom/")
@@ -70,7 +70,7 @@ async def test_a_query_is_sent_by_get_if_configured() -> None:
     assert (method, parse_qs(target.partition("?")[2])) == ("GET", {"query": ["up == 1"], "timeout": ["10s"]})
 
 
-async def test_a_server_that_rejects_post_is_asked_by_get() -> None:
+async def test_a_server_that_rejects_post_gets_the_query_by_get() -> None:
     async def picky(request: web.Request) -> web.Response:
         return web.json_response(vector(({}, 1, "7")), status=405 if request.method == "POST" else 200)
 
@@ -81,7 +81,7 @@ async def test_a_server_that_rejects_post_is_asked_by_get() -> None:
     assert [method for method, _ in seen.requests] == ["POST", "GET"]
 
 
-async def test_series_and_names_are_requested_for_a_period_of_time() -> None:
+async def test_series_and_metric_names_are_requested_for_a_time_range() -> None:
     async def handler(request: web.Request) -> web.Response:
         data: Any = {"/api/v1/series": [{"__name__": "x", "pod": "a"}], "/api/v1/labels": ["__name__", "pod"]}.get(request.path, ["x"])
         return web.json_response({"status": "success", "data": data})
@@ -117,7 +117,7 @@ async def test_series_and_names_are_requested_for_a_period_of_time() -> None:
         ("", 302, PrometheusAway, "redirects are not followed"),
     ],
 )
-async def test_an_unusable_answer_is_an_error_with_the_server_and_its_text(
+async def test_an_unusable_response_raises_an_error_with_the_server_and_its_text(
     body: Any, status: int, error: type[Exception], message: str
 ) -> None:
     async with served(answering(body, status)) as (url, _):
@@ -129,7 +129,7 @@ async def test_an_unusable_answer_is_an_error_with_the_server_and_its_text(
     assert "127.0.0.1" in str(caught.value) or "query x" in str(caught.value) or "/api/v1/query" in str(caught.value)
 
 
-async def test_an_answer_that_is_larger_than_allowed_is_not_read_to_its_end() -> None:
+async def test_reading_stops_at_the_size_limit_of_a_response() -> None:
     async with served(answering(vector(*[({"pod": f"p{number}"}, 1, "1") for number in range(1000)]))) as (url, _):
         prometheus = asking(url, most_bytes=2048)
         with pytest.raises(BadAnswer, match="narrow the rule"):
@@ -165,7 +165,7 @@ class Large:
         pass
 
 
-async def test_large_answers_are_read_one_at_a_time() -> None:
+async def test_large_responses_are_read_one_at_a_time() -> None:
     transport = Large()
     prometheus = Prometheus([Server("p", "", transport)], clock=time.monotonic)
     samples = await asyncio.gather(*(prometheus.query("x") for _ in range(10)))
@@ -212,14 +212,14 @@ async def test_a_server_that_hangs_leaves_time_for_the_next() -> None:
         await alone.close()
 
 
-async def test_if_no_server_listens_each_is_named() -> None:
+async def test_the_error_names_every_server_if_none_listens() -> None:
     prometheus = asking("http://127.0.0.1:9", "http://localhost:9")
     with pytest.raises(PrometheusAway, match=r"127\.0\.0\.1:9.*localhost:9"):
         await prometheus.query("x")
     await prometheus.close()
 
 
-async def test_warnings_of_prometheus_are_passed_on_and_counted() -> None:
+async def test_prometheus_warnings_are_returned_and_counted() -> None:
     warnings: list[str] = []
     async with served(answering(vector() | {"warnings": ["PromQL info: metric might not be a counter"]})) as (url, _):
         prometheus = asking(url, warn=warnings.append)
@@ -261,7 +261,7 @@ async def test_a_client_certificate_the_latest_token_and_headers_are_always_sent
     assert all(certificate for certificate in seen.certificates)
 
 
-async def test_header_files_are_read_again_when_they_are_refused(tmp_path: Path) -> None:
+async def test_header_files_are_read_again_after_the_server_rejects_the_credentials(tmp_path: Path) -> None:
     file = tmp_path / "authorization"
 
     async def picky(request: web.Request) -> web.Response:
@@ -301,7 +301,7 @@ async def test_a_name_and_password_in_the_url_are_sent_but_not_shown() -> None:
     assert "s3cret" not in str(caught.value)
 
 
-def test_an_invalid_authority_is_refused_with_its_flag(tmp_path: Path) -> None:
+def test_an_invalid_certificate_authority_file_is_refused_with_the_name_of_its_flag(tmp_path: Path) -> None:
     (tmp_path / "ca.crt").write_text("no certificate")
     with pytest.raises(AccessError, match="see --prometheus-ca-file"):
         access_of("https://prometheus:9090", ca_file=tmp_path / "ca.crt")

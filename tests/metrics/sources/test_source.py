@@ -47,7 +47,7 @@ def told(values: tuple[Value, ...]) -> dict[str, str]:
     return {value.name: value.quantity for value in values}
 
 
-async def test_it_is_ready_and_lists_metrics_once_pods_and_series_are_known() -> None:
+async def test_the_source_is_ready_and_lists_metrics_once_pods_and_series_are_known() -> None:
     async with serving(*pods(), prometheus=loaded()) as here:
         assert here.source.trouble
         await asyncio.sleep(5)
@@ -85,7 +85,7 @@ async def test_pods_are_selected_by_labels_that_prometheus_does_not_know() -> No
         assert list(told(await ask(here, label_selector=parse_selector("app in (other,x)")))) == ["p2"]
 
 
-async def test_every_namespace_and_selector_is_served_by_one_query_for_the_whole_cluster() -> None:
+async def test_one_cluster_wide_query_serves_every_namespace_and_selector() -> None:
     double = PrometheusDouble()
     objects = []
     for number in range(20):
@@ -103,14 +103,14 @@ async def test_every_namespace_and_selector_is_served_by_one_query_for_the_whole
         assert here.source.evaluator.counts.evaluations == {"cluster": 1}
 
 
-async def test_a_selector_with_fifteen_hundred_pods_makes_no_long_query() -> None:
+async def test_a_selector_that_matches_1500_pods_does_not_make_the_query_longer() -> None:
     async with serving(*pods(1500), prometheus=loaded(1500, 1)) as here:
         await asyncio.sleep(5)
         assert len(await ask(here)) == 1500
         assert max(map(len, here.prometheus.asked)) < 200
 
 
-async def test_a_rule_that_needs_names_is_evaluated_for_these_only_and_counted() -> None:
+async def test_a_rule_that_needs_object_names_is_evaluated_for_the_requested_ones_and_counted() -> None:
     double = PrometheusDouble()
     for name in ("p0", "p1", "other"):
         double.put("odd", 7, pod=name, namespace="ml")
@@ -138,7 +138,7 @@ async def test_a_name_that_would_inject_into_the_query_is_rejected() -> None:
         assert double.asked == before
 
 
-async def test_cached_answers_to_ever_new_selectors_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_caches_of_values_and_selections_have_limited_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuscaler.metrics.sources.answers._MOST_VALUES", 20)
     monkeypatch.setattr("gpuscaler.metrics.sources.objects._MOST_NAMES", 20)
     async with serving(*pods(), prometheus=loaded()) as here:
@@ -150,7 +150,7 @@ async def test_cached_answers_to_ever_new_selectors_are_limited(monkeypatch: pyt
         assert here.source.objects.pods.selected <= 20 + 3
 
 
-async def test_the_same_tuple_is_returned_while_nothing_changes() -> None:
+async def test_the_same_values_object_is_returned_while_nothing_changes() -> None:
     async with serving(*pods(), prometheus=loaded(), period=20) as here:
         await asyncio.sleep(5)
         first = await here.source.for_selector(group_resource="pods", namespace="ml", label_selector=APP, metric=DUTY)
@@ -168,7 +168,7 @@ async def test_the_same_tuple_is_returned_while_nothing_changes() -> None:
         assert "p9" in told(await ask(here))
 
 
-async def test_a_sample_that_is_too_old_is_absent_and_the_others_remain() -> None:
+async def test_a_sample_that_is_too_old_is_omitted_and_the_others_are_served() -> None:
     double = loaded(2, 1)
     async with serving(*pods(2), prometheus=double, stale=120) as here:
         await asyncio.sleep(5)
@@ -181,7 +181,7 @@ async def test_a_sample_that_is_too_old_is_absent_and_the_others_remain() -> Non
         assert here.source.answers.freshness.oldest[DUTY] <= 120
 
 
-async def test_if_every_sample_is_too_old_the_list_is_empty_and_an_object_an_error() -> None:
+async def test_if_every_sample_is_too_old_the_list_is_empty_and_a_single_object_is_an_error() -> None:
     async with serving(*pods(1), prometheus=loaded(1, 1), stale=60) as here:
         await asyncio.sleep(100)
         assert await ask(here) == ()
@@ -189,7 +189,7 @@ async def test_if_every_sample_is_too_old_the_list_is_empty_and_an_object_an_err
             await here.source.for_object(group_resource="pods", namespace="ml", name="p0", metric=DUTY)
 
 
-async def test_objects_of_other_kinds_are_requested_by_name() -> None:
+async def test_values_of_kinds_other_than_pods_are_requested_by_name() -> None:
     async with serving(*pods(1), prometheus=loaded(2, 1)) as here:
         await asyncio.sleep(5)
         node = await here.source.for_object(group_resource="nodes", namespace="", name="n1", metric=DUTY)
@@ -198,14 +198,14 @@ async def test_objects_of_other_kinds_are_requested_by_name() -> None:
         assert space == Value("memory_used_bytes_current", "2k", EPOCH, "namespaces", "", "ml")
 
 
-async def test_a_selector_on_series_is_in_the_query_of_its_requests_only() -> None:
+async def test_a_metric_selector_is_added_only_to_queries_of_requests_that_have_one() -> None:
     async with serving(*pods(1), prometheus=loaded(1, 2)) as here:
         await asyncio.sleep(5)
         assert told(await ask(here, metric_selector=parse_selector("uuid=GPU-0-1"))) == {"p0": "20"}
         assert told(await ask(here)) == {"p0": "15"}
 
 
-async def test_a_selector_without_a_promql_matcher_is_rejected() -> None:
+async def test_a_metric_selector_that_promql_cannot_express_is_rejected() -> None:
     async with serving(*pods(1), prometheus=loaded()) as here:
         await asyncio.sleep(5)
         with pytest.raises(Rejected, match="uuid Gt 5"):
@@ -241,7 +241,7 @@ async def test_an_external_metric_has_its_namespace_and_labels() -> None:
         assert only.quantity == "2500m"
 
 
-async def test_without_prometheus_it_is_unavailable_with_the_reason() -> None:
+async def test_the_source_reports_why_it_is_unavailable_without_prometheus() -> None:
     async with serving(*pods(), prometheus=loaded()) as here:
         await asyncio.sleep(5)
         await ask(here)
@@ -255,7 +255,7 @@ async def test_without_prometheus_it_is_unavailable_with_the_reason() -> None:
         assert told(await ask(here)) == {"p0": "15", "p1": "15", "p2": "15"}
 
 
-async def test_the_last_value_is_held_if_configured() -> None:
+async def test_the_last_value_is_served_during_outages_if_configured() -> None:
     async with serving(*pods(), prometheus=loaded(), hold=300, stale=20) as here:
         await asyncio.sleep(5)
         await ask(here)
@@ -267,7 +267,7 @@ async def test_the_last_value_is_held_if_configured() -> None:
             await ask(here)
 
 
-async def test_a_thousand_autoscalers_cost_two_queries_in_ten_seconds() -> None:
+async def test_a_thousand_autoscalers_cause_two_queries_in_ten_seconds() -> None:
     double = loaded(100, 1)
     async with serving(*pods(100), prometheus=double) as here:
         await asyncio.sleep(5)
@@ -280,7 +280,7 @@ async def test_a_thousand_autoscalers_cost_two_queries_in_ten_seconds() -> None:
         assert (len(double.asked) - began) / 300 <= 0.25
 
 
-async def test_new_rules_are_used_immediately_and_old_answers_dropped() -> None:
+async def test_new_rules_are_used_immediately_and_results_of_previous_rules_are_dropped() -> None:
     async with serving(*pods(), prometheus=loaded()) as here:
         await asyncio.sleep(5)
         await ask(here)
@@ -291,7 +291,7 @@ async def test_new_rules_are_used_immediately_and_old_answers_dropped() -> None:
             await ask(here)
 
 
-async def test_a_metric_with_new_series_is_found_on_request_without_constant_lists() -> None:
+async def test_a_metric_with_new_series_is_discovered_on_request_without_frequent_polling() -> None:
     double = loaded()
     async with serving(*pods(), prometheus=double, relist=600.0) as here:
         await asyncio.sleep(5)
@@ -313,7 +313,7 @@ async def test_a_metric_with_new_series_is_found_on_request_without_constant_lis
 NEGATIVE = "!gpuscaler.io/autoscale"
 
 
-async def test_negative_numbers_are_served_for_a_persons_rule_but_not_for_gpus() -> None:
+async def test_negative_values_are_served_for_user_defined_rules_but_not_for_gpus() -> None:
     double = loaded(1, 1)
     double.put("nvidia_gpu_duty_cycle", -10.0, uuid="GPU-0-0", node_name="n0", pod_name="p0", namespace_name="ml")
     for rules, expected in ((RULES, {"p0": "-10"}), (builtin_rules(), {})):
@@ -322,7 +322,7 @@ async def test_negative_numbers_are_served_for_a_persons_rule_but_not_for_gpus()
             assert told(await ask(here)) == expected
 
 
-async def test_autoscalers_made_from_annotations_get_no_negative_numbers() -> None:
+async def test_autoscalers_from_annotations_get_no_negative_values() -> None:
     double = loaded(2, 1)
     double.put("nvidia_gpu_duty_cycle", -10.0, uuid="GPU-0-0", node_name="n0", pod_name="p0", namespace_name="ml")
     double.put("queue_length", -3.0, namespace="ml")

@@ -26,7 +26,7 @@ from gpuscaler.model.quantities import parse
         (9.2e15, "9200T"),
     ],
 )
-def test_a_number_is_the_quantity_that_prometheus_adapter_writes(value: float, text: str) -> None:
+def test_a_number_becomes_the_same_quantity_as_in_prometheus_adapter(value: float, text: str) -> None:
     assert format_value(value) == text
     assert abs(parse(text) - value) <= 0.001
 

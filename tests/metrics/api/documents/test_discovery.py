@@ -37,7 +37,7 @@ async def test_a_group_that_another_program_owns_is_not_served(tmp_path: Path) -
             assert (await made.get(f"/apis/{path}")).status == 404
 
 
-async def test_metrics_are_listed_as_resources_to_the_byte(tmp_path: Path) -> None:
+async def test_resource_lists_of_metrics_have_exactly_the_expected_bytes(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         made.source.infos.append(MetricInfo("nodes", False, "duty_cycle_current"))
         made.source.outside = ["queue_length"]
@@ -51,7 +51,7 @@ async def test_metrics_are_listed_as_resources_to_the_byte(tmp_path: Path) -> No
         ]
 
 
-async def test_no_list_is_ever_empty(tmp_path: Path) -> None:
+async def test_discovery_returns_no_empty_resource_list_even_without_metrics(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         made.source.infos = []
         for path in (f"{CUSTOM}/v1beta1", f"{CUSTOM}/v1beta2", f"{EXTERNAL}/v1beta1"):
@@ -66,7 +66,7 @@ async def test_a_resource_has_one_scope_even_if_the_source_reports_two(tmp_path:
         assert [resource["name"] for resource in (await made.get(f"/apis/{CUSTOM}/v1beta2")).json["resources"]] == ["pods/a", "pods/c"]
 
 
-async def test_everything_is_served_at_once_with_an_etag_for_later_requests(tmp_path: Path) -> None:
+async def test_aggregated_discovery_lists_all_groups_in_one_response_with_an_etag(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         made.source.outside = ["queue_length"]
         first = await made.get("/apis", headers=[("Accept", ACCEPT)])
@@ -113,12 +113,12 @@ async def test_everything_is_served_at_once_with_an_etag_for_later_requests(tmp_
         ("*/*", "application/json"),
     ],
 )
-async def test_the_format_of_discovery_is_the_first_that_the_client_accepts(tmp_path: Path, accept: str, content: str) -> None:
+async def test_discovery_uses_the_first_supported_format_of_the_accept_header(tmp_path: Path, accept: str, content: str) -> None:
     async with scene(tmp_path) as made:
         assert (await made.get("/apis", headers=[("Accept", accept)])).headers["content-type"] == content
 
 
-async def test_paths_are_described_in_both_versions_of_openapi(tmp_path: Path) -> None:
+async def test_api_paths_are_described_in_openapi_v2_and_v3(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         old = await made.get("/openapi/v2")
         assert (old.json["swagger"], len(old.json["paths"])) == ("2.0", 7)
