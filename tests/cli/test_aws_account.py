@@ -89,13 +89,13 @@ async def test_an_instance_launched_by_boto3_becomes_a_node_with_a_gpu(tmp_path:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--aws-port", "4566"), "--aws-port: saw it without --cloud"),
-        (("--spot", "series.csv"), "--spot: saw it without --cloud"),
+        (("--aws-port", "4566"), "--aws-port: saw this option without --cloud"),
+        (("--spot", "series.csv"), "--spot: saw this option without --cloud"),
         (("--cloud", "aws-simulated", "--spot", "nowhere.csv"), "nowhere.csv"),
-        (("--aws-boot", "20s"), "--aws-boot: saw it without --cloud"),
+        (("--aws-boot", "20s"), "--aws-boot: saw this option without --cloud"),
         (("--cloud", "aws-simulated", "--aws-condition", "spelling=loud"), "--aws-condition: Invalid enum value 'loud'"),
         (("--cloud", "aws-simulated", "--aws-condition", "speling=random"), "saw 'speling', expected one of reaction, "),
-        (("--aws-condition", "spelling=random"), "saw it without --cloud"),
+        (("--aws-condition", "spelling=random"), "saw this option without --cloud"),
         (("--cloud", "aws-simulated", "--aws-boot", "soon"), "--aws-boot: saw 'soon', expected a duration such as 20s"),
     ],
 )

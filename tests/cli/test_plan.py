@@ -299,7 +299,7 @@ def test_the_text_shows_where_the_cloud_chooses_and_which_machines_open_after_ot
     liked, follower = pod("a", 8), pod("b", 8, affinity=near)
     liked["metadata"]["labels"] = {"app": "a"}
     done = desktop.run("--cluster", desktop.objects(liked, follower), "--pools", desktop.pools, *NOW)
-    assert "1 of them opens only after the machines that hold pods they have affinity to." in done.stdout
+    assert "1 of the machines opens only after others, whose pods theirs have affinity to." in done.stdout
 
 
 def test_for_a_cluster_that_needs_nothing_the_text_says_so(desktop: Desktop) -> None:
@@ -341,7 +341,7 @@ def test_a_full_disk_is_reported_and_exits_2(desktop: Desktop, form: tuple[str, 
     with Path("/dev/full").open("w", encoding="utf-8") as full:
         done = gpuscaler("plan", "--cluster", desktop.objects(pod("a")), "--pools", desktop.pools, *form, stdout=full, env=buffered)
     assert done.returncode == 2
-    assert done.stderr == "saw No space left on device, expected to write the result; make room, or write elsewhere\n"
+    assert done.stderr == "saw No space left on device, expected a place with room for the result; free space, or write elsewhere\n"
 
 
 @pytest.mark.parametrize("option", ["--cluster", "--pools", "--proof"])

@@ -159,7 +159,7 @@ def test_objects_of_a_json_list_are_added(desktop: Desktop) -> None:
     ("arguments", "says"),
     [
         (("--without-pool", "gqu"), "saw 'gqu', expected a pool of the file: did you mean gpu?"),
-        (("--without-pool", "gpu", "--without-pool", "other"), "expected at least one to be left"),
+        (("--without-pool", "gpu", "--without-pool", "other"), "expected at least one that remains"),
         (("--price", "g.1"), "expected TYPE=USD such as"),
         (("--price", "g.1=-1"), "expected TYPE=USD such as"),
         (("--price", "g.1=inf"), "expected TYPE=USD such as"),

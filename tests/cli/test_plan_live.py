@@ -120,7 +120,7 @@ def test_forbidden_optional_resources_are_named_and_planned_without(cluster: Ser
 
     assert done.exit_code == 0
     assert "no permission to read resourceslices.resource.k8s.io: planned without them" in done.stderr
-    assert "planned without the controller's memory" in done.stderr
+    assert "planned without the controller's ledger" in done.stderr
 
 
 def test_a_cluster_that_forbids_a_required_resource_exits_5_and_names_it(cluster: Served) -> None:

@@ -198,7 +198,7 @@ BAD_FORM = [
     Bad(_top("simulated: {boot: [1s, 2s]}"), "simulated.boot", "the shortest, the typical and the longest"),
     Bad(_top("simulated: {dry: 5}"), "simulated.dry", "or the path of a file of spot series"),
     Bad(_top("simulated: {dry: [{kind: x}]}"), "simulated.dry[0].kind", "unknown key"),
-    Bad(_top("simulated: {quotas: [{types: [g5.xlarge]}]}"), "simulated.quotas[0]", "saw no machines, expected how many there may be"),
+    Bad(_top("simulated: {quotas: [{types: [g5.xlarge]}]}"), "simulated.quotas[0]", "saw no machines, expected the maximum number"),
     Bad(_top("simulated: {quotas: [{machines: -1}]}"), "simulated.quotas[0].machines", "a number of machines"),
     Bad(_top("simulated: {quotas: [{machines: 1, market: sport}]}"), "simulated.quotas[0].market", "did you mean spot?"),
     Bad(_top("simulated: {kubelet: 1}"), "simulated.kubelet", "true or false"),

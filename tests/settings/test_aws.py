@@ -10,7 +10,7 @@ from gpuscaler.settings import SettingsError, load_policy, parse_settings
 from gpuscaler.settings.pools import OVERRIDE_KEYS
 
 
-def test_the_mapping_aws_is_read() -> None:
+def test_every_key_of_the_mapping_aws_is_read() -> None:
     settings = parse_settings(
         "cloud: aws\naws: {cluster: prod, regions: [us-east-1, eu-west-1], groups: [a, a], tags: {team: ml},\n"
         "  prices: {g5.xlarge/spot: 0.3, g5.xlarge: 1}}"
@@ -36,31 +36,31 @@ def test_a_tag_without_a_key_is_rejected() -> None:
         parse_settings("region: us-east-1\ncloud: aws\naws: {exclude: ['tag:=web']}")
 
 
-def test_the_files_region_is_used_if_aws_has_none() -> None:
+def test_the_top_level_region_is_used_if_the_mapping_aws_has_none() -> None:
     assert parse_settings("region: us-east-1\ncloud: aws").aws.regions == ("us-east-1",)
 
 
-def test_a_file_without_any_region_is_rejected() -> None:
+def test_an_aws_file_without_any_region_is_rejected() -> None:
     with pytest.raises(SettingsError, match="saw no region"):
         parse_settings("cloud: aws\naws: {cluster: prod}")
 
 
-def test_pools_of_the_file_only_override_pools_of_the_account() -> None:
+def test_pools_in_an_aws_file_only_override_discovered_pools() -> None:
     settings = parse_settings("region: us-east-1\ncloud: aws\npools: [{name: a, max: 5, offerings: [{type: g5.xlarge, price: 2}]}]")
 
     assert settings.policy.pools == ()
     assert settings.aws.overrides == (PoolOverride("a", max=5, prices=(OfferingPrice("g5.xlarge", 2),)),)
 
 
-def test_a_command_that_needs_pools_in_its_file_reports_that_they_are_in_the_account(tmp_path: Path) -> None:
+def test_a_command_that_needs_pools_in_the_file_says_that_aws_pools_are_discovered(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text("region: us-east-1\ncloud: aws")
 
-    with pytest.raises(SettingsError, match="which takes its pools from the account"):
+    with pytest.raises(SettingsError, match="whose pools come from the account"):
         load_policy(file)
 
 
-def test_an_override_takes_precedence_over_what_was_found_and_keeps_the_rest() -> None:
+def test_an_override_replaces_only_the_discovered_values_that_it_names() -> None:
     discovered = Offering("a", "spot", "g5.xlarge", "us-east-1a", 0.5, {"cpu": 4000}, {"team": "x"}, (Taint("gpu"),))
     pool = Pool("a", (discovered,), min=1, max=3, match_labels={"team": "x"})
     override = PoolOverride(
@@ -85,7 +85,7 @@ def test_an_override_takes_precedence_over_what_was_found_and_keeps_the_rest() -
     assert offering.taints == (Taint("gpu", "true"), Taint("other"))
 
 
-def test_every_key_that_overrides_a_found_pool_is_in_the_reference() -> None:
+def test_every_key_that_overrides_a_discovered_pool_is_in_the_reference() -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "aws.md").read_text()
     changing = page.split("## Changing what was found\n")[1].split("\n## ")[0]
 

@@ -46,5 +46,5 @@ def test_descriptions_of_run_file_keys_in_the_schema_are_plain_text() -> None:
     top = pools_file_schema()["properties"]
     kept = top["history"]["anyOf"][0]["properties"]["bytes"]
 
-    assert top["cloud"]["description"].endswith("Of AWS it takes the Auto Scaling groups of a cluster")
-    assert (kept["description"], kept["anyOf"][0]["default"]) == ("how much they take at most", "64Mi")
+    assert top["cloud"]["description"].endswith("With aws, the pools are the cluster's Auto Scaling groups")
+    assert (kept["description"], kept["anyOf"][0]["default"]) == ("maximum size of the kept decisions in total", "64Mi")

@@ -81,7 +81,9 @@ def run() -> None:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         name = f"{error.filename}: " if error.filename else ""
-        click.echo(f"{name}saw {error.strerror or error}, expected to write the result; make room, or write elsewhere", err=True)
+        click.echo(
+            f"{name}saw {error.strerror or error}, expected a place with room for the result; free space, or write elsewhere", err=True
+        )
         _drop_unwritten()
         sys.exit(2)
 

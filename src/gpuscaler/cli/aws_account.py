@@ -60,7 +60,7 @@ def simulated_account(
         }
         for option, value in account_options.items():
             if value:
-                raise click.BadParameter(f"saw it without --cloud, expected --cloud {AWS_SIMULATED} as well; add it", param_hint=option)
+                raise click.BadParameter(f"saw this option without --cloud, expected both; add --cloud {AWS_SIMULATED}", param_hint=option)
         return None
     from gpuscaler.embedded.aws.serving.beside import AwsAccountServer
 

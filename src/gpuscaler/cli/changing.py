@@ -39,7 +39,7 @@ def without_pools(policy: "Policy", names: Sequence[str]) -> "Policy":
             )
     remaining = tuple(pool for pool in policy.pools if pool.name not in names)
     if names and not remaining:
-        raise click.BadParameter("saw every pool of the file, expected at least one to be left", param_hint="--without-pool")
+        raise click.BadParameter("saw every pool of the file, expected at least one that remains", param_hint="--without-pool")
     return replace(policy, pools=remaining)
 
 

@@ -1,4 +1,4 @@
-"""Reading a live cluster once: its objects, and the saved memory of a controller that runs there."""
+"""Reading a live cluster once: its objects, and the ledger of a controller that runs there."""
 
 from typing import NamedTuple
 
@@ -32,7 +32,7 @@ async def read_cluster(access: Access, namespace: str) -> ObservedCluster:
         try:
             memory = await store.load()
         except (Forbidden, StoreError) as error:
-            notes.append(f"{store.place}: {error}; planned without the controller's memory")
+            notes.append(f"{store.place}: {error}; planned without the controller's ledger")
             memory = Memory()
         ordered = len(memory.ledger.coming)
         if ordered:

@@ -152,7 +152,7 @@ def metrics(**flags: Any) -> None:
         sys.exit(2)
     except OSError as error:
         place = error.filename or f"{options.address}:{options.port}"
-        click.echo(f"{place}: saw {error.strerror or error}, expected to be able to use it; choose another", err=True)
+        click.echo(f"{place}: saw {error.strerror or error}, expected a usable file or address; choose another", err=True)
         sys.exit(2)
 
 

@@ -99,7 +99,7 @@ def plan(
 
 
 class PlanInputs(NamedTuple):
-    """Input of a plan. ``unordered`` is the policy without the pool priorities of a ConfigMap, None if there are none."""
+    """Input of a plan. ``unordered`` is the policy without the pool priorities of a ConfigMap; None if no ConfigMap has priorities."""
 
     cluster: "Cluster"
     policy: "Policy"
@@ -210,7 +210,7 @@ def load_pools(path: str) -> "Policy":
     """Load the policy of a pools file; mistakes are printed and end the command with exit code 2."""
     settings = load_settings(path)
     if settings.cloud == "aws":
-        click.echo(f"{path}: saw cloud: aws, which takes its pools from the account, expected a file with pools; give one", err=True)
+        click.echo(f"{path}: saw cloud: aws, whose pools come from the account, expected a file with pools; name such a file", err=True)
         sys.exit(2)
     return settings.policy
 

@@ -63,15 +63,16 @@ def print_purchases(console: Console, plan: Plan) -> None:
     purposes = Counter(machine.purpose for machine in plan.machines)
     for purpose, why in (("spare", "minimum sizes and headroom"), ("replacement", "pods of nodes to remove")):
         if purposes[purpose]:
-            console.print(f"\n{purposes[purpose]} of them for {why}.")
+            are = "is" if purposes[purpose] == 1 else "are"
+            console.print(f"\n{purposes[purpose]} of the machines {are} for {why}.")
     print_conditions(console, plan)
     if plan.cost_per_hour > 0:
         undecided = any(machine.choices for machine in plan.machines)
-        chosen = ", at the most expensive choice of the cloud," if undecided else ""
-        proof = {"pattern-lp": "proven over every way to fill a machine", "resource-lp": "by resources alone"}[plan.lower_bound_kind]
+        chosen = "; the cloud's most expensive choice assumed" if undecided else ""
+        basis = {"pattern-lp": "over every way to fill a machine", "resource-lp": "resources only"}[plan.lower_bound_kind]
         console.print(
-            f"\nFor pending pods: {_cost(plan)} per hour. No mix of machines{chosen} can cost less than ${plan.lower_bound_per_hour:.2f} "
-            f"({proof}): gap {plan.gap * 100:.2f} %."
+            f"\nFor pending pods: {_cost(plan)} per hour. Lower bound: ${plan.lower_bound_per_hour:.2f} per hour ({basis}{chosen}). "
+            f"Gap: {plan.gap * 100:.2f} %."
         )
     console.print()
 
@@ -95,13 +96,13 @@ def print_conditions(console: Console, plan: Plan) -> None:
         offerings = {choice for choices in fallbacks for choice in choices}
         prices = [choice.price_per_hour for choice in offerings]
         console.print(
-            f"\nIf spot has no capacity, {len(fallbacks)} of them can be {_describe_choices(len(offerings))} instead, "
-            f"for {_price_range(prices)} each; the same request covers this."
+            f"\nIf spot has no capacity, {len(fallbacks)} of the machines can be {_describe_choices(len(offerings))} instead, "
+            f"for {_price_range(prices)} each; the same request includes these offerings."
         )
     closed = sum(bool(machine.opens_after) for machine in plan.machines)
     if closed:
         opens = "opens" if closed == 1 else "open"
-        console.print(f"\n{closed} of them {opens} only after the machines that hold pods they have affinity to.")
+        console.print(f"\n{closed} of the machines {opens} only after others, whose pods theirs have affinity to.")
 
 
 def _describe_choices(offerings: int) -> str:

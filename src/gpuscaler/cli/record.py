@@ -260,7 +260,8 @@ class _Watch:
         try:
             self._files.write(self._recording)
         except OSError as error:
-            return f"{error.filename or self._out}: saw {error.strerror or error}, expected to write the recording; make room, or fix that"
+            name, problem = error.filename or self._out, error.strerror or error
+            return f"{name}: saw {problem}, expected room to write the recording; free space, or correct this"
         return ""
 
 

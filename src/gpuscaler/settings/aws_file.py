@@ -66,7 +66,7 @@ class AwsSettings(Group, frozen=True, gc=False):
     cluster: Annotated[
         str,
         text("the cluster's name"),
-        Field("the cluster's name, as in the tags of its groups", default="nothing is adopted"),
+        Field("the cluster's name, as in the tags of its groups", default="no group is adopted"),
     ] = ""
     regions: Annotated[
         tuple[str, ...],
@@ -109,17 +109,17 @@ class AwsSettings(Group, frozen=True, gc=False):
         str,
         _url("the URL of an endpoint such as http://127.0.0.1:4566"),
         Field(
-            "another endpoint for all services, for tests. A Service over http (`http://NAME.NAMESPACE.svc:4566`) is found through the "
-            "API server, not by DNS",
-            default="that of AWS",
+            "another endpoint for all services, for tests. The address of a Service over http (`http://NAME.NAMESPACE.svc:4566`) is "
+            "resolved through the API server, not by DNS",
+            default="AWS's own endpoints",
         ),
     ] = ""
     launch: Annotated[
         str,
         choice(LAUNCHES),
         Field(
-            "[how machines are bought](#while-the-controller-runs). gpuscaler creates no fleets: `fleet` is accepted, works like "
-            "`desired-capacity`, and is reported"
+            "[how machines are bought](#while-the-controller-runs). `fleet` is accepted and reported, but works like `desired-capacity`, "
+            "because gpuscaler creates no fleets"
         ),
     ] = "auto"
     prices: Annotated[
@@ -133,6 +133,6 @@ class AwsSettings(Group, frozen=True, gc=False):
             },
             _prices,
         ),
-        Field("US dollars per hour, by `TYPE` or `TYPE/MARKET`", default="those of AWS"),
+        Field("US dollars per hour, by `TYPE` or `TYPE/MARKET`", default="AWS's prices"),
     ] = ()
     overrides: tuple[PoolOverride, ...] = ()

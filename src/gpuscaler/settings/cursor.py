@@ -48,7 +48,7 @@ class Report:
 
 
 class Cursor:
-    """A place in the file."""
+    """An entry of the file, with its path for messages."""
 
     __slots__ = ("entry", "path", "report")
 

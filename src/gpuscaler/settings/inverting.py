@@ -1,4 +1,4 @@
-"""Warnings about priorities of pools: patterns that match nothing, and pools with precedence over cheaper ones."""
+"""Warnings about priorities of pools: patterns that match no pool, and pools with precedence over cheaper pools."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ from msgspec import Struct
 from gpuscaler.model.pools import Policy, Pool, guessed_offerings
 from gpuscaler.settings.priorities import Priorities, matches
 
-#: Smaller differences are ignored, in dollars per hour.
+#: Smaller differences in cost are ignored (dollars per hour).
 LEAST = 0.005
 
 
@@ -19,7 +19,7 @@ class Cost(Struct, frozen=True):
 
 
 def priority_warnings(policy: Policy, priorities: Priorities) -> tuple[str, ...]:
-    """Return all warnings about ``policy``, which has its priorities from ``priorities``."""
+    """Return all warnings about ``policy``, whose pools have their priorities from ``priorities``."""
     return (*(f"its pattern {pattern} matches no pool" for pattern in unmatched_patterns(policy, priorities)), *find_inverted(policy))
 
 
@@ -31,7 +31,10 @@ def unmatched_patterns(policy: Policy, priorities: Priorities) -> Iterator[str]:
 
 
 def find_inverted(policy: Policy) -> Iterator[str]:
-    """Yield a sentence for each pool with precedence over a cheaper one, naming the cheapest. Pools with and without GPUs are separate."""
+    """Yield a sentence for each pool with precedence over cheaper pools; it names the cheapest of them.
+
+    Pools with GPUs are compared only with pools with GPUs, and pools without GPUs only with pools without.
+    """
     guessed = {key.pool for key in guessed_offerings(policy)}
     pools = [pool for pool in policy.pools if pool.offerings and pool.name not in guessed]
     costs = {pool.name: cost(pool) for pool in pools}

@@ -24,7 +24,7 @@ MAX_HINTS = 50
 
 
 class _Line(NamedTuple):
-    """A (type, market, zone) and its place in the file; ``price`` and ``resources`` if the file has them."""
+    """An offering as the file lists it, and its place ``at`` there; ``price`` and ``resources`` are None if the file does not set them."""
 
     at: Cursor
     instance_type: str
@@ -107,9 +107,9 @@ def _allocatable(line: _Line, instance_type: catalogue.InstanceType | None) -> R
         return {**instance_type.allocatable, **resources}
     if line.resources is None:
         near = _similar(line.instance_type) if len(line.at.report) < MAX_HINTS else []
-        hint = f"did you mean {' or '.join(near)}? Else " if near else ""
+        hint = f"did you mean {' or '.join(near)}? Otherwise " if near else ""
         line.at.add_problem(
-            f'saw "{line.instance_type}", which is not in the catalogue; {hint}list it under offerings with price and resources'
+            f'saw "{line.instance_type}", which is not in the catalogue; {hint}add it under offerings, with price and resources'
             " (allocatable resources of its nodes)"
         )
         return None
@@ -124,7 +124,7 @@ def _allocatable(line: _Line, instance_type: catalogue.InstanceType | None) -> R
 
 @lru_cache(maxsize=256)
 def _similar(name: str) -> list[str]:
-    """Return up to three similar names in the catalogue. Cached: a type is looked up again for each market and zone."""
+    """Return up to three similar names in the catalogue. Cached, since each type is looked up once for each market and zone."""
     return difflib.get_close_matches(name, [instance_type.name for instance_type in catalogue.types()], 3)
 
 

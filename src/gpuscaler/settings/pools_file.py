@@ -33,15 +33,15 @@ class LimitSettings(Group, frozen=True, gc=False):
     ] = None
     machines: Annotated[int | None, _MACHINES, Field("machines in all pools", default="no limit")] = None
     dollars_per_hour: Annotated[
-        float | None, amount("number ≥ 0", "dollars per hour, 0 or more"), Field("the sum of the prices", default="no limit")
+        float | None, amount("number ≥ 0", "dollars per hour, 0 or more"), Field("sum of the prices of all machines", default="no limit")
     ] = None
-    machines_per_minute: Annotated[int | None, _MACHINES, Field("machines bought in any minute", default="no limit")] = None
+    machines_per_minute: Annotated[int | None, _MACHINES, Field("machines bought within any minute", default="no limit")] = None
     fruitless_per_hour: Annotated[
         int,
         count(1, "a whole number, 1 or more"),
         Field(
-            "how many machines of a pool may be fruitless within an hour: they ended before they opened, or none of the pods that they "
-            "were bought for got to them. After that many, nothing more is bought in the pool until the hour is over"
+            "how many machines of a pool may be fruitless within an hour: machines that ended before they opened, or on which none of the "
+            "pods ran that they were bought for. After that many, nothing more is bought in the pool until the hour is over"
         ),
     ] = 10
 
@@ -90,7 +90,7 @@ class PolicySettings(Group, frozen=True, gc=False):
     min_saving: Annotated[
         float,
         amount("US dollars per hour, ≥ 0", "dollars per hour, 0 or more"),
-        Field("consolidation that saves less is not carried out"),
+        Field("a consolidation that saves less than this is not carried out"),
     ] = 0.0
     steering: Annotated[
         str,
@@ -108,8 +108,8 @@ class PolicySettings(Group, frozen=True, gc=False):
     max_grace: Annotated[
         Duration,
         Field(
-            "the longest time that any pod gets to save its work (`gpuscaler.io/grace`); a longer one is cut, with a warning on the pod. A "
-            "change applies to pods that are read after it"
+            "the longest time that a pod gets to save its work (`gpuscaler.io/grace`); a longer time is cut to this, with a warning on the "
+            "pod. A changed value applies to pods that are read after the change"
         ),
     ] = MAX_GRACE
 
@@ -122,7 +122,7 @@ def load_policy(path: str | Path) -> Policy:
     settings = load_settings(path)
     if settings.cloud == "aws":
         problem = (
-            "saw aws, which takes its pools from the account, expected a file with pools; give one (gpuscaler pools lists the account)"
+            "saw aws, whose pools come from the account, expected a file with pools; name such a file (gpuscaler pools lists the account)"
         )
         raise SettingsError(str(path), (Problem("cloud", None, problem),))
     return settings.policy

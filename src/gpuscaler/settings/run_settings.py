@@ -33,7 +33,13 @@ class PaceSettings(Group, frozen=True, gc=False):
     """How long the control loop waits, in seconds."""
 
     debounce: Annotated[Wait, Field("a plan is made when no pod has become unschedulable for this long")] = 0.2
-    patience: Annotated[Wait, Field("but no later than this after the first one", type="duration ≥ `debounce`")] = 0.6
+    patience: Annotated[
+        Wait,
+        Field(
+            "upper limit of `debounce`: a plan is made at most this long after the first pod has become unschedulable",
+            type="duration ≥ `debounce`",
+        ),
+    ] = 0.6
     resync: Annotated[Wait, Field("the controller reconciles and plans at least this often")] = 10.0
     register_timeout: Annotated[Wait, Field("a machine that has not registered as a node within this time is ended")] = 900.0
     ready_timeout: Annotated[Wait, Field("a machine that has registered but does not show all its resources within this time is ended")] = (
@@ -42,21 +48,21 @@ class PaceSettings(Group, frozen=True, gc=False):
     consolidate: Annotated[
         Wait,
         Field(
-            "how often, at most, a plan checks whether running pods would fit better elsewhere, which is its most expensive part; "
-            "idle machines are removed regardless"
+            "minimum time between two plans that check whether running pods would fit better on other nodes, which is the most expensive "
+            "part of planning; idle machines are removed regardless"
         ),
     ] = 60.0
 
     def check(self, at: Cursor) -> None:
         if self.debounce > self.patience:
             saw = f"saw debounce {self.debounce:g} s above patience {self.patience:g} s"
-            at.add_problem(f"{saw}, expected at most that; lower debounce or raise patience")
+            at.add_problem(f"{saw}, expected debounce not above patience; lower debounce or raise patience")
 
 
 class ElectionSettings(Group, frozen=True, gc=False):
     """Leader election among several replicas; times in seconds."""
 
-    enabled: Annotated[Flag, Field("`false` only if no second copy can ever run")] = True
+    enabled: Annotated[Flag, Field("set `false` only if a second copy can never run")] = True
     name: Annotated[str, dns_label("the name of a Lease such as gpuscaler"), Field("name of the Lease")] = "gpuscaler"
     lease: Annotated[Wait, Field("how long a copy keeps a lease that it does not renew", type="whole seconds as a duration")] = 15.0
     renew: Annotated[Wait, Field("a leader that could not renew its lease for this long stops leading", type="duration below `lease`")] = (
@@ -97,8 +103,10 @@ class HttpSettings(Group, frozen=True, gc=False):
         Field("address to listen on; without a host: all addresses, with port 0: a free port", key="address", into=("host", "port")),
     ] = ""
     port: int = 8080
-    certificate: Annotated[str, _CERTIFICATE, Field("PEM; read again when it changes. Needs `key`", default="no TLS")] = ""
-    key: Annotated[str, _KEY, Field("PEM. Needs `certificate`", default="no TLS")] = ""
+    certificate: Annotated[
+        str, _CERTIFICATE, Field("the certificate, as PEM; read again when it changes. Needs `key`", default="no TLS")
+    ] = ""
+    key: Annotated[str, _KEY, Field("the private key, as PEM. Needs `certificate`", default="no TLS")] = ""
     alive_within: Annotated[Wait, Field("`/healthz` fails if the control loop has not run for this long")] = 120.0
 
     def check(self, at: Cursor) -> None:
@@ -127,8 +135,10 @@ class AuthenticatedSettings(Group, frozen=True, gc=False):
         Field("address to listen on; without a host: all addresses", required="one; add address: …", key="address", into=("host", "port")),
     ] = ""
     port: int | None = None
-    certificate: Annotated[str, _CERTIFICATE, Field("PEM; read again when it changes", required="one; add certificate: …")] = ""
-    key: Annotated[str, _KEY, Field("PEM", required="one; add key: …")] = ""
+    certificate: Annotated[
+        str, _CERTIFICATE, Field("the certificate, as PEM; read again when it changes", required="one; add certificate: …")
+    ] = ""
+    key: Annotated[str, _KEY, Field("the private key, as PEM", required="one; add key: …")] = ""
 
 
 class PagesSettings(Group, frozen=True, gc=False):
@@ -162,10 +172,10 @@ class HistorySettings(Group, frozen=True, gc=False):
     folder: Annotated[
         str,
         path("the path of a writable folder"),
-        Field("a writable folder; a file in it keeps decisions across restarts. Never used on a dry run", default="in memory only"),
+        Field("a writable folder for the file that keeps decisions across restarts. Not used on a dry run", default="in memory only"),
     ] = ""
-    decisions: Annotated[int, count(1, "a number of decisions, 1 or more"), Field("how many decisions are kept at most")] = 1_000
-    bytes: Annotated[int, MEMORY, Field("how much they take at most")] = 64 * 1024**2
+    decisions: Annotated[int, count(1, "a number of decisions, 1 or more"), Field("maximum number of decisions that are kept")] = 1_000
+    bytes: Annotated[int, MEMORY, Field("maximum size of the kept decisions in total")] = 64 * 1024**2
 
 
 class LogSettings(Group, frozen=True, gc=False):
@@ -191,7 +201,7 @@ class RunSettings(Group, frozen=True, gc=False):
         str,
         Kind(format_options(CLOUDS), {"enum": list(CLOUDS)}, _cloud),
         Field(
-            "the cloud to buy machines in. Of AWS it takes the [Auto Scaling groups](aws.md) of a cluster",
+            "the cloud to buy machines in. With `aws`, the pools are the cluster's [Auto Scaling groups](aws.md)",
             default="required by `run`",
         ),
     ] = ""

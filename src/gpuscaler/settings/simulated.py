@@ -115,7 +115,7 @@ class MachineQuota(Group, frozen=True, gc=False):
     machines: Annotated[
         int,
         count(0, "a number of machines, 0 or more"),
-        Field("the maximum number", required="how many there may be; add machines: 4"),
+        Field("maximum number of machines at a time", required="the maximum number; add machines: 4"),
     ] = 0
     types: Annotated[
         tuple[str, ...],
@@ -126,7 +126,7 @@ class MachineQuota(Group, frozen=True, gc=False):
 
 
 class Reclaim(Group, frozen=True, gc=False):
-    """Reclaiming of machines when their market runs dry: ``after`` that time, with ``notice`` seconds of warning except for a share."""
+    """How spot machines are reclaimed after their market ran dry. Times are in seconds; a share ``without_notice`` gets no notice."""
 
     after: Annotated[Time, Field("time from when the market runs dry until the machine gets its notice")] = Span(0.0, 0.0, 180.0)
     notice: Annotated[Duration, Field("how long before its end a machine gets its notice")] = 120.0
@@ -148,25 +148,25 @@ class AbsentResource(Group, frozen=True, gc=False):
         Kind("name of an extended resource", {"type": "string", "pattern": "/"}, _resource),
         Field(
             "the resource that is promised and never shown, such as `vpc.amazonaws.com/efa`",
-            required="the name of one such as nvidia.com/gpu; add resource: nvidia.com/gpu",
+            required="the name of a resource such as nvidia.com/gpu; add resource: nvidia.com/gpu",
         ),
     ] = ""
     type: Annotated[str, _TYPE, Field("the instance type", default="all")] = ""
-    share: Annotated[Share, Field("share of these machines that never show it")] = 1.0
+    share: Annotated[Share, Field("share of these machines that never show the resource")] = 1.0
 
 
 class SimulatedFaults(Group, frozen=True, gc=False):
     """Faults of machines and calls of the simulated cloud; times in seconds, 0 for never."""
 
     never_registers: Annotated[Share, Field("machines that run but never become nodes")] = 0.0
-    impaired: Annotated[Share, Field("of those, machines that the cloud itself reports as broken")] = 0.0
-    never_visible: Annotated[Share, Field("machines with device plugins that run but never show any device")] = 0.0
+    impaired: Annotated[Share, Field("among the machines of `never_registers`: those that the cloud itself reports as broken")] = 0.0
+    never_visible: Annotated[Share, Field("machines whose device plugins run but never show a device")] = 0.0
     partial_grants: Annotated[Share, Field("orders of several spot machines that are granted only in part")] = 0.0
     throttled: Annotated[Share, Field("calls that are refused because there are too many")] = 0.0
     lost: Annotated[Share, Field("calls that never get an answer; half of them take effect")] = 0.0
     stale: Annotated[Duration, Field("how old the list of machines is")] = 0.0
     plugin_restarts: Annotated[Duration, Field("average time until the device plugins of a node restart; `0s`: never")] = 0.0
-    plugin_away: Annotated[Duration, Field("how long the devices are missing then")] = 45.0
+    plugin_away: Annotated[Duration, Field("how long the devices are missing after such a restart")] = 45.0
     kubelet_stops: Annotated[
         Duration,
         Field(
@@ -207,5 +207,7 @@ class Simulated(Group, frozen=True, gc=False):
     seed: Annotated[int, count(0, "a whole number, 0 or more"), Field("seed of all random choices")] = 0
     kubelet: Annotated[
         Flag,
-        Field("whether it also runs the pods on its nodes and renews their Leases; `false` if another program, such as kwok, does that"),
+        Field(
+            "whether the simulated cloud runs the pods on its nodes and renews the Leases; `false` if another program does, such as kwok"
+        ),
     ] = True

@@ -32,7 +32,7 @@ class OfferingSettings(Group, frozen=True, gc=False):
         float | None,
         amount("US dollars per hour, above 0; `0` where the market is `reserved`", _DOLLARS),
         Field(
-            "applies to every market and zone of the entry",
+            "price of a machine, in every market and zone of the entry",
             default="the [catalogue's](catalogue.md) list price in the zone's region",
         ),
     ] = None
@@ -77,13 +77,13 @@ class PoolSettings(Group, frozen=True, gc=False):
             lambda at, _: tuple(market for item in at.names("market") if (market := item.choice(MARKETS)) is not None),
             list,
         ),
-        Field("for `types`, and for offerings without `market`"),
+        Field("markets to buy `types` in, and the default for offerings without `market`"),
     ] = ("on-demand",)
     zones: Annotated[
         tuple[str, ...],
         names("zone", "list of zones"),
         Field(
-            "for `types`, and for offerings without `zone`",
+            "zones to buy `types` in, and the default for offerings without `zone`",
             default="none: the cloud places the machine anywhere in the region, and its node template has no zone label",
         ),
     ] = ("",)
@@ -112,13 +112,13 @@ class PoolSettings(Group, frozen=True, gc=False):
             "[ended](../how-to/why-does-a-node-stay.md#a-node-that-is-not-ready); `0`: never"
         ),
     ] = UNREADY_AFTER
-    steering: Annotated[str, choice(STEERINGS), Field("how pods get to its machines", default="that of the file")] = ""
+    steering: Annotated[str, choice(STEERINGS), Field("how pods get to the pool's machines", default="`steering` of the file")] = ""
     min_gpus_per_pod: Annotated[
         int,
         count(0, "a number of GPUs, 0 or more"),
         Field(
             "[keeps the machines](#machines-kept-for-large-pods) for pods that request at least this many GPUs; every type of the pool "
-            "must have that many",
+            "must have at least as many",
             default="not set: no machine is bought for pods without GPUs if all types of the pool have GPUs; `0`: any pod",
         ),
     ] = 0
@@ -134,9 +134,9 @@ class PoolSettings(Group, frozen=True, gc=False):
         str | None,
         choice(ARCHITECTURES),
         Field(
-            "with `arm64`, its machines serve any pod; without it, arm64 machines serve only pods with a selector or affinity for arm64. "
-            "For a type that the catalogue does not have, it also sets the architecture of the type",
-            default="that of its types",
+            "with `arm64`, the pool's machines serve any pod; if the key is not set, arm64 machines serve only pods with a selector or "
+            "affinity for arm64. The key also sets the architecture of types that the catalogue does not have",
+            default="the architecture of the types",
         ),
     ] = None
     labels: Annotated[
@@ -148,7 +148,7 @@ class PoolSettings(Group, frozen=True, gc=False):
         ),
     ] = {}
     taints: Annotated[tuple[Taint, ...], TAINTS, Field("taints that stay on the nodes")] = ()
-    startup_taints: Annotated[tuple[Taint, ...], TAINTS, Field("taints that something else removes once the node is set up")] = ()
+    startup_taints: Annotated[tuple[Taint, ...], TAINTS, Field("taints that another program removes once the node is set up")] = ()
     budgets: Annotated[tuple[Budget, ...], BUDGETS, Field("[disruption budgets](#disruption-budgets)", default="no budget")] = ()
 
     def check(self, at: Cursor) -> None:
