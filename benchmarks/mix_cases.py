@@ -5,7 +5,7 @@ import gzip
 import random
 from pathlib import Path
 
-from gpuscaler.planning.mix import Item, MixKind, Problem, Together
+from gpuscaler.planning.mix import Item, MixKind, Problem, SharedCap
 
 CATALOGUE = Path(__file__).resolve().parents[1] / "../shared/data/instance_catalog.csv.gz"
 MIB, GIB = 1 << 20, 1 << 30
@@ -30,7 +30,7 @@ def kinds(
             for market in markets:
                 price = row["on_demand_usd_h" if market == "on-demand" else "spot_usd_h"]
                 if price:
-                    mix_kinds.append(MixKind(f"{row['instance_type']}/{market}", capacity, float(price), limit=None, gpus=gpus))
+                    mix_kinds.append(MixKind(f"{row['instance_type']}/{market}", capacity, float(price), available=None, gpus_counted=gpus))
     return tuple(mix_kinds)
 
 
@@ -95,8 +95,8 @@ def capped(pods: int, items: int, count: int, *, seed: int = 2) -> Problem:
         elif what > 2:
             groups.setdefault(10 * what + draw.randrange(7), []).append(n)
         capped_items.append(shape)
-    together = tuple(Together(tuple(group), 1 if what < 40 else 5) for what, group in sorted(groups.items()))
-    return Problem(tuple(capped_items), plain.kinds, together)
+    shared_caps = tuple(SharedCap(tuple(group), 1 if what < 40 else 5) for what, group in sorted(groups.items()))
+    return Problem(tuple(capped_items), plain.kinds, shared_caps)
 
 
 def many_shapes(items: int, offered: tuple[MixKind, ...], *, seed: int = 3) -> Problem:
@@ -120,7 +120,7 @@ def gpu_classes(classes: int, each: int, offered: tuple[MixKind, ...]) -> Proble
 def cases() -> dict[str, Problem]:
     """Every named case."""
     few, every, both = kinds(families=("g5", "c6i", "m6i")), kinds(), kinds(markets=("on-demand", "spot"))
-    eight = (MixKind("eight", {"cpu": 96000, "memory": 768 * GIB, "pods": 110, "nvidia.com/gpu": 8}, 10.0, gpus=8),)
+    eight = (MixKind("eight", {"cpu": 96000, "memory": 768 * GIB, "pods": 110, "nvidia.com/gpu": 8}, 10.0, gpus_counted=8),)
     room = (MixKind("fifty", {"cpu": 50_000, "pods": 50}, 1.0),)
     problems = {f"gpu-{n}": Problem((item(n, 1, 2, 13),), few) for n in (2, 8, 64, 1000)}
     problems["gpu-16-small-200"] = Problem((item(16, 1, 2, 13), item(200, 0, 1, 2)), few)

@@ -157,9 +157,9 @@ async def test_an_unlisted_node_with_a_pools_labels_is_not_touched_when_its_mach
 @pytest.mark.parametrize(
     ("instance", "why"),
     [
-        ("", "it has no spec.providerID that identifies its machine"),
-        ("aws:///us-east-1a/i-1", "the cloud does not list its machine, aws:///us-east-1a/i-1, among this cluster's"),
-        ("simulated:///us-east-1a/theirs", "the cloud does not list its machine, simulated:///us-east-1a/theirs, among this cluster's"),
+        ("", "no spec.providerID identifies its machine"),
+        ("aws:///us-east-1a/i-1", "the cloud's list for this cluster does not include machine aws:///us-east-1a/i-1"),
+        ("simulated:///us-east-1a/theirs", "the cloud's list for this cluster does not include machine simulated:///us-east-1a/theirs"),
     ],
 )
 async def test_pods_run_on_an_unlisted_node_with_a_pools_labels_and_it_is_not_replaced(instance: str, why: str) -> None:
@@ -175,7 +175,7 @@ async def test_pods_run_on_an_unlisted_node_with_a_pools_labels_and_it_is_not_re
         assert touched.paths == []
         assert here.notes.last is not None
         (blocked_node,) = here.notes.last.blocked_nodes
-        assert (blocked_node.blocker, blocked_node.detail) == ("not-listed", f"{why}, so it is not removed")
+        assert (blocked_node.blocker, blocked_node.detail) == ("not-listed", f"{why}, so the node is not removed")
 
 
 class WriteCollector(CallObserver):

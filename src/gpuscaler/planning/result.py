@@ -55,7 +55,7 @@ def write_plan(decisions: PlanDecisions) -> tuple[Plan, Solved | None]:
     cost = math.fsum(machine.price_per_hour for machine in machines if machine.purpose == "demand")
     proof = lower_bound(draft)
     floor = min(proof.solution.lower_bound, cost) if proof is not None else 0.0
-    braked = any(solved.solution.brake for solved in (*draft.solved, *([proof] if proof else [])))
+    stopped_early = any(solved.solution.stopped_early for solved in (*draft.solved, *([proof] if proof else [])))
     plan = Plan(
         machines=tuple(machines),
         purchases=purchases(machines),
@@ -73,7 +73,7 @@ def write_plan(decisions: PlanDecisions) -> tuple[Plan, Solved | None]:
             *decisions.warnings,
             *guessed_price_warnings([*(machine.kind for machine in ordered), *(spare.kind for spare in decisions.spares)]),
         ),
-        brake=braked or scale_down_result.brake,
+        brake=stopped_early or scale_down_result.stopped_early,
     )
     return plan, proof
 
@@ -93,7 +93,7 @@ def guessed_price_warnings(kinds: Sequence[MachineKind]) -> tuple[str, ...]:
 
 
 def without_removals(plan: Plan, held: str = "") -> Plan:
-    """``plan`` without removals and their replacement machines, and with a warning, for a time at which nothing may be removed.
+    """``plan`` without removals and their replacement machines, and with a warning, for a time when no node may be removed.
 
     ``held`` is the reason of a hold on removals: each node that would be removed is then listed as blocked.
     """

@@ -4,7 +4,7 @@ import itertools
 import random
 from functools import cache
 
-from gpuscaler.planning.mix import Item, Limits, MixKind, Problem, Solution, Together
+from gpuscaler.planning.mix import Item, Limits, MixKind, Problem, SharedCap, Solution
 
 
 def packs(shares: list[int], devices: int) -> bool:
@@ -39,9 +39,9 @@ def fits(problem: Problem, kind: int, pods: dict[int, int]) -> bool:
     names = {name for i in pods for name in items[i].request}
     if any(sum(items[i].request.get(name, 0) * n for i, n in pods.items()) > capacity.get(name, 0) for name in names):
         return False
-    if any(sum(pods.get(i, 0) for i in set(t.items)) > t.cap for t in problem.together):
+    if any(sum(pods.get(i, 0) for i in set(t.items)) > t.cap for t in problem.shared_caps):
         return False
-    if any((a != b and pods.get(a, 0) and pods.get(b, 0)) or (a == b and pods.get(a, 0) > 1) for a, b in problem.apart):
+    if any((a != b and pods.get(a, 0) and pods.get(b, 0)) or (a == b and pods.get(a, 0) > 1) for a, b in problem.exclusive_pairs):
         return False
     whole, shares = 0, []
     for i, count in pods.items():
@@ -57,27 +57,27 @@ def fits(problem: Problem, kind: int, pods: dict[int, int]) -> bool:
 def assert_valid(problem: Problem, solution: Solution) -> None:
     """Assert that every pod is placed once or unmet, every machine holds its pods, limits hold, and the cost is not below the bound."""
     placed = [0] * len(problem.items)
-    for pattern in solution.machines:
+    for pattern in solution.groups:
         assert pattern.times > 0
         assert pattern.pods
         assert fits(problem, pattern.kind, dict(pattern.pods)), (problem, pattern)
         for i, n in pattern.pods.items():
             placed[i] += n * pattern.times
     for i, item in enumerate(problem.items):
-        assert placed[i] + solution.unmet.get(i, 0) == item.count
-    cost = sum(problem.kinds[p.kind].price * p.times for p in solution.machines)
+        assert placed[i] + solution.unplaced.get(i, 0) == item.count
+    cost = sum(problem.kinds[p.kind].price * p.times for p in solution.groups)
     assert abs(cost - solution.cost) < 1e-6
     assert solution.cost >= solution.lower_bound - 1e-9
     limits = problem.limits
     for index, kind in enumerate(problem.kinds):
-        if kind.limit is not None:
-            assert sum(p.times for p in solution.machines if p.kind == index) <= kind.limit
+        if kind.available is not None:
+            assert sum(p.times for p in solution.groups if p.kind == index) <= kind.available
     for pool, most in limits.pools.items():
-        assert sum(p.times for p in solution.machines if problem.kinds[p.kind].pool == pool) <= most
+        assert sum(p.times for p in solution.groups if problem.kinds[p.kind].pool == pool) <= most
     if limits.machines is not None:
-        assert sum(p.times for p in solution.machines) <= limits.machines
+        assert sum(p.times for p in solution.groups) <= limits.machines
     if limits.gpus is not None:
-        assert sum(problem.kinds[p.kind].gpus * p.times for p in solution.machines) <= limits.gpus
+        assert sum(problem.kinds[p.kind].gpus_counted * p.times for p in solution.groups) <= limits.gpus
     if limits.dollars_per_hour is not None:
         assert solution.cost <= limits.dollars_per_hour + 1e-6
 
@@ -95,7 +95,7 @@ def small_problem(seed: int, *, limited: bool = False, extras: bool = True) -> P
             capacity["gpuscaler.io/gpu-milli"] = 1000 * gpus
         price = round(capacity["cpu"] / 10_000 + gpus * draw.choice((0.5, 1.0)) + draw.random() / 3, 2)
         limit = draw.choice((None, 1, 2)) if limited else None
-        kinds.append(MixKind(f"k{n}", capacity, price, pool=draw.choice("ab"), limit=limit, gpus=gpus))
+        kinds.append(MixKind(f"k{n}", capacity, price, pool=draw.choice("ab"), available=limit, gpus_counted=gpus))
     items = []
     for n in range(count):
         request = {"cpu": draw.choice((500, 1000, 2000, 3000)), "memory": draw.choice((1, 2, 4, 6)), "pods": 1}
@@ -104,8 +104,8 @@ def small_problem(seed: int, *, limited: bool = False, extras: bool = True) -> P
         allowed = tuple(k for k in range(len(kinds)) if draw.random() < 0.8) if draw.random() < 0.3 else None
         cap = draw.choice((1, 2)) if extras and draw.random() < 0.3 else None
         items.append(Item(f"i{n}", draw.randint(1, 4), request, allowed, cap, draw.choice((0, 0, 5)) if limited else 0))
-    together = (Together((0, 1), draw.randint(1, 3)),) if extras and draw.random() < 0.3 else ()
-    apart = ((0, count - 1),) if extras and draw.random() < 0.3 else ()
+    shared_caps = (SharedCap((0, 1), draw.randint(1, 3)),) if extras and draw.random() < 0.3 else ()
+    exclusive_pairs = ((0, count - 1),) if extras and draw.random() < 0.3 else ()
     limits = Limits()
     if limited:
         limits = Limits(
@@ -114,7 +114,7 @@ def small_problem(seed: int, *, limited: bool = False, extras: bool = True) -> P
             dollars_per_hour=draw.choice((None, None, 1.5, 3.0)),
             pools={"a": draw.choice((1, 2, 9))},
         )
-    return Problem(tuple(items), tuple(kinds), together, apart, limits)
+    return Problem(tuple(items), tuple(kinds), shared_caps, exclusive_pairs, limits)
 
 
 def exact(problem: Problem) -> tuple[tuple[int, ...], float]:
@@ -129,11 +129,11 @@ def exact(problem: Problem) -> tuple[tuple[int, ...], float]:
     ]
     pools = sorted(limits.pools)
     weights = [
-        tuple([1, kind.gpus] + [int(kind.pool == pool) for pool in pools] + [int(k == j) for j in range(len(kinds))])
+        tuple([1, kind.gpus_counted] + [int(kind.pool == pool) for pool in pools] + [int(k == j) for j in range(len(kinds))])
         for k, kind in enumerate(kinds)
     ]
     free = 99
-    amounts = [limits.machines, limits.gpus, *(limits.pools[pool] for pool in pools), *(kind.limit for kind in kinds)]
+    amounts = [limits.machines, limits.gpus, *(limits.pools[pool] for pool in pools), *(kind.available for kind in kinds)]
     full = tuple(free if a is None else a for a in amounts)
 
     @cache
@@ -163,4 +163,4 @@ def exact(problem: Problem) -> tuple[tuple[int, ...], float]:
 def unmet_by_priority(problem: Problem, solution: Solution) -> tuple[int, ...]:
     """Unmet pods, highest priority first, as :func:`exact` counts them."""
     tiers = sorted({item.priority for item in problem.items}, reverse=True)
-    return tuple(sum(solution.unmet.get(i, 0) for i, item in enumerate(problem.items) if item.priority == tier) for tier in tiers)
+    return tuple(sum(solution.unplaced.get(i, 0) for i, item in enumerate(problem.items) if item.priority == tier) for tier in tiers)

@@ -1,11 +1,11 @@
-"""Work, the brake, and independence of order."""
+"""Work, early stops, and independence of order."""
 
 import random
 
 import pytest
 from tests.planning.mix.checking import assert_valid, small_problem
 
-from gpuscaler.planning.mix import Item, Limits, MixKind, Problem, Solution, Together, solve
+from gpuscaler.planning.mix import Item, Limits, MixKind, Problem, SharedCap, Solution, solve
 
 GIB = 1 << 30
 
@@ -19,7 +19,7 @@ def catalogue_like(seed: int, *, items: int = 7, kinds: int = 40) -> Problem:
         ratio = draw.choice((2, 4, 8))
         capacity = {"cpu": size * 1000 - 90, "memory": size * ratio * GIB * 9 // 10, "pods": 58, "gpu": gpus}
         offered.append(
-            MixKind(f"k{n}", capacity, round(size * 0.03 + size * ratio * 0.004 + gpus * 0.6 + draw.random() / 20, 4), gpus=gpus)
+            MixKind(f"k{n}", capacity, round(size * 0.03 + size * ratio * 0.004 + gpus * 0.6 + draw.random() / 20, 4), gpus_counted=gpus)
         )
     shapes = []
     for n in range(items):
@@ -42,16 +42,16 @@ def shuffled(problem: Problem, seed: int) -> tuple[Problem, list[int], list[int]
         item = problem.items[i]
         allowed = None if item.allowed is None else tuple(kinds.index(k) for k in item.allowed)
         moved.append(Item(item.key, item.count, dict(reversed(list(item.request.items()))), allowed, item.per_machine, item.priority))
-    together = tuple(Together(tuple(items.index(i) for i in t.items), t.cap) for t in reversed(problem.together))
-    apart = tuple((items.index(b), items.index(a)) for a, b in problem.apart)
-    return Problem(tuple(moved), tuple(problem.kinds[k] for k in kinds), together, apart, problem.limits), items, kinds
+    shared_caps = tuple(SharedCap(tuple(items.index(i) for i in t.items), t.cap) for t in reversed(problem.shared_caps))
+    exclusive_pairs = tuple((items.index(b), items.index(a)) for a, b in problem.exclusive_pairs)
+    return Problem(tuple(moved), tuple(problem.kinds[k] for k in kinds), shared_caps, exclusive_pairs, problem.limits), items, kinds
 
 
 def by_key(problem: Problem, solution: Solution) -> tuple[list[tuple[str, tuple[tuple[str, int], ...], int]], dict[str, int], float]:
     machines = [
-        (problem.kinds[p.kind].key, tuple(sorted((problem.items[i].key, n) for i, n in p.pods.items())), p.times) for p in solution.machines
+        (problem.kinds[p.kind].key, tuple(sorted((problem.items[i].key, n) for i, n in p.pods.items())), p.times) for p in solution.groups
     ]
-    return sorted(machines), {problem.items[i].key: n for i, n in solution.unmet.items()}, round(solution.lower_bound, 9)
+    return sorted(machines), {problem.items[i].key: n for i, n in solution.unplaced.items()}, round(solution.lower_bound, 9)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -69,7 +69,7 @@ def test_the_same_work_gives_the_same_solution_and_any_work_a_valid_one(work: in
     first, second = solve(problem, work=work), solve(problem, work=work)
     assert first == second
     assert_valid(problem, first)
-    assert not first.unmet
+    assert not first.unplaced
 
 
 def test_more_work_never_costs_more() -> None:
@@ -87,8 +87,8 @@ def test_the_brake_ends_the_search_with_a_valid_mix_and_is_reported() -> None:
         return len(asked) > 2
 
     solution = solve(problem, should_stop=after_two)
-    assert solution.brake
-    assert not solution.unmet
+    assert solution.stopped_early
+    assert not solution.unplaced
     assert_valid(problem, solution)
 
 
@@ -101,7 +101,7 @@ def test_the_brake_under_limits_still_respects_them() -> None:
     problem = catalogue_like(4)
     limited = Problem(problem.items, problem.kinds, limits=Limits(machines=9, dollars_per_hour=12.0))
     solution = solve(limited, should_stop=lambda: True)
-    assert solution.brake
+    assert solution.stopped_early
     assert_valid(limited, solution)
 
 

@@ -1,7 +1,6 @@
 """The independent check of bounds."""
 
-import dataclasses
-
+import msgspec
 import pytest
 
 from gpuscaler.planning.mix import Duals, Item, Limits, MixKind, Problem, resource_bound, solve
@@ -20,7 +19,7 @@ def test_the_duals_of_a_solution_prove_its_bound() -> None:
 
 def test_duals_that_are_too_high_are_rejected_and_the_kind_is_named() -> None:
     solution = solve(PROBLEM)
-    greedy = dataclasses.replace(solution, duals=Duals(tuple(2 * value for value in solution.duals.items)))
+    greedy = msgspec.structs.replace(solution, duals=Duals(tuple(2 * value for value in solution.duals.items)))
     certificate = certify(PROBLEM, greedy)
     assert not certificate.holds
     assert certificate.worst == pytest.approx(2.0, rel=1e-6)
@@ -32,11 +31,11 @@ def test_a_slightly_raised_value_is_detected() -> None:
     solution = solve(PROBLEM)
     values = list(solution.duals.items)
     values[values.index(max(values))] *= 1.01
-    assert not certify(PROBLEM, dataclasses.replace(solution, duals=Duals(tuple(values)))).holds
+    assert not certify(PROBLEM, msgspec.structs.replace(solution, duals=Duals(tuple(values)))).holds
 
 
 def test_missing_duals_prove_a_bound_of_zero() -> None:
-    solution = dataclasses.replace(solve(PROBLEM), duals=Duals())
+    solution = msgspec.structs.replace(solve(PROBLEM), duals=Duals())
     certificate = certify(PROBLEM, solution)
     assert certificate.holds
     assert certificate.bound == 0.0
@@ -54,15 +53,15 @@ def test_a_resource_bound_is_proven_by_its_duals_and_below_the_bound_of_a_mix() 
 
 def test_pods_that_fit_no_kind_are_left_out_of_a_resource_bound() -> None:
     large = Item("large", 3, {"cpu": 99_000, "pods": 1})
-    solution = resource_bound(dataclasses.replace(PROBLEM, items=(large, *PROBLEM.items)))
-    assert solution.unmet == {0: 3}
+    solution = resource_bound(msgspec.structs.replace(PROBLEM, items=(large, *PROBLEM.items)))
+    assert solution.unplaced == {0: 3}
     assert solution.lower_bound == pytest.approx(resource_bound(PROBLEM).lower_bound)
-    alone = resource_bound(dataclasses.replace(PROBLEM, items=(large,)))
-    assert (alone.unmet, alone.lower_bound) == ({0: 3}, 0.0)
+    alone = resource_bound(msgspec.structs.replace(PROBLEM, items=(large,)))
+    assert (alone.unplaced, alone.lower_bound) == ({0: 3}, 0.0)
 
 
 def test_charges_for_limits_raise_the_permitted_worth_of_a_machine() -> None:
-    problem = dataclasses.replace(PROBLEM, limits=Limits(pools={"p": 4}, dollars_per_hour=20.0))
+    problem = msgspec.structs.replace(PROBLEM, limits=Limits(pools={"p": 4}, dollars_per_hour=20.0))
     solution = solve(problem)
     certificate = certify(problem, solution)
     assert certificate.holds

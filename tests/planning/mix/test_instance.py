@@ -1,6 +1,6 @@
 """The reduction of a problem to arrays."""
 
-from gpuscaler.planning.mix import Item, Limits, MixKind, Problem, Together
+from gpuscaler.planning.mix import Item, Limits, MixKind, Problem, SharedCap
 from gpuscaler.planning.mix.instance import build
 
 ROOM = {"cpu": 4000, "pods": 10}
@@ -27,7 +27,7 @@ def test_one_of_several_equal_kinds_stays() -> None:
 
 
 def test_a_more_expensive_kind_stays_if_the_better_one_is_limited() -> None:
-    kinds = (MixKind("spot", ROOM, 0.3, limit=2), MixKind("on-demand", ROOM, 1.0))
+    kinds = (MixKind("spot", ROOM, 0.3, available=2), MixKind("on-demand", ROOM, 1.0))
     assert kinds_left(Problem(PODS, kinds)) == {"spot", "on-demand"}
     assert kinds_left(Problem(PODS, (kinds[0], MixKind("on-demand", ROOM, 1.0, pool="p")), limits=Limits(pools={"p": 3}))) == {
         "spot",
@@ -36,7 +36,7 @@ def test_a_more_expensive_kind_stays_if_the_better_one_is_limited() -> None:
 
 
 def test_a_limit_that_cannot_bind_is_dropped() -> None:
-    problem = Problem(PODS, (MixKind("k", ROOM, 1.0, limit=50),), limits=Limits(machines=20, gpus=0))
+    problem = Problem(PODS, (MixKind("k", ROOM, 1.0, available=50),), limits=Limits(machines=20, gpus=0))
     assert build(problem).limits == ()
 
 
@@ -66,7 +66,7 @@ def test_caps_priorities_groups_and_pairs_keep_equal_items_apart() -> None:
         Item("d", 2, request),
         Item("e", 2, request),
     )
-    problem = Problem(items, (MixKind("k", ROOM, 1.0),), together=(Together((3,), 1),), apart=((4, 0),))
+    problem = Problem(items, (MixKind("k", ROOM, 1.0),), shared_caps=(SharedCap((3,), 1),), exclusive_pairs=((4, 0),))
     assert sorted(map(sorted, items_left(problem))) == [["a"], ["b"], ["c"], ["d"], ["e"]]
 
 

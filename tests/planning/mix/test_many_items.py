@@ -5,7 +5,7 @@ import random
 import pytest
 from tests.planning.mix.checking import assert_valid
 
-from gpuscaler.planning.mix import Item, Limits, MixKind, Problem, Together, solve
+from gpuscaler.planning.mix import Item, Limits, MixKind, Problem, SharedCap, solve
 
 GIB, MIB = 1 << 30, 1 << 20
 
@@ -26,7 +26,7 @@ def linear(pods: int, items: int, kinds: int) -> Problem:
 def capped(problem: Problem, cap: int) -> Problem:
     """The problem with caps: every fifth item at most twice on a machine, another fifth in a group with at most ``cap`` per machine."""
     items = [Item(item.key, item.count, item.request, per_machine=2) if n % 5 == 0 else item for n, item in enumerate(problem.items)]
-    group = Together(tuple(n for n in range(len(items)) if n % 5 == 1), cap)
+    group = SharedCap(tuple(n for n in range(len(items)) if n % 5 == 1), cap)
     return Problem(tuple(items), problem.kinds, (group,))
 
 
@@ -34,7 +34,7 @@ def test_balanced_filling_comes_close_to_the_bound() -> None:
     problem = linear(8000, 120, 100)
     solution = solve(problem)
     assert_valid(problem, solution)
-    assert not solution.unmet
+    assert not solution.unplaced
     assert solution.cost <= solution.lower_bound * 1.01
 
 
@@ -42,17 +42,17 @@ def test_caps_and_groups_hold_for_many_items() -> None:
     problem = capped(linear(1200, 80, 30), 4)
     solution = solve(problem)
     assert_valid(problem, solution)
-    assert not solution.unmet
+    assert not solution.unplaced
     assert solution.cost <= solution.lower_bound * 1.15
 
 
 def test_pairs_kept_apart_hold_for_many_items() -> None:
     problem = linear(700, 70, 30)
-    apart = tuple((n, n + 1) for n in range(0, 40, 2))
-    problem = Problem(problem.items, problem.kinds, apart=apart)
+    exclusive_pairs = tuple((n, n + 1) for n in range(0, 40, 2))
+    problem = Problem(problem.items, problem.kinds, exclusive_pairs=exclusive_pairs)
     solution = solve(problem)
     assert_valid(problem, solution)
-    assert not solution.unmet
+    assert not solution.unplaced
 
 
 @pytest.mark.parametrize("limits", [Limits(machines=5), Limits(dollars_per_hour=8.0)])
@@ -61,5 +61,5 @@ def test_limits_hold_for_many_items(limits: Limits) -> None:
     problem = Problem(problem.items, problem.kinds, limits=limits)
     solution = solve(problem)
     assert_valid(problem, solution)
-    assert solution.machines
-    assert solution.unmet
+    assert solution.groups
+    assert solution.unplaced

@@ -3,7 +3,7 @@
 import pytest
 from tests.planning.mix.checking import assert_valid
 
-from gpuscaler.planning.mix import Item, Limits, MixError, MixKind, Problem, Solution, Together, solve
+from gpuscaler.planning.mix import Item, Limits, MixError, MixKind, Problem, SharedCap, Solution, solve
 
 GIB, MIB = 1 << 30, 1 << 20
 GPU = "nvidia.com/gpu"
@@ -13,14 +13,14 @@ def bought(problem: Problem, solution: Solution) -> dict[str, int]:
     """Machines by the key of their kind."""
     assert_valid(problem, solution)
     counts: dict[str, int] = {}
-    for pattern in solution.machines:
+    for pattern in solution.groups:
         key = problem.kinds[pattern.kind].key
         counts[key] = counts.get(key, 0) + pattern.times
     return counts
 
 
 def kind(key: str, cpu: int, mib: int, price: float, *, gpus: int = 0) -> MixKind:
-    return MixKind(key, {"cpu": cpu, "memory": mib * MIB, "pods": 58, **({GPU: gpus} if gpus else {})}, price, gpus=gpus)
+    return MixKind(key, {"cpu": cpu, "memory": mib * MIB, "pods": 58, **({GPU: gpus} if gpus else {})}, price, gpus_counted=gpus)
 
 
 FAMILIES = (
@@ -56,7 +56,7 @@ def test_pods_without_gpus_fill_gpu_machines_and_never_cause_a_gpu_purchase() ->
 
 
 def test_three_gpus_and_five_gpus_share_machines_of_eight() -> None:
-    eight = (MixKind("eight", {"cpu": 96000, "pods": 110, GPU: 8}, 10.0, gpus=8),)
+    eight = (MixKind("eight", {"cpu": 96000, "pods": 110, GPU: 8}, 10.0, gpus_counted=8),)
     problem = Problem((Item("three", 10, {"cpu": 1, "pods": 1, GPU: 3}), Item("five", 10, {"cpu": 1, "pods": 1, GPU: 5})), eight)
     assert bought(problem, solve(problem)) == {"eight": 10}
 
@@ -64,7 +64,7 @@ def test_three_gpus_and_five_gpus_share_machines_of_eight() -> None:
 def test_fifty_thousand_equal_pods_are_one_pattern() -> None:
     problem = Problem((Item("a", 50_000, {"cpu": 1000, "pods": 1}),), (MixKind("fifty", {"cpu": 50_000, "pods": 50}, 1.0),))
     solution = solve(problem)
-    assert [(p.kind, dict(p.pods), p.times) for p in solution.machines] == [(0, {0: 50}, 1000)]
+    assert [(p.kind, dict(p.pods), p.times) for p in solution.groups] == [(0, {0: 50}, 1000)]
     assert solution.work_used < 50_000
 
 
@@ -75,13 +75,13 @@ def test_the_last_machine_is_no_larger_than_the_remaining_pods_need() -> None:
 
 
 def test_a_free_kind_is_taken_first() -> None:
-    kinds = (MixKind("free", {"cpu": 1000, "pods": 10}, 0.0, limit=1), MixKind("paid", {"cpu": 1000, "pods": 10}, 1.0))
+    kinds = (MixKind("free", {"cpu": 1000, "pods": 10}, 0.0, available=1), MixKind("paid", {"cpu": 1000, "pods": 10}, 1.0))
     problem = Problem((Item("a", 3, {"cpu": 1000, "pods": 1}),), kinds)
     assert bought(problem, solve(problem)) == {"free": 1, "paid": 2}
 
 
 def test_a_more_expensive_twin_serves_the_pods_beyond_the_limit_of_the_cheaper_kind() -> None:
-    kinds = (MixKind("spot", {"cpu": 1000, "pods": 10}, 0.3, limit=2), MixKind("on-demand", {"cpu": 1000, "pods": 10}, 1.0))
+    kinds = (MixKind("spot", {"cpu": 1000, "pods": 10}, 0.3, available=2), MixKind("on-demand", {"cpu": 1000, "pods": 10}, 1.0))
     problem = Problem((Item("a", 5, {"cpu": 1000, "pods": 1}),), kinds)
     solution = solve(problem)
     assert bought(problem, solution) == {"spot": 2, "on-demand": 3}
@@ -93,7 +93,7 @@ def test_the_last_machine_under_a_limit_goes_to_the_higher_priority() -> None:
     problem = Problem(items, (MixKind("only", {"cpu": 1000, "pods": 10}, 1.0),), limits=Limits(machines=3))
     solution = solve(problem)
     assert_valid(problem, solution)
-    assert solution.unmet == {0: 2}
+    assert solution.unplaced == {0: 2}
 
 
 def test_within_one_priority_as_many_pods_as_possible_are_served() -> None:
@@ -101,19 +101,19 @@ def test_within_one_priority_as_many_pods_as_possible_are_served() -> None:
     problem = Problem(items, (MixKind("only", {"cpu": 4000, "pods": 10}, 1.0),), limits=Limits(dollars_per_hour=1.5))
     solution = solve(problem)
     assert_valid(problem, solution)
-    assert solution.unmet == {0: 1}
+    assert solution.unplaced == {0: 1}
 
 
 def test_limits_on_gpus_and_on_a_pool_hold_together() -> None:
     kinds = (
-        MixKind("a", {"cpu": 4000, "pods": 10, GPU: 1}, 1.0, pool="first", gpus=1),
-        MixKind("b", {"cpu": 4000, "pods": 10, GPU: 1}, 1.5, pool="second", gpus=1),
+        MixKind("a", {"cpu": 4000, "pods": 10, GPU: 1}, 1.0, pool="first", gpus_counted=1),
+        MixKind("b", {"cpu": 4000, "pods": 10, GPU: 1}, 1.5, pool="second", gpus_counted=1),
     )
     items = (Item("gpu", 5, {"cpu": 1000, "pods": 1, GPU: 1}),)
     problem = Problem(items, kinds, limits=Limits(gpus=3, pools={"first": 2}))
     solution = solve(problem)
     assert bought(problem, solution) == {"a": 2, "b": 1}
-    assert solution.unmet == {0: 2}
+    assert solution.unplaced == {0: 2}
 
 
 def test_pods_that_fit_nowhere_are_unmet_and_do_not_stop_the_others() -> None:
@@ -125,7 +125,7 @@ def test_pods_that_fit_nowhere_are_unmet_and_do_not_stop_the_others() -> None:
     problem = Problem(items, (MixKind("only", {"cpu": 1000, "pods": 10}, 1.0),))
     solution = solve(problem)
     assert bought(problem, solution) == {"only": 1}
-    assert solution.unmet == {0: 2, 1: 1}
+    assert solution.unplaced == {0: 2, 1: 1}
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_pods_that_fit_nowhere_are_unmet_and_do_not_stop_the_others() -> None:
 def test_nothing_to_place_or_nothing_to_buy_gives_an_empty_mix(problem: Problem) -> None:
     solution = solve(problem)
     assert_valid(problem, solution)
-    assert not solution.machines
+    assert not solution.groups
 
 
 def test_an_exhausted_limit_leaves_all_pods_unmet() -> None:
@@ -147,7 +147,7 @@ def test_an_exhausted_limit_leaves_all_pods_unmet() -> None:
     problem = Problem(items, (MixKind("k", {"cpu": 1, "pods": 1}, 1.0),), limits=Limits(machines=0))
     solution = solve(problem)
     assert_valid(problem, solution)
-    assert solution.unmet == {0: 3}
+    assert solution.unplaced == {0: 3}
 
 
 def test_a_cap_on_copies_spreads_pods_over_machines() -> None:
@@ -157,13 +157,13 @@ def test_a_cap_on_copies_spreads_pods_over_machines() -> None:
 
 def test_a_cap_on_a_group_counts_its_items_together() -> None:
     items = (Item("a", 2, {"cpu": 100, "pods": 1}), Item("b", 2, {"cpu": 200, "pods": 1}), Item("c", 5, {"cpu": 100, "pods": 1}))
-    problem = Problem(items, (MixKind("k", {"cpu": 4000, "pods": 10}, 1.0),), together=(Together((0, 1), 2),))
+    problem = Problem(items, (MixKind("k", {"cpu": 4000, "pods": 10}, 1.0),), shared_caps=(SharedCap((0, 1), 2),))
     assert bought(problem, solve(problem)) == {"k": 2}
 
 
 def test_items_that_are_kept_apart_share_no_machine() -> None:
     items = (Item("a", 3, {"cpu": 100, "pods": 1}), Item("b", 3, {"cpu": 200, "pods": 1}))
-    problem = Problem(items, (MixKind("k", {"cpu": 4000, "pods": 10}, 1.0),), apart=((0, 1),))
+    problem = Problem(items, (MixKind("k", {"cpu": 4000, "pods": 10}, 1.0),), exclusive_pairs=((0, 1),))
     assert bought(problem, solve(problem)) == {"k": 2}
 
 
@@ -186,7 +186,7 @@ def test_whole_devices_and_shares_fill_a_machine_exactly() -> None:
 
 
 @pytest.mark.parametrize(
-    ("items", "kinds", "together", "message"),
+    ("items", "kinds", "shared_caps", "message"),
     [
         ((Item("a", 1, {}), Item("a", 1, {})), (), (), "item key 'a' is used more than once"),
         ((), (MixKind("k", {}, 1.0), MixKind("k", {}, 2.0)), (), "kind key 'k' is used more than once"),
@@ -195,11 +195,11 @@ def test_whole_devices_and_shares_fill_a_machine_exactly() -> None:
         ((Item("a", 1, {}, allowed=(3,)),), (MixKind("k", {}, 1.0),), (), "item 'a' allows kinds 3 to 3; there are 1"),
         ((Item("a", 1, {"gpuscaler.io/gpu-milli": 1500}),), (), (), "expected at most 1000, or a multiple of 1000"),
         ((), (MixKind("k", {}, float("nan")),), (), "kind 'k' has the price nan"),
-        ((Item("a", 1, {}),), (), (Together((4,), 1),), "together and apart name items 0 to 0; saw 4 to 4"),
+        ((Item("a", 1, {}),), (), (SharedCap((4,), 1),), "shared_caps and exclusive_pairs name items 0 to 0; saw 4 to 4"),
     ],
 )
 def test_an_inconsistent_problem_is_rejected_with_the_name_of_the_object(
-    items: tuple[Item, ...], kinds: tuple[MixKind, ...], together: tuple[Together, ...], message: str
+    items: tuple[Item, ...], kinds: tuple[MixKind, ...], shared_caps: tuple[SharedCap, ...], message: str
 ) -> None:
     with pytest.raises(MixError, match=message):
-        solve(Problem(items, kinds, together))
+        solve(Problem(items, kinds, shared_caps))

@@ -262,7 +262,7 @@ def test_anti_affinity_on_one_machine_is_kept() -> None:
     items: list[Any] = [big("a"), big("b"), movable("x", "a", alone, labels={"app": "db"}), movable("y", "b", alone, labels={"app": "db"})]
     result = scale_down_of(items)
     assert removed(result) == []
-    assert detail(result, "a").endswith("of 1 open node, 1 have a pod that it keeps apart from")
+    assert detail(result, "a").endswith("of 1 open node, 1 have a pod that conflicts with it (anti-affinity)")
     assert len(scale_down_of([*items, big("c"), movable("z", "c", options=ANCHOR)]).removals) == 1
 
 

@@ -169,9 +169,9 @@ def test_the_brake_stops_the_search_and_is_reported() -> None:
 
     request = situation([node("a", BIG), *on("a", 3)], pool(BIG, SMALL))
     result = scale_down(replace(request, should_stop=lambda: True))
-    assert result.brake
+    assert result.stopped_early
     assert result.machines == ()
-    assert not scale_down(request).brake
+    assert not scale_down(request).stopped_early
 
 
 def test_a_merger_counts_its_saving_as_a_whole() -> None:

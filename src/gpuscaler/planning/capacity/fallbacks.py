@@ -79,13 +79,13 @@ def alternatives(
 ) -> tuple[OfferingKey, ...]:
     """Spot offerings of the machine's pool that also hold its pods, cheapest first; none for a machine that is not spot.
 
-    A machine that running pods are to move to has none either: offerings that were not evaluated for them may be neither settled nor
-    worth the move.
+    A machine that running pods are to move to has none either: other offerings were not evaluated for these pods, so they may be unreliable
+    or not worth the move.
 
     All fallbacks cost less than the cheapest on-demand machine that would hold the pods, and none is ``blocked`` by a breaker. Offerings in
-    ``half_open`` come last: when they are reached, a probe costs nothing. ``overhead`` is that of ``cluster``.
-    Pods whose placement depends on other pods stay in the zone, and on the GPU product, that the plan chose for them. ``cache`` caches
-    the result for callers that ask repeatedly while offerings and DaemonSets stay the same.
+    ``half_open`` come last: when the cloud reaches one of them, probing it costs no extra request. ``overhead`` is that of ``cluster``.
+    Pods whose placement depends on other pods stay in the zone, and on the GPU product, that the plan chose for them. ``cache`` caches the
+    result for callers that ask repeatedly while offerings and DaemonSets stay the same.
 
     Where a purchase names a zone and the cloud chooses among the offerings there, the fallbacks are the pool's other zones, each as a
     whole.

@@ -1,4 +1,4 @@
-"""Idle nodes: nodes that run only pods which come and go with the machine."""
+"""Idle nodes: nodes with only pods that need no new node when the machine is removed."""
 
 import math
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ def leaves_with_machine(pod: Pod, now: float) -> bool:
 
 
 def busy_until(pods: Iterable[Pod]) -> float:
-    """The time until which a node with these pods is not idle, in seconds since the epoch; infinite where one is not terminating."""
+    """When a node with these pods becomes idle, in seconds since the epoch; infinite if a pod that needs a node is not terminating."""
     until = -math.inf
     for pod in pods:
         if not leaves_with_machine(pod, math.inf):
@@ -29,5 +29,5 @@ def busy_until(pods: Iterable[Pod]) -> float:
 
 
 def is_idle(pods: Iterable[Pod], now: float) -> bool:
-    """Whether a node with these pods runs only pods that leave with the machine."""
+    """Whether all pods of a node with these pods leave with the machine."""
     return all(leaves_with_machine(pod, now) for pod in pods)

@@ -3,9 +3,10 @@
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -229,8 +230,8 @@ class Templates:
                 capacity=self.capacity(kind),
                 price=kind.price,
                 pool=kind.pool.name,
-                limit=kind.count,
-                gpus=kind.gpus,
+                available=kind.count,
+                gpus_counted=kind.gpus,
             )
             for kind in self.kinds
         )
@@ -249,7 +250,7 @@ class Templates:
         new = copy(self)
         taken = [spent.get(kind.offering.key, 0) for kind in self.kinds]
         new.__dict__["mix_kinds"] = tuple(
-            kind if kind.limit is None else replace(kind, limit=max(0, kind.limit - times))
+            kind if kind.available is None else msgspec.structs.replace(kind, available=max(0, kind.available - times))
             for kind, times in zip(self.mix_kinds, taken, strict=True)
         )
         return new
@@ -264,7 +265,7 @@ class Templates:
             return self
         new = copy(self)
         new.__dict__["mix_kinds"] = tuple(
-            replace(kind, limit=0) if all(self.offerings[row].key in unsettled for row in its.rows) else kind
+            msgspec.structs.replace(kind, available=0) if all(self.offerings[row].key in unsettled for row in its.rows) else kind
             for kind, its in zip(self.mix_kinds, self.kinds, strict=True)
         )
         return new

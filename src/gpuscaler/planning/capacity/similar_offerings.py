@@ -1,6 +1,6 @@
 """Stand-ins for machines whose key matches no offering: the most expensive of the most similar offerings of their pool.
 
-A machine that is not counted would be bought again and again, so such a machine counts for the most that it may be.
+If such a machine were not counted, it would be bought again and again, so it counts as the most expensive machine that it may be.
 """
 
 from collections.abc import Iterable, Mapping

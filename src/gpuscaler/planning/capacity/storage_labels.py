@@ -73,6 +73,6 @@ def by_zone(node_labels: Seen) -> Mapping[str, Mapping[str, str]]:
 
 
 def _with_labels(offering: Offering, labels: Mapping[str, str]) -> Offering:
-    """``offering`` with those of ``labels`` that it does not have: labels that its pool declares win."""
+    """``offering`` with those of ``labels`` that it does not have: labels that its pool declares take precedence."""
     new = {key: value for key, value in labels.items() if key not in offering.labels}
     return replace(offering, labels={**offering.labels, **new}) if new else offering

@@ -4,14 +4,14 @@ The setting is that of "Can't Be Late" (Wu et al., NSDI 2024). Three rules decid
 
 1. Never make a choice after which on-demand would no longer finish in time (:func:`finishes_in_time`).
 2. Use spot whenever it is available. Leave on-demand only for spot that was also available at the previous decision: more than a quarter
-   of the spells in AWS's series of 2023 end within ten minutes, which is shorter than a change of machine takes.
+   of the periods with spot capacity in AWS's data of 2023 end within ten minutes, and a change of machine takes longer.
 3. Without spot, wait while the spare time, minus the work that a reclaim undoes, is more than ``PATIENCE`` of the remaining work.
    Otherwise run on-demand until spot is back. Waiting longer would use up spare time that spot needs later, because every reclaim
    costs some of it.
 
-``PATIENCE`` comes from a model, not from the series. In the Markov decision process in which spot alternates between two hours available
-and two hours unavailable, on-demand costs three times as much and a change takes twelve minutes, the optimal policy has the shape of
-these rules, with thresholds between a fifth and a quarter of the remaining work, for 4 to 48 hours of work.
+``PATIENCE`` comes from a model, not from these data. In the Markov decision process in which spot alternates between two hours available
+and two hours unavailable, on-demand costs three times as much and a change takes twelve minutes, the optimal policy has the shape of these
+rules, with thresholds between a fifth and a quarter of the remaining work, for 4 to 48 hours of work.
 """
 
 from msgspec import Struct
@@ -25,10 +25,10 @@ PATIENCE = 0.2
 class Job(Struct, frozen=True, gc=False):
     """The current state of a job with a deadline. Everything except the markets is in seconds.
 
-    ``total`` work had to be done in ``allowed`` time; ``work`` and ``left`` are what remains of them. A change of machine takes
-    ``changeover`` and undoes up to ``loss`` of the work; the next decision comes after ``step``. ``on`` is the market it runs on now, ""
-    for none; ``warming`` is the rest of the changeover there. ``spot`` says whether spot is available, ``spot_for`` for how long it has
-    been.
+    ``total`` is the work at the start, ``allowed`` the time for it; ``work`` and ``left`` are what remains of these two. A change of
+    machine takes ``changeover`` and undoes up to ``loss`` of the work; the next decision comes after ``step``. ``on`` is the market it runs
+    on now, "" for none; ``warming`` is the rest of the changeover there. ``spot`` says whether spot is available, and ``spot_for`` how long
+    it has been available.
     """
 
     total: float

@@ -10,7 +10,7 @@ from gpuscaler.model.pods import PodAffinityTerm, PodSpec, SpreadConstraint
 from gpuscaler.model.selector_index import LabelIndex
 from gpuscaler.model.well_known import HOSTNAME
 from gpuscaler.planning.demand.pending import PodClass, covers
-from gpuscaler.planning.mix.problem import Together
+from gpuscaler.planning.mix.problem import SharedCap
 
 
 def selects(cluster: Cluster, term: PodAffinityTerm, pod_class: PodClass) -> bool:
@@ -120,15 +120,16 @@ class HostRules:
     Indices are positions in ``classes``.
     """
 
-    together: tuple[Together, ...]
-    apart: tuple[tuple[int, int], ...]
+    shared_caps: tuple[SharedCap, ...]
+    exclusive_pairs: tuple[tuple[int, int], ...]
 
 
 def host_rules(cluster: Cluster, classes: Sequence[PodClass], shapes: Sequence[Shape]) -> HostRules:
     """Anti-affinity, spread over host names and host ports, as rules for one machine that hold in any order of arrival.
 
     A spread constraint over host names is met in every order if no machine ever holds more than ``maxSkew`` of the pods it counts: in the
-    worst case the emptiest machine holds none. Pods that it counts but that do not carry it may arrive at any time, so they stay apart.
+    worst case the emptiest machine holds none. Pods that the constraint counts, but that do not have it themselves, may arrive at any time.
+    So they never share a machine with pods that have it.
     """
     caps: dict[tuple[int, ...], int] = {}
     apart: set[tuple[int, int]] = set()
@@ -142,12 +143,12 @@ def host_rules(cluster: Cluster, classes: Sequence[PodClass], shapes: Sequence[S
             apart.update((min(i, j), max(i, j)) for j in matched & carriers)
     for ports in _port_clashes(classes):
         caps[ports] = 1
-    together = tuple(Together(items, cap) for items, cap in sorted(caps.items()))
-    return HostRules(together, tuple(sorted(apart)))
+    shared_caps = tuple(SharedCap(items, cap) for items, cap in sorted(caps.items()))
+    return HostRules(shared_caps, tuple(sorted(apart)))
 
 
 def _families(cluster: Cluster, classes: Sequence[PodClass], shapes: Sequence[Shape]) -> list[tuple[set[int], set[int], int]]:
-    """Tuples of (classes that carry one constraint, classes that it counts, number of those that one machine may hold)."""
+    """Tuples: classes that have one constraint, classes that it counts, and how many counted pods one machine may hold."""
     carriers: dict[object, tuple[set[int], PodAffinityTerm | SpreadConstraint, int]] = {}
     for i, (pod_class, constraints) in enumerate(zip(classes, shapes, strict=True)):
         for term in constraints.host_anti:

@@ -25,7 +25,7 @@ _LIFTED = tuple(Toleration(key=key, operator="Exists") for key in CLOSING_TAINTS
 
 
 def is_closed(node: Node) -> bool:
-    """Whether a gpuscaler taint keeps pods away until a plan puts them there."""
+    """Whether a gpuscaler taint keeps pods off the node, except pods that a plan places there."""
     return any(taint.key in CLOSING_TAINTS and taint.effect in HARD_EFFECTS for taint in node.taints)
 
 

@@ -40,7 +40,7 @@ class PlacedPods(NamedTuple):
 
 
 class _Trace(NamedTuple):
-    """One change of a room and, as a chain that rooms and their copies share, all changes before it."""
+    """One change of a room, linked to the changes before it; a room and its copies share these links."""
 
     before: "_Trace | None"
     spec: PodSpec

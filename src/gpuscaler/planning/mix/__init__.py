@@ -3,7 +3,7 @@
 :func:`resource_bound` gives a lower bound on the cost of any mix, without choosing one.
 """
 
-from gpuscaler.planning.mix.problem import Duals, Item, Limits, MixError, MixKind, Pattern, Problem, Solution, Together
+from gpuscaler.planning.mix.problem import Duals, Item, Limits, MachineGroup, MixError, MixKind, Problem, SharedCap, Solution
 from gpuscaler.planning.mix.solve import DEFAULT_WORK, resource_bound, solve
 
 __all__ = [
@@ -11,12 +11,12 @@ __all__ = [
     "Duals",
     "Item",
     "Limits",
+    "MachineGroup",
     "MixError",
     "MixKind",
-    "Pattern",
     "Problem",
+    "SharedCap",
     "Solution",
-    "Together",
     "resource_bound",
     "solve",
 ]

@@ -34,7 +34,7 @@ class Certificate:
 
 def certify(problem: Problem, solution: Solution) -> Certificate:
     """Check the duals of ``solution`` against every pattern that serves no more than ``solution`` serves."""
-    served = [item.count - solution.unmet.get(i, 0) for i, item in enumerate(problem.items)]
+    served = [item.count - solution.unplaced.get(i, 0) for i, item in enumerate(problem.items)]
     values = np.array(solution.duals.items or (0.0,) * len(served))
     worst, worst_kind = 0.0, ""
     for index, kind in enumerate(problem.kinds):
@@ -56,7 +56,7 @@ def limit_charges(duals: Duals, kind: MixKind) -> list[tuple[float, float]]:
     """
     weights: Mapping[str, float] = {
         "machines": 1.0,
-        "gpus": float(kind.gpus),
+        "gpus": float(kind.gpus_counted),
         "dollars": kind.price,
         f"pool:{kind.pool}": 1.0,
         f"kind:{kind.key}": 1.0,
@@ -68,7 +68,7 @@ def _amount(problem: Problem, name: str) -> float:
     quantity, _, which = name.partition(":")
     limits = problem.limits
     if quantity == "kind":
-        return next(float(kind.limit) for kind in problem.kinds if kind.key == which and kind.limit is not None)
+        return next(float(kind.available) for kind in problem.kinds if kind.key == which and kind.available is not None)
     if quantity == "pool":
         return float(limits.pools[which])
     amounts = {"machines": limits.machines, "gpus": limits.gpus, "dollars": limits.dollars_per_hour}[quantity]
@@ -104,12 +104,12 @@ def _worth(problem: Problem, index: int, values: Floats, served: Sequence[int], 
 
 
 def _most(problem: Problem, index: int, i: int, count: int) -> int:
-    """The most copies of item i alone on the kind, by admission, caps and devices; resources that simply add up are rows instead."""
+    """The most copies of item i alone on the kind, by admission, caps and devices; other resources are rows of the programme."""
     item, kind = problem.items[i], problem.kinds[index]
     if item.allowed is not None and index not in item.allowed:
         return 0
     most = count if item.per_machine is None else min(count, item.per_machine)
-    if (i, i) in problem.apart:
+    if (i, i) in problem.exclusive_pairs:
         most = min(most, 1)
     share = item.request.get(problem.device_resource, 0)
     if 0 < share <= DEVICE:
@@ -122,14 +122,14 @@ def _rows(problem: Problem, index: int, items: Sequence[int], most: Sequence[int
     """Constraints row by row: resources, caps on groups, and for pairs kept apart a 0/1 column for each item in such a pair."""
     rows: list[list[float]] = []
     upper: list[float] = []
-    apart = [(a, b) for a, b in problem.apart if a != b and a in items and b in items]
+    apart = [(a, b) for a, b in problem.exclusive_pairs if a != b and a in items and b in items]
     marked = sorted({i for pair in apart for i in pair})
     for name in sorted({name for i in items for name in problem.items[i].request}):
         rows.append([float(problem.items[i].request.get(name, 0)) for i in items] + [0.0] * len(marked))
         upper.append(float(problem.kinds[index].capacity.get(name, 0)))
-    for together in problem.together:
-        rows.append([float(i in together.items) for i in items] + [0.0] * len(marked))
-        upper.append(float(together.cap))
+    for shared in problem.shared_caps:
+        rows.append([float(i in shared.items) for i in items] + [0.0] * len(marked))
+        upper.append(float(shared.cap))
     for i in marked:
         rows.append([float(i == j) for j in items] + [-float(most[i]) * (i == j) for j in marked])
         upper.append(0.0)

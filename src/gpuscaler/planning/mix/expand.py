@@ -4,11 +4,11 @@ import numpy as np
 
 from gpuscaler.planning.mix.instance import Floats, ProblemArrays
 from gpuscaler.planning.mix.mixture import Mixture
-from gpuscaler.planning.mix.problem import Pattern, Problem
+from gpuscaler.planning.mix.problem import MachineGroup, Problem
 
 
-def patterns(instance: ProblemArrays, problem: Problem, mixture: Mixture) -> tuple[tuple[Pattern, ...], dict[int, int]]:
-    """The machines with the pods of the problem's items on them, most expensive first, and the unmet pods by item."""
+def machine_groups(instance: ProblemArrays, problem: Problem, mixture: Mixture) -> tuple[tuple[MachineGroup, ...], dict[int, int]]:
+    """Machines in groups with equal contents, the most expensive first, and the number of unplaced pods by item."""
     left = [problem.items[i].count for i in range(len(problem.items))]
     counted: dict[tuple[int, tuple[tuple[int, int], ...]], int] = {}
     # The same machine with the same pods is one pattern, whichever merged item its pods came from.
@@ -21,8 +21,8 @@ def patterns(instance: ProblemArrays, problem: Problem, mixture: Mixture) -> tup
             place = (instance.origin[kind], tuple(sorted(pods)))
             counted[place] = counted.get(place, 0) + often
             times -= often
-    machines = tuple(Pattern(kind, dict(pods), times) for (kind, pods), times in counted.items())
-    return machines, {i: n for i, n in enumerate(left) if n > 0}
+    groups = tuple(MachineGroup(kind, dict(pods), times) for (kind, pods), times in counted.items())
+    return groups, {i: n for i, n in enumerate(left) if n > 0}
 
 
 def _take_items(instance: ProblemArrays, held: Floats, left: list[int]) -> list[tuple[int, int]]:

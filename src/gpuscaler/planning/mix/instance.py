@@ -36,8 +36,8 @@ class ProblemArrays:
     """I items, K kinds, R resources.
 
     ``copies[i, k]`` is the most copies of item i that one machine of kind k holds when it holds nothing else, never above the demand;
-    0 also means not allowed. ``tier[i]`` ranks priorities, 0 first. ``apart[i]`` are the items that may not share a machine with item i. A
-    cap on items counted together is a resource like any other (a machine has the cap, a pod uses one), after the first ``real`` ones;
+    0 also means not allowed. ``tier[i]`` ranks priorities, 0 first. ``apart[i]`` are the items that may not share a machine with item i.
+    Shared caps are modelled as extra resources after the first ``real`` columns: a machine provides ``cap`` units, and each pod uses one.
     ``capped`` marks the items that have a binding cap of their own. ``members[i]`` are the problem's items that item i was merged from, in
     key order; ``origin[k]`` is the problem's index of kind k.
     """
@@ -119,9 +119,9 @@ def check(problem: Problem) -> None:
     for kind in problem.kinds:
         if not (kind.price >= 0.0 and np.isfinite(kind.price)):
             raise MixError(f"kind {kind.key!r} has the price {kind.price!r}; expected a finite number of dollars that is not negative")
-    indices = [i for group in problem.together for i in group.items] + [i for pair in problem.apart for i in pair]
+    indices = [i for group in problem.shared_caps for i in group.items] + [i for pair in problem.exclusive_pairs for i in pair]
     if any(not 0 <= i < len(problem.items) for i in indices):
-        raise MixError(f"together and apart name items 0 to {len(problem.items) - 1}; saw {min(indices)} to {max(indices)}")
+        raise MixError(f"shared_caps and exclusive_pairs name items 0 to {len(problem.items) - 1}; saw {min(indices)} to {max(indices)}")
 
 
 def _check_item(item: Item, problem: Problem) -> None:
@@ -141,15 +141,15 @@ def _matrix(rows: Sequence[Mapping[str, int]], resources: Sequence[str]) -> Floa
 
 def _merge(problem: Problem) -> list[tuple[int, ...]]:
     """Groups of items that are the same for every machine, in key order. An item with a binding ``per_machine`` cap is not merged."""
-    own = {i for pair in problem.apart for i in pair if pair[0] == pair[1]}
+    own = {i for pair in problem.exclusive_pairs for i in pair if pair[0] == pair[1]}
     partners: dict[int, set[int]] = {}
-    for a, b in problem.apart:
+    for a, b in problem.exclusive_pairs:
         if a != b:
             partners.setdefault(a, set()).add(b)
             partners.setdefault(b, set()).add(a)
     grouped: dict[int, list[int]] = {}
-    for g, together in enumerate(problem.together):
-        for i in set(together.items):
+    for g, shared in enumerate(problem.shared_caps):
+        for i in set(shared.items):
             grouped.setdefault(i, []).append(g)
     classes: dict[object, list[int]] = {}
     for i in sorted(range(len(problem.items)), key=lambda i: problem.items[i].key):
@@ -171,7 +171,7 @@ def _merge(problem: Problem) -> list[tuple[int, ...]]:
 
 def _cap(problem: Problem, group: tuple[int, ...]) -> float:
     item = problem.items[group[0]]
-    if (group[0], group[0]) in problem.apart:
+    if (group[0], group[0]) in problem.exclusive_pairs:
         return min(1.0, np.inf if item.per_machine is None else max(item.per_machine, 0.0))
     return np.inf if item.per_machine is None or len(group) > 1 else float(max(item.per_machine, 0))
 
@@ -203,9 +203,9 @@ def _limit_rows(problem: Problem, order: Sequence[int], demand: Floats, price: F
     pods = float(demand.sum())
     kinds, limits = [problem.kinds[k] for k in order], problem.limits
     rows = [
-        LimitRow(f"kind:{kind.key}", (np.arange(len(kinds)) == row).astype(np.float64), float(kind.limit))
+        LimitRow(f"kind:{kind.key}", (np.arange(len(kinds)) == row).astype(np.float64), float(kind.available))
         for row, kind in enumerate(kinds)
-        if kind.limit is not None and kind.limit < pods
+        if kind.available is not None and kind.available < pods
     ]
     for pool in sorted(limits.pools):
         if limits.pools[pool] < pods:
@@ -214,7 +214,7 @@ def _limit_rows(problem: Problem, order: Sequence[int], demand: Floats, price: F
     if limits.machines is not None and limits.machines < pods:
         rows.append(LimitRow("machines", np.ones(len(kinds)), float(limits.machines)))
     if limits.gpus is not None:
-        rows.append(LimitRow("gpus", np.array([float(kind.gpus) for kind in kinds]), float(limits.gpus)))
+        rows.append(LimitRow("gpus", np.array([float(kind.gpus_counted) for kind in kinds]), float(limits.gpus)))
     if limits.dollars_per_hour is not None:
         rows.append(LimitRow("dollars", price, float(limits.dollars_per_hour)))
     rows = [LimitRow(row.name, row.weights, max(row.amount, 0.0)) for row in rows]
@@ -252,12 +252,12 @@ def _covered(some: Floats, others: Floats) -> Mask:
 
 
 def _with_groups(problem: Problem, members: Sequence[tuple[int, ...]], request: Floats, capacity: Floats) -> tuple[Floats, Floats]:
-    """Append a resource for every group of items with a cap per machine."""
+    """Append a resource for every shared cap."""
     columns: dict[bytes, tuple[Floats, float]] = {}
-    for together in problem.together:
-        inside = set(together.items)
+    for shared in problem.shared_caps:
+        inside = set(shared.items)
         takes = np.array([float(group[0] in inside) for group in members])
-        cap = min(float(max(together.cap, 0)), columns.get(takes.tobytes(), (takes, np.inf))[1])
+        cap = min(float(max(shared.cap, 0)), columns.get(takes.tobytes(), (takes, np.inf))[1])
         columns[takes.tobytes()] = (takes, cap)
     kept = [columns[raw] for raw in sorted(columns) if columns[raw][0].any()]
     caps = np.array([cap for _, cap in kept])
@@ -267,7 +267,7 @@ def _with_groups(problem: Problem, members: Sequence[tuple[int, ...]], request: 
 def _apart(problem: Problem, members: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
     place = {i: row for row, group in enumerate(members) for i in group}
     partners: list[set[int]] = [set() for _ in members]
-    for a, b in problem.apart:
+    for a, b in problem.exclusive_pairs:
         if a in place and b in place and place[a] != place[b]:
             partners[place[a]].add(place[b])
             partners[place[b]].add(place[a])

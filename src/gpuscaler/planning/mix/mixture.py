@@ -48,7 +48,7 @@ class Mixture:
 
 
 def rank(instance: ProblemArrays, mixture: Mixture) -> tuple[float, ...]:
-    """A sort key for mixes, smaller is better: unmet pods by tier, then cost, then number of machines."""
+    """A sort key for mixes, smaller is better: unplaced pods by tier, then cost, then number of machines."""
     unmet = instance.demand - mixture.served()
     tiers = np.bincount(instance.tier, weights=unmet, minlength=1)
     return (*(float(t) for t in tiers), round(mixture.cost(instance), 9), float(mixture.times.sum()))

@@ -1,7 +1,13 @@
-"""Input and result of the optimiser. Money is US dollars per hour; resources are integers in base units."""
+"""Input and result of the optimiser. Money is US dollars per hour; resources are integers in base units.
+
+Proofs are saved as JSON with the encoded names of these fields (``msgspec.field(name=...)``).
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+import msgspec
+from msgspec import Struct
 
 from gpuscaler.model.accelerators import GPU_MILLI
 
@@ -14,7 +20,7 @@ class MixError(ValueError):
 class Item:
     """A class of pods to place on new machines.
 
-    ``allowed`` are the indices of the kinds that admit the pods apart from resources (None: all of them). ``per_machine`` is the most
+    ``allowed`` are the indices of the kinds that admit the pods if resources are ignored (None: all of them). ``per_machine`` is the most
     copies that one machine may hold, None for no cap. If limits bind, items with higher ``priority`` are served first. ``key`` is unique
     and stable: it breaks ties, never the position.
     """
@@ -27,24 +33,23 @@ class Item:
     priority: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class MixKind:
+class MixKind(Struct, frozen=True):
     """A kind of machine that can be bought. ``capacity`` is what remains for pods besides DaemonSets.
 
-    ``gpus`` is what one such machine counts against :attr:`Limits.gpus`; ``limit`` is how many are available, None if unknown.
+    ``gpus_counted`` is what one such machine counts against :attr:`Limits.gpus`. ``available`` is how many can be bought, None if unknown.
     """
 
     key: str
     capacity: Mapping[str, int]
     price: float
     pool: str = ""
-    limit: int | None = None
-    gpus: int = 0
+    available: int | None = msgspec.field(name="limit", default=None)
+    gpus_counted: int = msgspec.field(name="gpus", default=0)
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
-    """At most ``cap`` pods of ``items`` (indices), counted together, on one machine."""
+class SharedCap:
+    """One machine may hold at most ``cap`` pods of the ``items`` (indices) in all."""
 
     items: tuple[int, ...]
     cap: int
@@ -60,23 +65,24 @@ class Limits:
     pools: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """The input of :func:`~gpuscaler.planning.mix.solve.solve`.
 
-    ``apart`` are pairs of items that may not share a machine; a pair of an item with itself means one copy per machine.
+    ``exclusive_pairs`` are pairs of items that may not share a machine; a pair of an item with itself means one copy per machine.
+    ``device_resource`` counts thousandths of devices: a request of at most 1000 fits on one device, and any other request takes whole
+    devices.
     """
 
     items: tuple[Item, ...]
     kinds: tuple[MixKind, ...]
-    together: tuple[Together, ...] = ()
-    apart: tuple[tuple[int, int], ...] = ()
+    shared_caps: tuple[SharedCap, ...] = msgspec.field(name="together", default=())
+    exclusive_pairs: tuple[tuple[int, int], ...] = msgspec.field(name="apart", default=())
     limits: Limits = Limits()
     device_resource: str = GPU_MILLI
 
 
 @dataclass(frozen=True, slots=True)
-class Pattern:
+class MachineGroup:
     """``times`` machines of one kind, each holding ``pods`` (copies by item index)."""
 
     kind: int
@@ -97,22 +103,23 @@ class Duals:
     limits: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Solution:
+class Solution(Struct, frozen=True):
     """The mix chosen.
 
-    ``unmet`` counts, by item index, the pods that are left out because of limits or because no kind fits. ``lower_bound`` is a lower bound
-    on the cost of serving all other pods; ``lower_bound_kind`` is "pattern-lp" if the linear programme over all patterns was solved to
-    optimality, else "resource-lp" (or better). ``proven``: no cheaper mix serves the same pods (to a millionth), whatever the gap.
-    ``work_used`` counts deterministic work; ``brake``: ``should_stop`` ended the search early.
+    ``unplaced`` counts, by item index, the pods that are left out because of limits or because no kind fits. ``lower_bound`` is a lower
+    bound on the cost of serving all other pods. ``lower_bound_kind`` is "pattern-lp" if that is the optimum of the linear programme over
+    all patterns (all ways to fill one machine). Otherwise it is "resource-lp": the bound is at least that of the linear programme over
+    resources, and may come from a pattern programme that was not solved to optimality. ``proven`` says that no cheaper mix serves the same
+    pods (to a millionth), whatever the gap. ``work_used`` counts deterministic work. ``stopped_early`` says that ``should_stop`` ended the
+    search.
     """
 
-    machines: tuple[Pattern, ...] = ()
-    unmet: Mapping[int, int] = field(default_factory=dict)
+    groups: tuple[MachineGroup, ...] = msgspec.field(name="machines", default=())
+    unplaced: Mapping[int, int] = msgspec.field(name="unmet", default_factory=dict)
     cost: float = 0.0
     lower_bound: float = 0.0
     lower_bound_kind: str = "resource-lp"
     proven: bool = False
     duals: Duals = Duals()
     work_used: int = 0
-    brake: bool = False
+    stopped_early: bool = msgspec.field(name="brake", default=False)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from gpuscaler.planning.mix.columns.bounds import Prices, resource_prices
-from gpuscaler.planning.mix.expand import patterns
+from gpuscaler.planning.mix.expand import machine_groups
 from gpuscaler.planning.mix.instance import ProblemArrays, build, residual
 from gpuscaler.planning.mix.optimise import Result, optimise
 from gpuscaler.planning.mix.problem import Duals, Problem, Solution
@@ -25,8 +25,8 @@ def solve(problem: Problem, *, work: int = DEFAULT_WORK, should_stop: Callable[[
     """
     instance = build(problem)
     if not len(instance.demand):
-        unmet = {i: item.count for i, item in enumerate(problem.items) if item.count}
-        return Solution(unmet=unmet, proven=True, duals=Duals((0.0,) * len(problem.items)))
+        unplaced = {i: item.count for i, item in enumerate(problem.items) if item.count}
+        return Solution(unplaced=unplaced, proven=True, duals=Duals((0.0,) * len(problem.items)))
     meter = Meter(work, should_stop)
     # Most limits do not bind; the mix without limits shows whether any does.
     part = meter.part(0.5 if instance.limits else 1.0)
@@ -45,10 +45,10 @@ def resource_bound(problem: Problem) -> Solution:
     """
     instance = dataclasses.replace(build(problem), limits=())
     served = {i for group in instance.members for i in group}
-    unmet = {i: item.count for i, item in enumerate(problem.items) if item.count and i not in served}
+    unplaced = {i: item.count for i, item in enumerate(problem.items) if item.count and i not in served}
     prices = resource_prices(instance).prices if served else Prices(np.zeros(0), np.zeros((0, 0)), np.zeros(0))
     floor = prices.bound(instance, instance.demand)
-    return Solution(unmet=unmet, cost=floor, lower_bound=floor, duals=Duals(_values(instance, problem, prices)))
+    return Solution(unplaced=unplaced, cost=floor, lower_bound=floor, duals=Duals(_values(instance, problem, prices)))
 
 
 def _values(instance: ProblemArrays, problem: Problem, prices: Prices) -> tuple[float, ...]:
@@ -61,17 +61,17 @@ def _values(instance: ProblemArrays, problem: Problem, prices: Prices) -> tuple[
 
 
 def _solution(instance: ProblemArrays, problem: Problem, result: Result, meter: Meter) -> Solution:
-    machines, unmet = patterns(instance, problem, result.mixture)
+    groups, unplaced = machine_groups(instance, problem, result.mixture)
     charges = {row.name: float(charge) for row, charge in zip(instance.limits, result.prices.charges, strict=False) if charge > 0.0}
-    cost = sum(problem.kinds[pattern.kind].price * pattern.times for pattern in machines)
+    cost = sum(problem.kinds[group.kind].price * group.times for group in groups)
     return Solution(
-        machines=machines,
-        unmet=unmet,
+        groups=groups,
+        unplaced=unplaced,
         cost=cost,
         lower_bound=min(result.bound, cost),
         lower_bound_kind="pattern-lp" if result.converged else "resource-lp",
         proven=result.proven,
         duals=Duals(_values(instance, problem, result.prices), charges),
         work_used=meter.used,
-        brake=meter.brake,
+        stopped_early=meter.stopped_early,
     )

@@ -1,4 +1,4 @@
-"""The budget: work counted in units that do not depend on the clock, and the emergency brake."""
+"""The budget: work counted in units that do not depend on the clock, and a stop requested by the caller."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ class Meter:
     def __init__(self, budget: int, should_stop: Callable[[], bool] | None = None) -> None:
         self.budget = budget
         self.used = 0
-        self.brake = False
+        self.stopped_early = False
         self._should_stop = should_stop
 
     def add(self, units: float) -> None:
@@ -17,16 +17,16 @@ class Meter:
         self.used += int(units)
 
     def part(self, share: float) -> "Meter":
-        """A meter for ``share`` of the units that are left; :meth:`close` returns the unused rest."""
+        """A sub-meter with ``share`` of the remaining units; pass it to :meth:`close` to charge what it used."""
         return Meter(int(self.left() * share), self._should_stop)
 
     def close(self, part: "Meter") -> None:
-        """Count what ``part`` used."""
+        """Charge what the sub-meter ``part`` used, and take over its request to stop."""
         self.add(part.used)
-        self.brake = self.brake or part.brake
+        self.stopped_early = self.stopped_early or part.stopped_early
 
     def left(self, share: float = 1.0) -> int:
         """Units left of ``share`` of the budget; 0 after ``should_stop`` has asked to stop."""
-        if not self.brake and self._should_stop is not None:
-            self.brake = bool(self._should_stop())
-        return 0 if self.brake else max(int(self.budget * share) - self.used, 0)
+        if not self.stopped_early and self._should_stop is not None:
+            self.stopped_early = bool(self._should_stop())
+        return 0 if self.stopped_early else max(int(self.budget * share) - self.used, 0)

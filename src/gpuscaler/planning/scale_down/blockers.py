@@ -60,10 +60,10 @@ def node_blocker(situation: Situation, node: Node, promised: frozenset[str]) -> 
 
 
 def _unlisted(node: Node) -> Blocker:
-    message = f"the cloud does not list its machine, {node.provider_id}, among this cluster's"
+    message = f"the cloud's list for this cluster does not include machine {node.provider_id}"
     if not node.provider_id:
-        message = "it has no spec.providerID that identifies its machine"
-    return Blocker("not-listed", f"{message}, so it is not removed")
+        message = "no spec.providerID identifies its machine"
+    return Blocker("not-listed", f"{message}, so the node is not removed")
 
 
 def own_blocker(node: Node, member: Member | None) -> Blocker | None:

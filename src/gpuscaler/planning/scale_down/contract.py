@@ -45,10 +45,10 @@ class ScaleDownResult:
     """The result of scale-down. Every node of the cluster is in ``removals`` or in ``blocked``.
 
     ``machines`` have the purpose "replacement" and the ids ``replacement-1``, …, which ``removals`` name in ``needs`` and ``moves``.
-    ``brake`` is true if ``should_stop`` ended the search early.
+    ``stopped_early`` is true if ``should_stop`` ended the search early.
     """
 
     removals: tuple[PlannedRemoval, ...] = ()
     machines: tuple[PlannedMachine, ...] = ()
     blocked: tuple[BlockedNode, ...] = ()
-    brake: bool = False
+    stopped_early: bool = False

@@ -18,7 +18,7 @@ class RemovalDecisions:
     removals: list[PlannedRemoval] = field(default_factory=list)
     machines: list[PlannedMachine] = field(default_factory=list)
     blocked: dict[str, Blocker] = field(default_factory=dict)
-    brake: bool = False
+    stopped_early: bool = False
 
     def remove(self, candidate: Candidate, reason: str, *, saving: float, moves: Sequence[Move] = (), needs: Sequence[str] = ()) -> None:
         """Record the removal of ``candidate``; its allowances must have been taken."""
@@ -27,4 +27,4 @@ class RemovalDecisions:
 
     def result(self) -> ScaleDownResult:
         blocked = [BlockedNode(name, self.blocked[name].word, self.blocked[name].detail) for name in sorted(self.blocked)]
-        return ScaleDownResult(tuple(self.removals), tuple(self.machines), tuple(blocked), self.brake)
+        return ScaleDownResult(tuple(self.removals), tuple(self.machines), tuple(blocked), self.stopped_early)

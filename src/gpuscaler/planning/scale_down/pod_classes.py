@@ -20,9 +20,9 @@ from gpuscaler.planning.capacity.idle import leaves_with_machine
 class Origin:
     """Properties of its node that a pod may rely on, so that a new node must have them too.
 
-    Architecture: the images run there. ``bare``: the node has no accelerators, so its pods are not moved to a node with accelerators, which
-    they would keep alive after its accelerators are no longer used. Zone and GPU product: only for gangs. ``domain``: node labels, with
-    their values, that must stay the same because rules of this or other pods count by them.
+    Architecture: the images run there. ``bare``: the node has no accelerators, so its pods are not moved to a node with accelerators: they
+    would prevent its removal once its accelerators are unused. Zone and GPU product: only for gangs. ``domain``: node labels, with their
+    values, that must stay the same because rules of this or other pods count by them.
     """
 
     arch: str = ""

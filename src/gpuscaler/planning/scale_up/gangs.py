@@ -67,7 +67,7 @@ def place_gang(draft: PlanDraft, gang: Gang) -> tuple[PlanDraft | None, int]:
 
 
 def hourly_outlay(draft: PlanDraft, trial: PlanDraft) -> tuple[float, float]:
-    """The hourly cost of the machines that ``trial`` buys or takes out of idleness, to a hundredth of a cent; then of the bought ones."""
+    """Sort key, to a hundredth of a cent: the hourly cost of bought and reused idle machines, then that of the bought ones."""
     before = {entry.row for entry in draft.taken}
     idle = sum(draft.idle_price(row) for row in {entry.row for entry in trial.taken[len(draft.taken) :]} - before)
     return round(trial.cost + idle, 4), round(trial.cost, 4)
@@ -101,7 +101,7 @@ def waits_for_machine(draft: PlanDraft, gang: Gang) -> bool:
 def gang_domains(draft: PlanDraft, gang: Gang) -> list[Mask]:
     """Row masks of one zone and one GPU product each, the most promising first: domains with running members, then by estimated cost.
 
-    Machines without accelerators belong to every product of their zone, because a launcher needs no accelerator.
+    Machines without accelerators belong to every product of their zone, because some members (launchers) need no accelerator.
     """
     draft.build()
     codes, others = rows_by_domain(draft, gang)

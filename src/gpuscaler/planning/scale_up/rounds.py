@@ -50,8 +50,8 @@ def settle_ahead(
 ) -> bool:
     """Place all pods, ordered machines first, before any new machine is considered; return whether the result holds.
 
-    A machine that is bought might be ready first, and empty. Families whose spread that would violate are not placed so early. Nothing is
-    done where the cloud has not chosen the zone of a machine yet.
+    A bought machine might become ready first, while it is still empty. Families whose spread it would violate are not placed here. If the
+    cloud has not chosen the zone of some machine yet, nothing is placed here.
     """
     for stage in draft.stages[1:]:
         if any(row < len(stage.room) for row in draft.undecided):
@@ -87,7 +87,7 @@ def on_all_machines(draft: PlanDraft, all_families: Sequence[Family], ahead: Seq
 
 
 def uncertain_families(draft: PlanDraft, all_families: Sequence[Family]) -> list[Family]:
-    """Families with unplaced pods that were kept off machines whose zone the cloud has not chosen: such a machine is better than none."""
+    """Families with unplaced pods that were not placed on machines without a known zone: such a machine is better than none."""
     if not draft.undecided and all(len(kind.rows) == 1 for kind in draft.templates.kinds):
         return []
     families = [family for family in all_families if family.left and family.counted]
@@ -114,9 +114,9 @@ def in_rounds(draft: PlanDraft, order: Sequence[Family], only: Mask | None) -> N
 def one_round(draft: PlanDraft, order: Sequence[Family], only: Mask | None) -> None:
     """Assign pods to machines and domains, and buy.
 
-    Where limits leave a domain short, other pods may have been placed because of pods that now have no place (spread, affinity). Then the
-    whole round is decided again, with no more pods in that domain than it got; a family that stays short after several tries is left out.
-    A family whose spread is violated by pods placed later is decided after them.
+    If limits leave too few machines in a domain, pods may have been placed because of other pods that now have no place (spread, affinity).
+    The whole round is then decided again, with at most as many pods in that domain as got a place. A family that still lacks places after
+    several tries is left out. A family whose spread is violated by pods placed later is decided after them.
     """
     draft.build()
     order = list(order)

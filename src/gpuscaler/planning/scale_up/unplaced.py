@@ -1,4 +1,4 @@
-"""Reasons that a pod was not placed: one per pool, with the offering that came nearest."""
+"""Reasons that a pod was not placed: one per pool, for the offering that comes closest to fitting."""
 
 from collections.abc import Mapping, Sequence, Set
 
@@ -42,7 +42,7 @@ PLACES = ("selector", "affinity", "volume", "topology")
 
 
 def exclusion_reasons(draft: PlanDraft, pod_class: PodClass, pools: Sequence[Pool], gang: str = "") -> tuple[Reason, ...]:
-    """One reason per pool, in the order of the pools, from the pool's offering that came nearest. ``gang`` is what a gang lacks."""
+    """One reason per pool, in the order of the pools, for the offering closest to fitting. ``gang`` is what a gang lacks."""
     rows: dict[str, list[int]] = {pool.name: [] for pool in pools}
     for row, pool in enumerate(draft.templates.pools):
         rows[pool.name].append(row)
@@ -73,7 +73,7 @@ def exclusion_reasons(draft: PlanDraft, pod_class: PodClass, pools: Sequence[Poo
 
 
 def nearness(draft: PlanDraft, row: int, *, fits: bool) -> tuple[int, ...]:
-    """Sort key of a template by how near it came: the largest where none fits, the smallest of those that ``fits`` under a limit."""
+    """Sort key: how close a template is to fitting. If none fits: the largest; if a limit excludes them: the smallest that ``fits``."""
     size = draft.templates.sizes[row]
     return tuple(-amount for amount in size) if fits else size
 

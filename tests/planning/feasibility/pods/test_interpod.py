@@ -137,7 +137,7 @@ def test_the_reason_names_the_violated_affinity_rule() -> None:
     assert rejection(here, spec(affinity=(near("zone", app="x"),)), "a1")[1] == "no pod matching the pod affinity is in the same zone"
     assert rejection(here, spec(affinity=(near("zone", app="x"),)), "lost")[1] == "pod affinity needs the node label zone, node has none"
     assert rejection(here, spec(anti_affinity=(near("zone", app="db"),)), "a2")[1] == "a pod matching the pod anti-affinity is in zone=a"
-    assert rejection(here, spec(), "a2", app="web") == ("InterPodAffinity", "a pod in zone=a has an anti-affinity against this pod")
+    assert rejection(here, spec(), "a2", app="web") == ("InterPodAffinity", "a pod in zone=a has anti-affinity to this pod")
 
 
 ODD = LabelSelector((Requirement("app", "In", ("no label value",)),))

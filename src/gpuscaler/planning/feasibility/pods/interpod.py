@@ -169,7 +169,7 @@ class InterPod:
                 return f"a pod matching the pod anti-affinity is in {term.topology_key}={labels.get(term.topology_key)}"
         for term, number in self._repulsion.against(self._peer):
             if not self._empty(self._repulsion.tallies, number, term.topology_key)[row]:
-                return f"a pod in {term.topology_key}={labels.get(term.topology_key)} has an anti-affinity against this pod"
+                return f"a pod in {term.topology_key}={labels.get(term.topology_key)} has anti-affinity to this pod"
         return "pod affinity is satisfied"
 
 

@@ -97,7 +97,7 @@ class Attached:
                 self._tallies.add(number, row, 1)
 
     def passes(self, claims: Claims) -> Mask:
-        """Rows with free places for those of the pod's volumes that are not there yet."""
+        """Rows that can attach those of the pod's volumes that they do not have yet."""
         mask = np.full(len(self._tallies.table), "NodeVolumeLimits" not in claims.problems, dtype=np.bool_)
         if claims.garbled:
             mask[list(self._limits.migrated)] = False

@@ -70,7 +70,7 @@ class VolumeBinding:
         mask = self._reach.provisionable(claim).copy()
         for volume, own in candidates:
             if own:
-                # If a volume is already meant for the claim, only that volume can be found.
+                # If a volume is already reserved for the claim, only that volume can be found.
                 return mask | masks[volume.name]
         for volume, _ in candidates:
             mask |= masks[volume.name]

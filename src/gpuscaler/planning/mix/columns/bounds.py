@@ -46,7 +46,7 @@ class Relaxed:
 
 @dataclass(frozen=True, slots=True)
 class _Programme:
-    """Options of the programme: its kinds (``basis``), number of resources, penalty of unmet pods, and whether items' own caps count."""
+    """Options of the programme: its kinds (``basis``), number of resources, penalty of unplaced pods, and whether items' own caps count."""
 
     basis: Ints
     resources: int
@@ -64,7 +64,7 @@ def relaxed_values(instance: ProblemArrays, prices: Prices) -> Floats:
 def resource_prices(instance: ProblemArrays, *, penalty: Floats | None = None) -> Relaxed:
     """Solve the resource programme; its prices are made safe against rounding.
 
-    With ``penalty`` (I,) a pod may stay unmet at that cost; without it, limits must leave room for everything.
+    With ``penalty`` (I,) a pod may stay unplaced at that cost; without it, limits must leave room for everything.
     """
     programme = _programme(instance, penalty)
     relaxed = _solve(instance, programme)
@@ -157,7 +157,7 @@ def _solve(instance: ProblemArrays, programme: _Programme) -> Relaxed:
 
 
 def _columns(instance: ProblemArrays, programme: _Programme, scale: Floats, item: Ints, kind: Ints) -> tuple[Columns, int]:
-    """Build the matrix. Columns: a flow for each (``item``, ``kind``), the machines of each kind, unmet pods.
+    """Build the matrix. Columns: a flow for each (``item``, ``kind``), the machines of each kind, unplaced pods.
 
     Rows: items, (kind, resource), limits, and a row for every flow of a capped item if caps count; also returns the number of the latter.
     """

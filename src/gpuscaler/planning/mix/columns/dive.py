@@ -1,4 +1,4 @@
-"""Rounds fractions of machines to integers: fixes the certain part of the relaxation, solves the rest again, and repeats."""
+"""Rounds fractional numbers of machines: fixes the nearly integral part of the relaxation, solves the rest again, and repeats."""
 
 from dataclasses import dataclass
 
@@ -71,7 +71,7 @@ def dive(
 
 
 def _take_patterns(kinds: Ints, held: Floats, times: Floats, values: Floats, remaining: Floats) -> list[tuple[int, Floats, int]]:
-    """The chosen patterns, most certain first, without those that would mostly hold pods that are already served."""
+    """The chosen patterns, those rounded up least first, without patterns that would mostly hold pods that are already served."""
     taken: list[tuple[int, Floats, int]] = []
     left = remaining.copy()
     for column in np.lexsort((np.arange(len(times)), times - values)):

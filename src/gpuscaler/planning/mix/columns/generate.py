@@ -39,8 +39,8 @@ def generate(
 ) -> Generated:
     """Add patterns to ``master`` until it is solved, the bound reaches ``enough``, or ``share`` of the budget is used up.
 
-    ``prices`` prove a first bound. Bounds are for serving the whole demand (less the penalties of what stays unmet). Unless ``thorough``,
-    only narrow searches are made.
+    ``prices`` prove a first bound. Bounds are for serving the whole demand (less the penalties of unplaced pods). Unless ``thorough``, only
+    narrow searches are made.
     """
     widths = _WIDTHS if thorough else _WIDTHS[:1]
     add_singles(instance, master)

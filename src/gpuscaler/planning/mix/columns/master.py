@@ -13,7 +13,7 @@ _INTEGER, _QUESTION, _QUESTION_COLUMN = 12_000, 2_000, 30
 
 
 class Master:
-    """Rows: at least the demand of every item, at most the amount of every limit. Columns: patterns, and unmet pods at ``penalty``.
+    """Rows: at least the demand of every item, at most the amount of every limit. Columns: patterns, and unplaced pods at ``penalty``.
 
     Without a penalty everything must be served, so the first patterns must include a mix that serves it.
     """
@@ -54,7 +54,7 @@ class Master:
         return count
 
     def _columns(self, kinds: Ints, held: Floats, *, unmet: bool = False) -> Columns:
-        """Programme columns of patterns, after those of unmet pods if ``unmet``."""
+        """Programme columns of patterns, after those of unplaced pods if ``unmet``."""
         matrix = np.hstack([held, *(row.weights[kinds][:, None] for row in self.limits)])
         column, row = np.nonzero(matrix)
         own, value, cost = np.arange(self.slack if unmet else 0), matrix[column, row], self.instance.price[kinds]

@@ -84,7 +84,7 @@ def construct(
 
 
 def top_up(instance: ProblemArrays, mixture: Mixture) -> Mixture:
-    """Put unmet pods on machines that have room for them, higher tiers first."""
+    """Put unplaced pods on machines that have room for them, higher tiers first."""
     remaining = instance.demand - mixture.served()
     parts: list[tuple[int, Floats, int]] = []
     for kind, held, times in mixture.parts():

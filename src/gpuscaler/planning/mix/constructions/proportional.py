@@ -33,7 +33,7 @@ def is_crowded(mixture: Mixture) -> bool:
 def construct_along(instance: ProblemArrays, relaxed: Relaxed, *, penalty: Floats | None = None, meter: Meter) -> Mixture:
     """A mix for all pods that limits allow, along ``relaxed``, or along sketches that include caps if there are any.
 
-    ``penalty`` is the cost of an unmet pod, if limits bind.
+    ``penalty`` is the cost of an unplaced pod, if limits bind.
     """
     filling = _MixFilling(instance, meter)
     if not instance.capped.any() and instance.real == instance.capacity.shape[1]:

@@ -61,10 +61,10 @@ class Deletion:
 
     @property
     def stopped(self) -> bool:
-        """Whether ``should_stop`` asks to stop; the result then has ``brake`` set."""
+        """Whether ``should_stop`` asks to stop; the result then has ``stopped_early`` set."""
         if self.situation.should_stop is not None and self.situation.should_stop():
-            self.decisions.brake = True
-        return self.decisions.brake
+            self.decisions.stopped_early = True
+        return self.decisions.stopped_early
 
     def release(self, candidate: Candidate) -> None:
         """Undo :meth:`reserve`."""

@@ -30,7 +30,7 @@ def in_use_blockers(arrays: CandidateArrays, emptied: Emptied, targets: Mask) ->
 
 
 class Shortage:
-    """What the open rows lack for a pod of each size; counted once per size, since it may keep thousands of machines."""
+    """What the open rows lack for a pod of each size; counted once per size, since one size may keep thousands of machines."""
 
     def __init__(self, arrays: CandidateArrays, free: Array, open_rows: Array) -> None:
         self._fleet = arrays
@@ -63,4 +63,4 @@ class Shortage:
 def describe_shortage(resource: str) -> str:
     if resource == PODS:
         return "no room for another pod"
-    return "a pod that it keeps apart from" if resource.startswith(APART) else f"too little {resource}"
+    return "a pod that conflicts with it (anti-affinity)" if resource.startswith(APART) else f"too little {resource}"

@@ -12,7 +12,7 @@ import numpy as np
 
 from gpuscaler.model.table import Array
 from gpuscaler.planning.capacity.node_templates import Templates
-from gpuscaler.planning.mix import Item, Limits, Problem, Solution, Together, solve
+from gpuscaler.planning.mix import Item, Limits, Problem, SharedCap, Solution, solve
 from gpuscaler.planning.plans import PlannedMachine
 from gpuscaler.planning.scale_down.candidates import Candidate
 from gpuscaler.planning.scale_down.consolidation.back_to_spot import SpotReturns
@@ -54,8 +54,8 @@ class Replacing:
             request = {name: amount for name, amount in wanted if amount and not name.startswith(APART)}
             items.append(Item(f"{index:06}", count, request, self.purchases.allowed[index]))
         groups = sorted(set(self.purchases.apart) - {""})
-        together = tuple(Together(tuple(i for i, group in enumerate(self.purchases.apart) if group == name), 1) for name in groups)
-        problem = Problem(tuple(items), self.templates.mix_kinds, together=together, limits=limits)
+        shared_caps = tuple(SharedCap(tuple(i for i, group in enumerate(self.purchases.apart) if group == name), 1) for name in groups)
+        problem = Problem(tuple(items), self.templates.mix_kinds, shared_caps=shared_caps, limits=limits)
         work = max(1, self.deletion.situation.policy.work_budget // WORK_SHARE)
         return solve(problem, work=work, should_stop=self.deletion.situation.should_stop)
 
@@ -68,9 +68,9 @@ class Replacing:
         rows[arrays.rows[self.emptied.leaving | chosen]] = False
         packed = pack(arrays.sizes, arrays.total(chosen), self.emptied.packed.free, rows)
         solution = self.mix(left_by_item(self.purchases, self.purchases.counts(candidates), packed), self.limits)
-        if any(solution.unmet.values()):
+        if any(solution.unplaced.values()):
             return None
-        deletion.decisions.brake |= solution.brake
+        deletion.decisions.stopped_early |= solution.stopped_early
         bought = bought_machines(solution, self.templates, len(deletion.decisions.machines))
         return replacement_plan(arrays, self.purchases, candidates, bought=bought, packed=packed, names=deletion.situation.room.table.names)
 
@@ -215,7 +215,7 @@ def worth_replacing(search: Replacing, candidates: Sequence[Candidate]) -> list[
     ranked = []
     for candidate in candidates:
         own_counts = search.purchases.counts([candidate])
-        if any(solution.unmet.get(int(item)) for item in np.flatnonzero(own_counts)):
+        if any(solution.unplaced.get(int(item)) for item in np.flatnonzero(own_counts)):
             continue
         gain = candidate.price - float(own_counts @ value) * (1 + OVERLAP / 3600) - restart_loss(candidate)
         if gain > NOTHING:

@@ -1,6 +1,7 @@
 """Bulk moves of pods with affinity or spread rules.
 
-These pods keep their domain. Siblings with anti-affinity on the host share a resource of which every machine has one.
+These pods keep their domain. Anti-affinity between siblings on one host is modelled as a resource: every machine has one unit, and each
+sibling uses it.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -81,7 +82,7 @@ class PeerRules:
         self._memo: dict[RunningClass, Mask] = {}
 
     def admitting(self, running_class: RunningClass) -> Mask | None:
-        """Rows that other pods leave open to a pod of ``running_class`` after it has left its own; None if no rule concerns it."""
+        """Rows where other pods' rules admit a pod of ``running_class`` once it has left its own row; None without such rules."""
         rules = self._rules_by_class[running_class]
         if not rules.keys and not rules.apart:
             return None
@@ -98,7 +99,7 @@ class PeerRules:
         return mask
 
     def can_return(self, running_class: RunningClass) -> bool:
-        """Whether a pod of ``running_class`` could be placed again where it is; if not, rules are violated already and it stays."""
+        """Whether a pod of ``running_class`` could be placed again where it is; if not, rules are violated already and the pod stays."""
         mask = self.admitting(running_class)
         return mask is None or bool(mask[self._class_rows[running_class]])
 

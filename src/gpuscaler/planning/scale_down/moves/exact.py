@@ -71,7 +71,7 @@ class Mover:
                     self._undo(steps)
                     self._leaving[candidate.row] = False
                     if not steps and not running_class.spec.spread and not running_class.spec.affinity:
-                        # Nothing that happens later in this plan makes room for such a pod.
+                        # No later step of this plan makes room for such a pod.
                         self._hopeless[running_class] = why
                     return no_place_blocker(pod.key, why)
                 self.rooms.place(running_class.spec, running_class.labels, target)

@@ -1,9 +1,9 @@
 """Rooms in all of which a move must be possible, since the order of events is unknown.
 
 A plan includes pods that are not there yet: it places pending pods, and reserves room for pods that are about to leave other machines.
-Machines that leave also take pods with them that are not recreated. Such pods occupy room and repel others whether they are there or not,
-but no other pod may rely on their presence. For the same reason kube-scheduler filters twice when pods are nominated to a node, with them
-and without (``RunFilterPluginsWithNominatedPods`` in ``pkg/scheduler/framework/runtime``).
+Machines that leave also take pods with them that are not recreated. Such pods are assumed to occupy room and to keep others away, but no
+other pod may rely on their presence. For the same reason kube-scheduler filters twice when pods are nominated to a node, with them and
+without (``RunFilterPluginsWithNominatedPods`` in ``pkg/scheduler/framework/runtime``).
 """
 
 from collections.abc import Iterable, Iterator, Set

@@ -55,7 +55,7 @@ def choose_mix(draft: PlanDraft, items: Sequence[PurchaseItem], *, work: int) ->
         return Solved(first_fit(draft.cluster, draft.templates, draft.remaining, items))
     if any(item.announced for item in items):
         ahead = optimised(draft, items, work=work)
-        if not ahead.solution.unmet:
+        if not ahead.solution.unplaced:
             return ahead
         # Limits apply: existing pods come before announced ones.
         items = [replace(item, announced=0) for item in items]
@@ -80,8 +80,8 @@ def optimised(draft: PlanDraft, items: Sequence[PurchaseItem], *, work: int) -> 
     problem = Problem(
         items=mix_items(items),
         kinds=templates.mix_kinds,
-        together=rules.together,
-        apart=rules.apart,
+        shared_caps=rules.shared_caps,
+        exclusive_pairs=rules.exclusive_pairs,
         limits=draft.remaining.for_mix(),
     )
     question = cache_key(problem, work) if templates is draft.templates else None
@@ -90,7 +90,7 @@ def optimised(draft: PlanDraft, items: Sequence[PurchaseItem], *, work: int) -> 
     solution = solve(problem, work=work, should_stop=draft.should_stop)
     # A unit of the optimiser is a quarter of a microsecond.
     draft.effort.spend(solution.work_used / 4)
-    if question is not None and not solution.brake:
+    if question is not None and not solution.stopped_early:
         if len(templates.answers) >= ANSWERS:
             templates.answers.clear()
         templates.answers[question] = solution
@@ -104,7 +104,7 @@ def cache_key(problem: Problem, work: int) -> tuple[object, ...] | None:
     (item,), limits = problem.items, problem.limits
     item_key = (item.count, tuple(sorted(item.request.items())), item.allowed, item.per_machine, item.priority)
     bounds = (limits.machines, limits.gpus, limits.dollars_per_hour, tuple(sorted(limits.pools.items())))
-    return (item_key, problem.together, problem.apart, bounds, work)
+    return (item_key, problem.shared_caps, problem.exclusive_pairs, bounds, work)
 
 
 def relaxed_mix(draft: PlanDraft, counts: Mapping[int, int], classes: Mapping[int, PodClass]) -> Solved:
@@ -135,7 +135,7 @@ def distinct_kinds(kinds: Sequence[MixKind], masks: Sequence[Mask]) -> list[int]
     first: dict[tuple[object, ...], int] = {}
     serves = np.array(masks).T
     for index, kind in enumerate(kinds):
-        alone = index if kind.limit is not None else None
+        alone = index if kind.available is not None else None
         first.setdefault((kind.price, tuple(sorted(kind.capacity.items())), serves[index].tobytes(), alone), index)
     return list(first.values())
 
@@ -161,7 +161,7 @@ def buy(draft: PlanDraft, solved: Solved, items: Sequence[PurchaseItem]) -> None
     draft.relaxed.update((id(item.queue.pod_class), item.anywhere) for item in items)
     row = draft.next_row
     favourites = Favourites(draft, items)
-    for pattern in sorted(solved.solution.machines, key=lambda p: (p.kind, sorted(p.pods.items()))):
+    for pattern in sorted(solved.solution.groups, key=lambda p: (p.kind, sorted(p.pods.items()))):
         wanted = [
             (items[index].queue, items[index].count if items[index].whole else copies) for index, copies in sorted(pattern.pods.items())
         ]
@@ -182,4 +182,4 @@ def take_contents(wanted: Iterable[tuple[Queue, int]]) -> tuple[MachineContent, 
 
 def unmet_by_item(solution: Solution, items: Sequence[PurchaseItem]) -> Mapping[int, int]:
     """The number of pods that ``solution`` leaves out, by position in ``items``."""
-    return {index: count * (items[index].count if items[index].whole else 1) for index, count in solution.unmet.items()}
+    return {index: count * (items[index].count if items[index].whole else 1) for index, count in solution.unplaced.items()}

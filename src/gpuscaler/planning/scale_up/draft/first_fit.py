@@ -19,7 +19,7 @@ from gpuscaler.planning.capacity.limits import Remaining
 from gpuscaler.planning.capacity.node_templates import MachineKind, Templates
 from gpuscaler.planning.demand.pending import PodClass
 from gpuscaler.planning.demand.topology import Shape, host_rules
-from gpuscaler.planning.mix import Pattern, Solution
+from gpuscaler.planning.mix import MachineGroup, Solution
 from gpuscaler.planning.scale_up.draft.purchase_items import PurchaseItem, distinct, request_of
 
 #: Kinds up to this factor more expensive per pod than the cheapest count as equally cheap; the largest of them is opened.
@@ -38,7 +38,7 @@ def first_fit(cluster: Cluster, templates: Templates, remaining: Remaining, item
         fewer, left = other.solve(remaining)
         if other.missing(left) < packing.missing(unmet):
             machines, unmet = fewer, left
-    return Solution(machines=tuple(machines), unmet=unmet, cost=sum(templates.kinds[pattern.kind].price for pattern in machines))
+    return Solution(groups=tuple(machines), unplaced=unmet, cost=sum(templates.kinds[pattern.kind].price for pattern in machines))
 
 
 @dataclass(frozen=True)
@@ -71,18 +71,18 @@ def signatures(cluster: Cluster, items: Sequence[PurchaseItem]) -> _Rules:
         of_item.append(numbers[key])
     rules = host_rules(cluster, models, shapes)
     conflicts: list[set[int]] = [set() for _ in models]
-    for i, j in rules.apart:
+    for i, j in rules.exclusive_pairs:
         conflicts[i].add(j)
         conflicts[j].add(i)
     sets: list[list[tuple[int, int]]] = [[] for _ in models]
-    for number, rule in enumerate(rules.together):
+    for number, rule in enumerate(rules.shared_caps):
         for member in rule.items:
             sets[member].append((number, rule.cap))
     return _Rules(
         of_item=tuple(of_item),
         conflicts=tuple(np.array(sorted(them), dtype=np.int64) for them in conflicts),
         sets=tuple(tuple(items_of_set) for items_of_set in sets),
-        members=tuple(np.array(rule.items, dtype=np.int64) for rule in rules.together),
+        members=tuple(np.array(rule.items, dtype=np.int64) for rule in rules.shared_caps),
     )
 
 
@@ -126,7 +126,7 @@ class _Packing:
         self.admits: list[int] = []
         self.unmet: dict[int, int] = {}
 
-    def solve(self, remaining: Remaining) -> tuple[list[Pattern], dict[int, int]]:
+    def solve(self, remaining: Remaining) -> tuple[list[MachineGroup], dict[int, int]]:
         """Pack all items on machines within the limits; return the patterns and the rest of each item."""
         for bound, part in groupby(self.order(), key=self.opens_many):
             self._fill_all(part)
@@ -164,7 +164,7 @@ class _Packing:
         return bool(self.rules.sets[self.rules.of_item[index]])
 
     def tighten(self) -> None:
-        """Limit most machines to the cheapest kind that holds their pods: the room left there is filled before large ones grow."""
+        """Limit all but the last-opened machines to the cheapest kind for their pods: their spare room is used before the others grow."""
         kept_open = self.open - self.open // LARGE
         fresh = np.arange(self.tight, kept_open)
         if len(fresh):
@@ -291,7 +291,7 @@ class _Packing:
             self._add(index, row, min(per_machine, count))
             count -= per_machine
 
-    def close(self, remaining: Remaining) -> tuple[list[Pattern], dict[int, int]]:
+    def close(self, remaining: Remaining) -> tuple[list[MachineGroup], dict[int, int]]:
         """Turn every machine into the cheapest kind that holds its pods.
 
         Machines beyond the limits are dropped, among equal priority those that serve fewest pods; the others take as many of their pods as
@@ -307,7 +307,7 @@ class _Packing:
             else:
                 self._refill(dropped)
                 kinds = self._cheapest()
-        return [Pattern(int(kinds[row]), self.pods[row], 1) for row in kept], self.unmet
+        return [MachineGroup(int(kinds[row]), self.pods[row], 1) for row in kept], self.unmet
 
     def _within(self, remaining: Remaining, kinds: Array) -> tuple[list[int], list[int]]:
         """Return the machines that the limits admit, and the others."""

@@ -25,8 +25,8 @@ class PlacementArea:
 
     ``usable`` are the rows that are open to the class before the scheduler's filters (ready, of a wanted market, large enough when empty,
     …). ``rank`` orders the rows: lower first. ``limits`` is the number of pods that a template still takes, counted down here. ``scores``
-    decides between otherwise equal rows: higher first. ``watched`` is a spread constraint by which another class counts this one by
-    domain, if there is one, and that class.
+    decides between otherwise equal rows: higher first. ``watched`` is a pair, if there is one: a spread constraint that counts this class
+    by domain, and the class that has this constraint.
     """
 
     cluster: Cluster
@@ -57,7 +57,7 @@ class Share(Struct, frozen=True, gc=False):
 
 
 def fill_rows(area: PlacementArea, pod_class: PodClass, shape: Shape, count: int) -> list[Share]:
-    """Place up to ``count`` pods of ``pod_class`` on ``area`` and return their rows; there is no room for the rest.
+    """Place up to ``count`` pods of ``pod_class`` on ``area`` and return their rows; the other pods found no room.
 
     Machines come before templates within every domain, so templates only take pods to buy for. Without constraints on larger domains,
     templates are not used at all, and the mix decides freely.

@@ -11,7 +11,7 @@ from gpuscaler.model.table import Array, Mask
 from gpuscaler.model.taints import Toleration
 from gpuscaler.planning.demand.pending import PodClass
 from gpuscaler.planning.feasibility.snapshot import Room
-from gpuscaler.planning.mix import Pattern
+from gpuscaler.planning.mix import MachineGroup
 from gpuscaler.planning.scale_up.draft.draft import PlanDraft
 from gpuscaler.planning.scale_up.draft.purchase_items import PurchaseItem
 
@@ -78,8 +78,8 @@ def sum_by_domain(room: Room, key: str, counts: Array) -> Array:
 class Favourites:
     """Chooses, for machines to buy, the kind that their pods prefer among kinds that differ only in their place.
 
-    Without a preference, it chooses one that is not a probe, and then one that was not refused or reclaimed a short while ago: spot that
-    has just come back mostly disappears again.
+    Without a preference, it chooses one that is not a probe, and then one that was not refused or reclaimed a short while ago: spot
+    capacity that has just returned is often lost again soon.
     """
 
     def __init__(self, draft: PlanDraft, items: Sequence[PurchaseItem]) -> None:
@@ -93,33 +93,34 @@ class Favourites:
             if (scores := preference_scores(draft.room, item.queue.pod_class)) is not None
         }
 
-    def best(self, pattern: Pattern) -> int:
-        """The kind to buy for ``pattern``: its own if no other is better. The choice influences later choices."""
-        if self.scores.keys().isdisjoint(pattern.pods) and all(self._calm(pattern.kind)):
-            return pattern.kind
-        possible = [kind for kind in self.templates.places[pattern.kind] if self._may_be(pattern, kind)] or [pattern.kind]
-        kind = max(possible, key=lambda kind: (self._score(pattern, kind), self._calm(kind), kind == pattern.kind, -kind))
-        self._remember(pattern, self.templates.kinds[kind].rows[0])
+    def best(self, group: MachineGroup) -> int:
+        """The kind to buy for ``group``: its own if no other is better. The choice influences later choices."""
+        if self.scores.keys().isdisjoint(group.pods) and all(self._is_proven(group.kind)):
+            return group.kind
+        possible = [kind for kind in self.templates.places[group.kind] if self._may_be(group, kind)] or [group.kind]
+        kind = max(possible, key=lambda kind: (self._score(group, kind), self._is_proven(kind), kind == group.kind, -kind))
+        self._remember(group, self.templates.kinds[kind].rows[0])
         return kind
 
-    def _may_be(self, pattern: Pattern, kind: int) -> bool:
-        """Whether ``kind`` takes all pods of ``pattern``, and is not a probe that this plan already buys."""
+    def _may_be(self, group: MachineGroup, kind: int) -> bool:
+        """Whether ``kind`` takes all pods of ``group``, and is not a probe that this plan already buys."""
         machine_kind = self.templates.kinds[kind]
-        return all(self.items[index].allowed[kind] for index in pattern.pods) and (
+        return all(self.items[index].allowed[kind] for index in group.pods) and (
             not machine_kind.probe or self.remaining.admitted_count(machine_kind, 1) > 0
         )
 
-    def _calm(self, kind: int) -> tuple[bool, bool]:
+    def _is_proven(self, kind: int) -> tuple[bool, bool]:
+        """Whether ``kind`` is not a probe, and whether none of its offerings was refused or reclaimed lately."""
         machine_kind = self.templates.kinds[kind]
         return not machine_kind.probe, self.unsettled.isdisjoint(machine_kind.rows)
 
-    def _score(self, pattern: Pattern, kind: int) -> int:
+    def _score(self, group: MachineGroup, kind: int) -> int:
         row = self.templates.kinds[kind].rows[0]
-        return sum(copies * int(self.scores[index][row]) for index, copies in pattern.pods.items() if index in self.scores)
+        return sum(copies * int(self.scores[index][row]) for index, copies in group.pods.items() if index in self.scores)
 
-    def _remember(self, pattern: Pattern, row: int) -> None:
+    def _remember(self, group: MachineGroup, row: int) -> None:
         """Lower the score of a domain with each pod placed there, for pods with a preferred spread."""
-        for index, copies in pattern.pods.items():
+        for index, copies in group.pods.items():
             for constraint in self.items[index].queue.pod_class.spec.spread if index in self.scores else ():
                 if (
                     not constraint.hard

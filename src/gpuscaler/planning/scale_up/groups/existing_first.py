@@ -23,7 +23,7 @@ TRIES = 4
 
 
 def settle_on_existing(draft: PlanDraft, stage: Stage, order: Sequence[Family], only: Mask | None) -> None:
-    """Fill the machines of ``stage`` with ``order``, up to the last family with rules about other pods.
+    """Place the families of ``order`` on the machines of ``stage``, stopping after the last one whose rules refer to other pods.
 
     The order is kept. Families whose spread is violated by later families are decided after those.
     """

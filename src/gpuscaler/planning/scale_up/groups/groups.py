@@ -29,12 +29,12 @@ IDENTITY = attrgetter(*(name for name in PodSpec.__struct_fields__ if name not i
 class Family:
     """Queues of one kind of pod in all sizes. ``model`` is a pod of the family that requests the maximum of each resource.
 
-    ``volumes`` are volumes whose use by one pod restricts the next pod: with any, one pod is placed at a time. ``caps`` is the number of
-    pods that may be bought for in a domain, for domains that limits left short. ``pin`` are topology keys by which other families count
-    these pods: their domains are then chosen here, before the others are placed, and not by the mix. ``seen_by`` are topology keys by
-    which other families count or match pods that have wide rules themselves: a pod that was counted in one domain must not be bought for
-    in another. ``watched`` is a spread constraint by which another family counts them, and that family's model. ``counted`` are the
-    topology keys of all such constraints: the pods may only go where their domain of these keys is certain.
+    ``volumes`` are volumes whose use by one pod restricts the next pod: with any, one pod is placed at a time. ``caps`` limits the pods
+    that may be bought for in a domain, for domains that got too few machines because of limits. ``pin`` are topology keys by which other
+    families count these pods: the domains of these pods are chosen before the other families are placed, and not by the mix. ``seen_by``
+    are topology keys by which other families count or match pods that have wide rules themselves: a pod that was counted in one domain must
+    not be bought for in another. ``watched`` is a spread constraint by which another family counts them, and that family's model.
+    ``counted`` are the topology keys of all such constraints: the pods may only go where their domain of these keys is certain.
     """
 
     model: PodClass
@@ -193,7 +193,7 @@ def padded(mask: Mask, length: int) -> Mask:
 
 
 def place_class(draft: PlanDraft, family: Family, pod_class: PodClass, queue: Queue | None, *, machines: Mask, usable: Mask) -> list[Share]:
-    """Fill rows with one class, or with the whole family as its model; return the shares of templates, recorded as phantoms."""
+    """Place one class, or the family represented by its model. Return the shares on templates, which are recorded as phantoms."""
     area_rows = machines.copy()
     area_rows[draft.template_rows] = usable & draft.templates.holds_one(pod_class.spec)
     limits = most_to_buy(draft, family, area_rows)

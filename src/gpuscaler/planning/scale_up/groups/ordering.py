@@ -126,7 +126,7 @@ def record_counting_rules(draft: PlanDraft, all_families: Sequence[Family]) -> N
 def pin_families(all_families: Sequence[Family], first: Sequence[Family]) -> list[Family]:
     """All families in one order, ``first`` ahead and bound to domains by the keys that others count them by.
 
-    This is for crowds, in which nearly every family counts another: it needs one mix for all, where taking turns would need many.
+    Used when nearly every family counts another: all families then share one mix, while placing them in turn would need many mixes.
     """
     keys = {constraint.topology_key for family in all_families for constraint in family.model.spec.spread if constraint.hard} - {HOSTNAME}
     ahead = {id(family) for family in first if not family.shape.wide}
