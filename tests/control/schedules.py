@@ -34,7 +34,7 @@ from gpuscaler.lifecycle.registration.unregistered import adopted_name
 from gpuscaler.lifecycle.termination.eviction import LAST_SECONDS
 from gpuscaler.model.instances import ALIVE
 from gpuscaler.model.pools import BIND, NOMINATE
-from gpuscaler.model.taints import AJAR
+from gpuscaler.model.taints import WINDOW_EFFECT
 from gpuscaler.model.well_known import ARRIVING_TAINT, CLOSING_TAINTS, EXCLUDE_LABEL, LEAVING_TAINT
 from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.entries import CLEARING, Removal
@@ -229,7 +229,7 @@ class InvariantChecker(CallObserver):
 
 def is_own_cordon(taints: Sequence[dict[str, Any]] | None) -> bool:
     """Whether a cordon of a node with these taints is gpuscaler's."""
-    return any(taint["key"] in CLOSING_TAINTS and taint["effect"] == AJAR for taint in taints or ())
+    return any(taint["key"] in CLOSING_TAINTS and taint["effect"] == WINDOW_EFFECT for taint in taints or ())
 
 
 def gpus_of(wire_pod: dict[str, Any]) -> int:

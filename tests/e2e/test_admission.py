@@ -19,7 +19,7 @@ from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, Forbidden
 from gpuscaler.kube.http import HttpTransport
 from gpuscaler.kube.resources import CONFIG_MAPS, DAEMON_SETS, LEASES, NODES, PODS, Resource
-from gpuscaler.lifecycle.actions import Act, Ajar, Checkpoint, Close, Discourage, Exclude, Label, Lift, Mark, Nominate, Unmark
+from gpuscaler.lifecycle.actions import Act, OpenWindow, Checkpoint, Close, Discourage, Exclude, Label, Lift, Mark, Nominate, Unmark
 from gpuscaler.lifecycle.node_marks.soft_taints import SOFT_TAINTS
 
 pytestmark = pytest.mark.e2e
@@ -176,9 +176,9 @@ async def _acts(made: Stage, account: Client) -> list[str]:
     soft = tuple(sorted(taint.key for taint in SOFT_TAINTS))
     acts: list[Act] = [
         Close("theirs", "arrives"),
-        Ajar("theirs", "lacks a DaemonSet"),
+        OpenWindow("theirs", "lacks a DaemonSet"),
         Close("theirs", "kept", kept=True),
-        Ajar("theirs", "lacks a DaemonSet", kept=True),
+        OpenWindow("theirs", "lacks a DaemonSet", kept=True),
         Lift("theirs", "opens"),
         Nominate(name, uid, "theirs"),
         Nominate(name, uid, ""),

@@ -147,7 +147,7 @@ def test_f73_a_machine_that_a_group_launched_before_an_order_does_not_fill_it() 
     coming = OrderedMachine("a-0", "a", (KIND.key,), 1.0, NOW + 1.0)
     ledger = replace(noticed().ledger, orders=(ours,), coming=(coming,))
 
-    assert [upcoming.id for upcoming in reconciled(Memory(ledger=ledger), at=NOW + 2.0, keeps_tokens=False).owed] == ["found-i-1"]
+    assert [upcoming.id for upcoming in reconciled(Memory(ledger=ledger), at=NOW + 2.0, keeps_tokens=False).unordered] == ["found-i-1"]
 
 
 async def test_f73_if_a_group_cannot_replace_a_machine_its_pods_are_served_elsewhere() -> None:
@@ -227,7 +227,7 @@ async def test_f74_an_excluded_group_is_not_touched_and_other_groups_are_managed
         await here.sleep(1800.0)
 
         assert (here.desired("theirs"), here.desired("gpus")) == (2, 1)
-        assert {entry.text for entry in (await here.status()).set_aside} == {"aws.exclude has 'the*'; it is left alone"}
+        assert {entry.text for entry in (await here.status()).set_aside} == {"it matches 'the*' in aws.exclude and is ignored"}
         assert [name for node in await here.nodes() for name in taints(node)].count("gpuscaler.io/arriving") == 2
 
 

@@ -43,8 +43,8 @@ def test_an_announced_interruption_removes_the_machine_and_counts_against_its_ma
     )
 
     (left,) = interrupted.steps
-    assert isinstance(left, ledger.Left)
-    assert (left.leaving.node, left.leaving.pods, left.leaving.forced, left.leaving.ends) == ("n", ("default/p",), True, NOW + 120.0)
+    assert isinstance(left, ledger.RemovalUpdated)
+    assert (left.removal.node, left.removal.pods, left.removal.forced, left.removal.ends) == ("n", ("default/p",), True, NOW + 120.0)
     assert interrupted.breaker_events == (offering_events.Reclaimed(SPOT.key, NOW),)
 
 
@@ -56,37 +56,37 @@ def test_an_interruption_begins_one_removal_even_if_our_own_was_in_progress() ->
         assert remove_interrupted(Ledger(leaving=(begun,)), cluster, POLICY, GOING, NOW) == InterruptionFindings()
 
 
-def test_an_interruption_outside_spot_says_nothing_about_its_market() -> None:
+def test_an_interruption_of_another_market_than_spot_does_not_count_against_it() -> None:
     kept = offering(market="on-demand")
     interrupted = remove_interrupted(Ledger(), Cluster.of([node("n", kept, provider_id="i-1")]), Policy((pool(kept),)), GOING, NOW)
 
     assert (len(interrupted.steps), interrupted.breaker_events) == (1, ())
 
 
-def test_eviction_attempts_before_an_interruption_still_count() -> None:
+def test_eviction_attempts_from_before_an_interruption_still_count() -> None:
     asked = (Eviction("default/p", "uid-p", signalled=NOW - 9.0),)
     (left,) = remove_interrupted(Ledger(leaving=(leaving(evictions=asked),)), Cluster.of([NODE]), POLICY, GOING, NOW).steps
 
-    assert isinstance(left, ledger.Left)
-    assert left.leaving.evictions == asked
+    assert isinstance(left, ledger.RemovalUpdated)
+    assert left.removal.evictions == asked
 
 
-def test_an_interruption_without_a_time_gets_the_shortest_possible_notice() -> None:
+def test_an_interruption_without_a_time_is_assumed_to_come_with_the_shortest_notice() -> None:
     (left,) = remove_interrupted(Ledger(), Cluster.of([NODE]), POLICY, Announcements({"i-1": 0.0}), NOW).steps
 
-    assert isinstance(left, ledger.Left)
-    assert left.leaving.ends == NOW + NOTICE_SECONDS
+    assert isinstance(left, ledger.RemovalUpdated)
+    assert left.removal.ends == NOW + NOTICE_SECONDS
 
 
 def test_a_machine_with_planned_maintenance_is_removed_shortly_before_it() -> None:
     cluster, late = Cluster.of([NODE]), NOW + AHEAD_SECONDS
-    interrupted = remove_interrupted(Ledger(), cluster, POLICY, Announcements(worked_on={"i-1": late}), NOW)
+    interrupted = remove_interrupted(Ledger(), cluster, POLICY, Announcements(maintenance_at={"i-1": late}), NOW)
 
     (left,) = interrupted.steps
-    assert isinstance(left, ledger.Left)
-    assert (left.leaving.reason, left.leaving.ends, interrupted.breaker_events) == ("the cloud is about to work on it", late, ())
+    assert isinstance(left, ledger.RemovalUpdated)
+    assert (left.removal.reason, left.removal.ends, interrupted.breaker_events) == ("the cloud is about to work on it", late, ())
     for elsewhen in (0.0, late + 1.0, NOW - 1.0):
-        assert remove_interrupted(Ledger(), cluster, POLICY, Announcements(worked_on={"i-1": elsewhen}), NOW) == InterruptionFindings()
+        assert remove_interrupted(Ledger(), cluster, POLICY, Announcements(maintenance_at={"i-1": elsewhen}), NOW) == InterruptionFindings()
 
 
 def test_a_machine_interrupted_before_it_opened_is_marked_lost_first() -> None:
@@ -103,11 +103,11 @@ def test_nodes_outside_our_pools_are_not_touched() -> None:
     assert remove_interrupted(Ledger(), Cluster.of([theirs]), POLICY, GOING, NOW) == InterruptionFindings()
 
 
-def test_only_open_machines_that_were_not_ended_here_count_as_gone_unexpectedly() -> None:
+def test_only_open_machines_that_we_did_not_end_count_as_lost_unexpectedly() -> None:
     arriving = OrderedMachine("o-0", "o", (SPOT.key,), 1.0, NOW, instance="i-1")
 
     assert unexpectedly_gone(Ledger(), [INSTANCE]) == (INSTANCE,)
-    for current in (Ledger(leaving=(leaving(),)), Ledger(coming=(arriving,)), Ledger(past=frozenset({"i-1"}))):
+    for current in (Ledger(leaving=(leaving(),)), Ledger(coming=(arriving,)), Ledger(departed_ids=frozenset({"i-1"}))):
         assert unexpectedly_gone(current, [INSTANCE]) == ()
 
 
@@ -122,21 +122,21 @@ def nodes_removed(state: str = TERMINATED, *nodes: Node, ledger: Ledger | None =
     return remove_terminated(ledger or Ledger(), MachineIndex.of(cluster, inventory), NOW)
 
 
-def test_the_node_of_a_terminated_machine_is_to_be_deleted() -> None:
+def test_the_node_of_a_terminated_machine_is_deleted() -> None:
     (left,) = nodes_removed()
 
-    assert isinstance(left, ledger.Left)
-    removal = left.leaving
+    assert isinstance(left, ledger.RemovalUpdated)
+    removal = left.removal
     assert (removal.node, removal.instance, removal.offering, removal.step, removal.since) == ("n", "i-1", SPOT.key, CLEARING, NOW)
 
 
-def test_a_machine_that_is_merely_unlisted_may_have_lost_its_tag_and_keeps_its_node() -> None:
+def test_the_node_of_an_unlisted_machine_stays_because_a_tag_may_be_missing() -> None:
     assert nodes_removed(listed=False) == ()
     assert remove_terminated(Ledger(), MachineIndex.of(Cluster.of([NODE]), None), NOW) == ()
     assert nodes_removed(RUNNING) == nodes_removed(STOPPING) == ()
 
 
-def test_a_node_that_is_ready_shared_or_already_leaving_is_not_deleted() -> None:
+def test_a_node_that_is_ready_has_a_twin_or_is_already_leaving_is_not_deleted() -> None:
     silent = node("n", SPOT, provider_id="i-1", ready=False)
     arriving = OrderedMachine("o-0", "o", (SPOT.key,), 1.0, NOW, instance="i-1", node="n")
 
@@ -146,7 +146,7 @@ def test_a_node_that_is_ready_shared_or_already_leaving_is_not_deleted() -> None
     assert nodes_removed(ledger=Ledger(leaving=(leaving(),))) == nodes_removed(ledger=Ledger(coming=(arriving,))) == ()
 
 
-def test_remarks_name_machine_and_node() -> None:
+def test_remarks_on_lost_and_announced_machines_name_machine_and_node() -> None:
     changes = list(
         describe_changes(MachineIndex.of(Cluster.of([NODE]), None), [INSTANCE, Instance("i-2", *SPOT.key)], [("i-1", "maintenance")])
     )

@@ -51,7 +51,7 @@ def reconciled(memory: Memory, *items: Item, now: float = NOW + 60.0, **facts: A
 # From a plan to orders
 
 
-def test_machines_for_the_same_offering_are_one_order_with_a_token() -> None:
+def test_planned_machines_of_one_offering_become_one_order_with_a_token() -> None:
     memory, (order,) = plan_and_order(Memory(), *pods("p", 3))
 
     assert (order.count, order.pool, order.offerings) == (3, "main", (KIND.key,))
@@ -98,7 +98,7 @@ def test_pods_expected_on_an_open_node_are_remembered() -> None:
 # Passes
 
 
-def test_from_the_grant_to_an_open_node() -> None:
+def test_a_granted_machine_registers_becomes_ready_and_opens() -> None:
     memory, _ = plan_and_order(Memory(), pod("p", uid="u", unschedulable=True))
     memory = granted(memory)
 
@@ -115,7 +115,7 @@ def test_from_the_grant_to_an_open_node() -> None:
     assert (there.memory.ledger.coming, there.memory.ledger.promises) == ((), ())
 
 
-def test_a_node_with_less_than_its_template_corrects_the_next_plan() -> None:
+def test_a_node_with_less_than_its_template_corrects_the_template_for_the_next_plan() -> None:
     hungry = spec(gpus=1, memory=30)
     memory, _ = plan_and_order(Memory(), pod("p", hungry))
     small = {**KIND.allocatable, "memory": 28 * GI}
@@ -126,7 +126,7 @@ def test_a_node_with_less_than_its_template_corrects_the_next_plan() -> None:
     assert bought(planned([pod("q", hungry)], *honest.pools)) == {"g.2": 1}
 
 
-def test_without_fresh_facts_nothing_is_removed_and_no_idle_clock_runs() -> None:
+def test_without_a_fresh_observation_nothing_is_removed_and_idle_time_does_not_count() -> None:
     leaving = Removal("n", "i-1", KIND.key, "idle", NOW - 9.0, NOW - 2.0, step=ledger.ENDING)
     memory = Memory(ledger=Ledger(leaving=(leaving,)))
     items = (arrived(taints=(Taint("gpuscaler.io/leaving"),)), node("idle", KIND))
@@ -139,7 +139,7 @@ def test_without_fresh_facts_nothing_is_removed_and_no_idle_clock_runs() -> None
     assert "idle" in fresh.memory.clocks.since
 
 
-def test_a_machine_that_never_came_is_ended_and_its_offering_remembered() -> None:
+def test_a_machine_that_never_registered_is_ended_and_counts_against_its_offering() -> None:
     memory = granted(plan_and_order(Memory(), pod("p"))[0])
     reconciliation = reconciled(memory, pod("p"), now=NOW + 900.0)
 
@@ -162,7 +162,7 @@ def test_an_order_whose_answer_was_lost_is_sent_again_if_the_cloud_keeps_tokens(
     assert reconciled(doubtful, pod("p"), inventory=nothing, now=NOW + 1.0).doubtful == ()
 
 
-def test_a_pod_refused_by_its_node_makes_its_class_avoid_the_node() -> None:
+def test_a_node_that_refuses_a_pod_is_avoided_by_its_whole_class() -> None:
     memory = Memory(refusals=Refusals((Wait("default/p", "n", NOW),)))
     items = (node("n", KIND), pod("p"))
     reconciliation = reconciled(memory, *items, attempts={"default/p": NOW + 30.0}, messages={"default/p": "no"})
@@ -185,7 +185,7 @@ def test_two_broken_promises_pause_an_offering_for_the_refused_pods() -> None:
 # The state at a moment
 
 
-def test_the_state_for_the_planner_contains_work_in_progress() -> None:
+def test_the_state_for_the_planner_contains_arriving_and_leaving_machines() -> None:
     ledger = Ledger(
         coming=(OrderedMachine("o-0", "o", (KIND.key,), 1.0, NOW, pods=("default/p",), node="n"),),
         leaving=(Removal("m", "i-2", KIND.key, "idle", NOW, NOW),),
@@ -199,7 +199,7 @@ def test_the_state_for_the_planner_contains_work_in_progress() -> None:
     assert state.idle_seconds == {"m": 30.0}
 
 
-def test_the_whole_memory_survives_serialisation() -> None:
+def test_the_saved_state_equals_itself_after_encoding_and_decoding() -> None:
     memory = granted(plan_and_order(Memory(), *pods("p", 2))[0])
     refused = node_refusals.step(Refusals((Wait("p", "n", NOW),)), node_refusals.NodeRefused("p", "class", "n", "face", NOW, "no"))
     tripped = breakers.step(memory.breakers, offering_events.Reclaimed(KIND.key, NOW))
@@ -210,7 +210,7 @@ def test_the_whole_memory_survives_serialisation() -> None:
     assert msgspec.json.decode(b"{}", type=Memory) == Memory()
 
 
-def test_a_second_machine_like_the_one_assigned_to_an_order_counts_in_the_same_pass() -> None:
+def test_a_second_machine_that_matches_an_order_counts_in_the_same_turn() -> None:
     """Without tokens both may belong to the order until one is assigned: the plan of that pass must not buy another."""
     memory, (order,) = plan_and_order(Memory(), pod("p", unschedulable=True))
     accepted = msgspec.structs.replace(memory, ledger=ledger.step(memory.ledger, ledger.Answered(order.token, NOW, (), 1)))
@@ -218,5 +218,5 @@ def test_a_second_machine_like_the_one_assigned_to_an_order_counts_in_the_same_p
     reconciliation = reconcile(accepted, Cluster.of((pod("p", unschedulable=True),)), POLICY, Facts(inventory=listed), NOW + 60.0)
 
     assert [machine.instance for machine in reconciliation.memory.ledger.coming] == ["i-1"]
-    assert reconciliation.memory.ledger.strangers == {"i-2": NOW + 60.0}
-    assert [upcoming.id for upcoming in reconciliation.owed] == ["found-i-2"]
+    assert reconciliation.memory.ledger.unregistered == {"i-2": NOW + 60.0}
+    assert [upcoming.id for upcoming in reconciliation.unordered] == ["found-i-2"]

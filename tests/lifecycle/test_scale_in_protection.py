@@ -46,7 +46,7 @@ def test_a_pod_protected_during_the_drain_is_not_evicted_and_its_node_is_opened(
     assert kept == (("a", "pod default/runs is protected by an annotation"),)
 
 
-def test_a_pod_protected_for_a_limited_time_is_evicted_after_it() -> None:
+def test_a_pod_protected_for_a_limited_time_is_evicted_afterwards() -> None:
     acts, kept = draining(pod("runs", on="a", options={"do_not_disrupt": 60.0, "disruption": "allow"}))
     assert [type(act) for act in acts] == [Evict]
     assert not kept
@@ -58,7 +58,7 @@ def test_a_node_protected_during_its_drain_is_opened() -> None:
     assert kept == (("a", "the node has a do-not-disrupt or scale-down-disabled annotation"),)
 
 
-def test_nothing_protects_pods_of_a_machine_that_the_cloud_takes_away() -> None:
+def test_pods_of_a_machine_that_the_cloud_takes_away_are_evicted_despite_protection() -> None:
     acts, _ = draining(pod("runs", on="a", options={"do_not_disrupt": True}), forced=True)
     assert [type(act) for act in acts] == [Evict]
 
@@ -73,7 +73,7 @@ def test_while_most_nodes_are_not_ready_only_interrupted_machines_are_drained() 
 def begun(*items: Item) -> list[str]:
     """Return the nodes whose removal begins when a plan removes ``a``."""
     steps = termination.begin_removals(Ledger(), Cluster.of(items), POLICY, (PlannedRemoval("a", "idle"),), names={}, now=NOW)
-    return [step.leaving.node for step in steps if isinstance(step, ledger.Left)]
+    return [step.removal.node for step in steps if isinstance(step, ledger.RemovalUpdated)]
 
 
 def test_a_node_is_removed_only_if_no_other_node_names_its_machine() -> None:

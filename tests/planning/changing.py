@@ -204,7 +204,7 @@ class World:
             idle_seconds={name: draw.choice((0.0, 700.0)) for name in (*NODES, *MACHINES) if draw.random() < 0.8},
             blocked_offerings=self._some_offerings(),
             probed_offerings=self._some_offerings(),
-            unsettled_offerings=self._some_offerings(),
+            no_moves_to=self._some_offerings(),
             bought_last_minute=draw.randint(0, 1),
             disrupting=frozenset(name for name in NODES if draw.random() < 0.1 * self.unrest),
             broken_promises=frozenset({"default/p-1"} if draw.random() < 0.2 else ()),

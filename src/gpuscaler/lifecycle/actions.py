@@ -1,4 +1,4 @@
-"""Actions on nodes, pods and machines, as plain data. Deciding is pure; the caller carries an action out and reports its result."""
+"""Actions on nodes, pods and machines, as plain data: this package decides on them, the caller carries them out and reports the results."""
 
 from collections.abc import Mapping
 
@@ -14,7 +14,7 @@ class Nominate(Struct, frozen=True, gc=False, tag=True):
 
 
 class Bind(Struct, frozen=True, gc=False, tag=True):
-    """Bind a pod to a node, if the node still offers these ``devices``, by resource, and is not being deleted."""
+    """Bind a pod to a node, unless the node is being deleted or no longer has ``devices``, the number needed of each device resource."""
 
     pod: str
     uid: str
@@ -30,17 +30,17 @@ class Lift(Struct, frozen=True, gc=False, tag=True):
 
 
 class Close(Struct, frozen=True, gc=False, tag=True):
-    """Put our arriving taint on a node, or the taint of nodes that are ``kept`` for large pods, and remove our cordon."""
+    """Put our arriving taint on a node, or if ``kept`` the taint that keeps it for large pods, and remove our cordon."""
 
     node: str
     reason: str
     kept: bool = False
 
 
-class Ajar(Struct, frozen=True, gc=False, tag=True):
-    """Let only DaemonSet pods onto a node: it is cordoned, and our taint is removed for that time.
+class OpenWindow(Struct, frozen=True, gc=False, tag="Ajar"):
+    """Let only DaemonSet pods onto a closed node for a short time: a cordon replaces our closing taint, which becomes PreferNoSchedule.
 
-    :class:`Close` or :class:`Lift` undoes it. A node that a person has cordoned stays as it is.
+    :class:`Close` or :class:`Lift` ends this window. A node that a person has cordoned is not changed.
     """
 
     node: str
@@ -56,7 +56,7 @@ class Mark(Struct, frozen=True, gc=False, tag=True):
 
 
 class Unmark(Struct, frozen=True, gc=False, tag=True):
-    """Remove our leaving taint, and the marks that go with it, from a node that stays."""
+    """Remove our leaving taint, and what was set together with it, from a node that is kept."""
 
     node: str
     reason: str
@@ -86,7 +86,7 @@ class Exclude(Struct, frozen=True, gc=False, tag=True):
 
 
 class Checkpoint(Struct, frozen=True, gc=False, tag=True):
-    """Ask a pod to save its work within ``seconds``; ``at`` is the moment of the request. ``node`` names the removal it belongs to."""
+    """Ask a pod to save its work within ``seconds``; ``at`` is the time of the request. ``node`` identifies the removal that needs this."""
 
     pod: str
     uid: str
@@ -96,9 +96,9 @@ class Checkpoint(Struct, frozen=True, gc=False, tag=True):
 
 
 class Evict(Struct, frozen=True, gc=False, tag=True):
-    """Evict a pod from a node that is being removed. ``node`` names the removal it belongs to.
+    """Evict a pod from ``node``, which is being removed.
 
-    ``grace`` is a grace period in seconds, set where the machine ends before the pod's own grace period is over.
+    ``grace`` is a shorter grace period in seconds, set if the machine ends before the pod's own grace period would be over.
     """
 
     pod: str
@@ -108,7 +108,7 @@ class Evict(Struct, frozen=True, gc=False, tag=True):
 
 
 class Delete(Struct, frozen=True, gc=False, tag=True):
-    """Delete a pod whose machine is about to vanish and whose eviction has been refused until now."""
+    """Delete a pod whose machine is about to end and whose eviction has been refused so far."""
 
     pod: str
     uid: str
@@ -117,9 +117,9 @@ class Delete(Struct, frozen=True, gc=False, tag=True):
 
 
 class End(Struct, frozen=True, gc=False, tag=True):
-    """End a machine by its id; ``node`` names the removal it belongs to.
+    """End a machine by its id; ``node`` identifies its removal.
 
-    With ``look`` the API server is asked one last time whether the node has pods that no watch has shown.
+    With ``look`` the API server is asked once more whether the node has pods that the watches have not shown.
     """
 
     instance: str
@@ -129,14 +129,14 @@ class End(Struct, frozen=True, gc=False, tag=True):
 
 
 class Extend(Struct, frozen=True, gc=False, tag=True):
-    """Ask the cloud to delay the end of a machine that its group ends while it is still drained; ``node`` names the removal."""
+    """Ask the cloud to end a machine later, because its node is still drained; its group is ending it. ``node`` identifies the removal."""
 
     instance: str
     node: str
 
 
 class Protect(Struct, frozen=True, gc=False, tag=True):
-    """Protect machines of a pool from scale-in by their group, or remove that protection where ``on`` is False."""
+    """Protect machines of a pool from scale-in by their group; with ``on=False`` remove this protection."""
 
     pool: str
     instances: tuple[str, ...]
@@ -145,7 +145,7 @@ class Protect(Struct, frozen=True, gc=False, tag=True):
 
 
 class Clear(Struct, frozen=True, gc=False, tag=True):
-    """Delete the Node of a machine that is gone, where nothing else does; ``uid`` protects a later Node of the same name."""
+    """Delete the Node of a machine that no longer exists if nothing else deletes it; ``uid`` protects a later Node of the same name."""
 
     node: str
     uid: str
@@ -153,6 +153,6 @@ class Clear(Struct, frozen=True, gc=False, tag=True):
 
 
 OnPod = Nominate | Bind | Checkpoint | Evict | Delete
-Act = OnPod | Lift | Close | Ajar | Mark | Unmark | Discourage | Label | Exclude | End | Extend | Protect | Clear
+Act = OnPod | Lift | Close | OpenWindow | Mark | Unmark | Discourage | Label | Exclude | End | Extend | Protect | Clear
 #: Actions that are calls to the cloud.
 ON_MACHINES = (End, Extend, Protect)

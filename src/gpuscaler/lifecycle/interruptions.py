@@ -46,8 +46,8 @@ class Announcements(Struct, frozen=True, gc=False):
     ``ends`` is when their reserved time ends. ``why`` is the reason, where it is not the usual one of the cloud.
     """
 
-    going: Mapping[str, float] = {}
-    worked_on: Mapping[str, float] = {}
+    taken_away_at: Mapping[str, float] = {}
+    maintenance_at: Mapping[str, float] = {}
     ends: Mapping[str, float] = {}
     why: Mapping[str, str] = {}
 
@@ -61,12 +61,12 @@ def remove_interrupted(
     that their group ends by itself. ``index`` is the machine index of ``cluster``, if the caller has one.
     """
     index = index or MachineIndex.of(cluster, None)
-    soon = {name: at for name, at in announced.worked_on.items() if now < at <= now + AHEAD_SECONDS}
+    soon = {name: at for name, at in announced.maintenance_at.items() if now < at <= now + AHEAD_SECONDS}
     over = {name: max(at, now + NOTICE_SECONDS) for name, at in announced.ends.items() if at <= now + EMPTY_SECONDS + SAVE_SECONDS}
     ended = {instance.id: max(instance.until, now + NOTICE_SECONDS) for instance in index.listed.ended}
-    ends = {**over, **soon, **ended, **{name: at or now + NOTICE_SECONDS for name, at in announced.going.items()}}
+    ends = {**over, **soon, **ended, **{name: at or now + NOTICE_SECONDS for name, at in announced.taken_away_at.items()}}
     under_way = {removal.instance for removal in current.leaving if removal.forced or removal.step in (ENDING, CLEARING)}
-    early = over.keys() - soon.keys() - ended.keys() - announced.going.keys()
+    early = over.keys() - soon.keys() - ended.keys() - announced.taken_away_at.keys()
     if not ends:
         return InterruptionFindings()
     nodes = {
@@ -94,16 +94,16 @@ def remove_interrupted(
         removal = Removal(
             name, instance, offering, why, now, now, pods=pods, forced=True, ends=ends[instance], evictions=evictions, held=held
         )
-        steps.append(ledger.Left(removal))
+        steps.append(ledger.RemovalUpdated(removal))
         # A machine that its group ends by itself says nothing about the spot market.
-        if instance in announced.going and instance not in ended:
+        if instance in announced.taken_away_at and instance not in ended:
             breaker_events += reclaim_events((offering,), now)
     return InterruptionFindings(tuple(steps), tuple(breaker_events))
 
 
 def _reason(instance: str, announced: Announcements, *, soon: Mapping[str, float], ended: str) -> str:
     """Return why a machine goes, as text; ``ended`` is the reason its group ends it for."""
-    if instance in announced.going and not ended:
+    if instance in announced.taken_away_at and not ended:
         return announced.why.get(instance, TAKEN)
     return ended or (WORKED_ON if instance in soon else WHY)
 
@@ -113,7 +113,7 @@ def _update_reasons(current: Ledger, index: MachineIndex) -> Iterator[ledger.Eve
     for removal in current.leaving:
         machine = index.listed.by_id.get(removal.instance)
         if removal.held and machine is not None and machine.cause not in ("", removal.reason):
-            yield ledger.Left(replace(removal, reason=machine.cause))
+            yield ledger.RemovalUpdated(replace(removal, reason=machine.cause))
 
 
 def remove_terminated(current: Ledger, index: MachineIndex, now: float) -> tuple[ledger.Event, ...]:
@@ -130,14 +130,14 @@ def remove_terminated(current: Ledger, index: MachineIndex, now: float) -> tuple
     nodes = (machine_nodes[0] for name in over if len(machine_nodes := index.by_machine.get(name, ())) == 1)
     to_clear = (node for node in nodes if not (node.ready or node.deleted or node.name in in_ledger))
     return tuple(
-        ledger.Left(Removal(node.name, node.provider_id, over[node.provider_id].key, ENDED, now, now, step=CLEARING, forced=True))
+        ledger.RemovalUpdated(Removal(node.name, node.provider_id, over[node.provider_id].key, ENDED, now, now, step=CLEARING, forced=True))
         for node in to_clear
     )
 
 
 def unexpectedly_gone(ledger: Ledger, vanished: Iterable[Instance], index: MachineIndex | None = None) -> tuple[Instance, ...]:
     """Return the open machines that the cloud no longer lists, and that neither gpuscaler nor their groups have ended."""
-    expected = {removal.instance for removal in ledger.leaving} | {machine.instance for machine in ledger.coming} | ledger.past
+    expected = {removal.instance for removal in ledger.leaving} | {machine.instance for machine in ledger.coming} | ledger.departed_ids
     expected |= {instance.id for instance in index.listed.ended} if index is not None else set()
     return tuple(instance for instance in vanished if instance.id not in expected)
 
@@ -148,11 +148,14 @@ def reclaim_events(offerings: Iterable[OfferingKey], now: float) -> tuple[offeri
 
 
 def describe_changes(
-    index: MachineIndex, vanished: Iterable[Instance], announced: Iterable[tuple[str, str]], worked_on: Mapping[str, float] | None = None
+    index: MachineIndex,
+    vanished: Iterable[Instance],
+    announced: Iterable[tuple[str, str]],
+    maintenance_at: Mapping[str, float] | None = None,
 ) -> Iterator[Remark]:
     """Report open machines that are ``vanished``, and what the cloud has ``announced`` (a word) about machines, by id.
 
-    Machines with a known time in ``worked_on`` are drained before it. The Node of a terminated machine is deleted.
+    Machines with a known time in ``maintenance_at`` are drained before it. The Node of a terminated machine is deleted.
     """
 
     def name_of(instance: str) -> str:
@@ -165,15 +168,15 @@ def describe_changes(
         where = f"{machine.market} {machine.instance_type} {machine.zone}".rstrip()
         yield Remark(machine.id, node, f"machine {machine.id} ({where}) is gone without any notice{node_text}")
     for instance, word in announced:
-        done = "it is drained before that" if (worked_on or {}).get(instance) else "no action is taken"
+        done = "it is drained before that" if (maintenance_at or {}).get(instance) else "no action is taken"
         yield Remark(instance, name_of(instance), f"the cloud announces {word} of machine {instance}; {done}")
 
 
-def update_ends(worked_on: Mapping[str, float], listed: Listed) -> Mapping[str, float]:
+def update_ends(maintenance_at: Mapping[str, float], listed: Listed) -> Mapping[str, float]:
     """Return when listed machines end, by id, as last reported by the cloud: the list lacks it once the group has another reservation."""
-    if listed.instances is None or not (worked_on or listed.ends):
-        return worked_on
-    return {**{name: at for name, at in worked_on.items() if name in listed.by_id}, **listed.ends}
+    if listed.instances is None or not (maintenance_at or listed.ends):
+        return maintenance_at
+    return {**{name: at for name, at in maintenance_at.items() if name in listed.by_id}, **listed.ends}
 
 
 def is_due(ends: float, pods: Iterable[Pod], now: float) -> bool:

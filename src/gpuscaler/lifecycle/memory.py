@@ -36,11 +36,15 @@ from gpuscaler.planning.state.promises import Promises
 Dated = TypeVar("Dated", Order, OrderedMachine, Promise, Removal, Withdrawal)
 
 
-class Memory(Struct, frozen=True, gc=False):
+#: The names under which fields of :class:`Memory` are stored, where they differ.
+_STORED_NAMES = {"maintenance_at": "worked_on"}
+
+
+class Memory(Struct, frozen=True, gc=False, rename=_STORED_NAMES):
     """The state that survives restarts.
 
     ``decisions`` is how many decisions have been numbered, ``decided`` are the ids of those in progress, by order and node.
-    ``worked_on`` is when the cloud has announced to work on machines, by id, ``ends`` when their reserved time ends.
+    ``maintenance_at`` is when the cloud has announced to work on machines, by id, ``ends`` when their reserved time ends.
     ``unfamiliar`` are machines, by id, with keys that their pools do not offer. ``poison`` are objects that make planning fail.
     ``unready`` is about nodes that are not Ready, ``away`` about nodes whose devices are missing. ``efforts`` are machines whose pods
     are still pending. ``unbinding`` are pools where bindings were refused, ``admissions`` pods that were bound and that no kubelet has
@@ -57,7 +61,7 @@ class Memory(Struct, frozen=True, gc=False):
     decisions: int = 0
     decided: Mapping[str, str] = {}
     spared: SparedNodes = SparedNodes()
-    worked_on: Mapping[str, float] = {}
+    maintenance_at: Mapping[str, float] = {}
     ends: Mapping[str, float] = {}
     unfamiliar: Mapping[str, OfferingKey] = {}
     efforts: PurchaseAttempts = PurchaseAttempts()
@@ -117,8 +121,8 @@ def recalled(memory: Memory, now: float) -> Memory:
         promises=tuple(_not_ahead(promise, now) for promise in current.promises),
         leaving=tuple(_not_ahead(removal, now) for removal in current.leaving),
         withdrawals=tuple(_not_ahead(withdrawal, now) for withdrawal in current.withdrawals),
-        strangers={name: min(since, now) for name, since in current.strangers.items()},
-        owing={name: min(since, now) for name, since in current.owing.items()},
+        unregistered={name: min(since, now) for name, since in current.unregistered.items()},
+        launches_expected_since={name: min(since, now) for name, since in current.launches_expected_since.items()},
         bought=tuple((min(at, now), count) for at, count in current.bought),
     )
     current = ledger.fold_events(current, (ledger.Doubted(order.token, now) for order in current.orders if order.state != ledger.ACCEPTED))

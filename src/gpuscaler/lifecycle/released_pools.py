@@ -30,10 +30,10 @@ class ReleasedPool(Struct, frozen=True, gc=False):
 
 def find_released_pools(ledger: Ledger, cluster: Cluster, inventory: Inventory | None) -> tuple[ReleasedPool, ...]:
     """Return the pools that are no longer managed but still have something of ours, by name."""
-    if inventory is None or not inventory.let_go:
+    if inventory is None or not inventory.released_pools:
         return ()
     released = []
-    for pool in sorted(inventory.let_go):
+    for pool in sorted(inventory.released_pools):
         coming = sum(machine.key.pool == pool for machine in ledger.coming)
         leaving = sum(removal.offering.pool == pool for removal in ledger.leaving)
         nodes = (node for node in cluster.nodes.values() if node.bought is not None and node.bought.pool == pool)
@@ -45,7 +45,7 @@ def find_released_pools(ledger: Ledger, cluster: Cluster, inventory: Inventory |
 
 def remove_soft_taints(cluster: Cluster, inventory: Inventory | None) -> Iterator[Discourage]:
     """Remove our soft taints from nodes of pools that are no longer managed: nothing else would."""
-    pools = inventory.let_go if inventory is not None else ()
+    pools = inventory.released_pools if inventory is not None else ()
     for node in cluster.nodes.values() if pools else ():
         if node.bought is not None and node.bought.pool in pools and any(taint.key in _SOFT for taint in node.taints):
             yield Discourage(node.name, (), f"pool {node.bought.pool} is no longer managed by gpuscaler")

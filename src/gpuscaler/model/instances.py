@@ -62,7 +62,7 @@ class Delivery(Struct, frozen=True, gc=False):
 class Inventory(Struct, frozen=True, gc=False):
     """The machines of this cluster in a cloud's list. ``deliveries`` contains each pool with a group that launches machines by itself.
 
-    ``let_go`` are pools with groups that no longer belong to this cluster: actions in progress are finished, and no new ones start.
+    ``released_pools`` are pools with groups that no longer belong to this cluster: actions in progress are finished, and no new ones start.
 
     The list is valid for some time between ``at`` minus the provider's ``read_lag`` and ``at``, both in seconds since the epoch.
     """
@@ -70,4 +70,4 @@ class Inventory(Struct, frozen=True, gc=False):
     at: float
     instances: tuple[Instance, ...] = ()
     deliveries: tuple[Delivery, ...] = ()
-    let_go: tuple[str, ...] = ()
+    released_pools: tuple[str, ...] = ()

@@ -9,13 +9,13 @@ from gpuscaler.model.pods import Resources
 from gpuscaler.model.taints import Taint
 
 
-class Node(Struct, frozen=True, gc=False):
+class Node(Struct, frozen=True, gc=False, rename={"in_window": "ajar"}):
     """A node. ``allocatable`` is in the units of :data:`~gpuscaler.model.pods.Resources`; ``pods`` is its pod count limit.
 
     A machine that does not exist yet may become one of several: ``may_be`` has the labels of each, ``labels`` those that all share.
     ``bought`` is its machine's offering in the cloud's list: (pool, market, instance type, zone); None if it is not listed.
-    ``unready_since`` is when the node stopped being Ready according to its condition; 0 if unknown. ``ajar`` means that only pods of
-    DaemonSets are admitted for now; its taints, and ``unschedulable``, are those that it has when it is closed again.
+    ``unready_since`` is when the node stopped being Ready according to its condition; 0 if unknown. ``in_window`` means that the node
+    admits only DaemonSet pods for a few seconds; its taints, and ``unschedulable``, are those that it has when it is closed again.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Node(Struct, frozen=True, gc=False):
     may_be: tuple[Mapping[str, str], ...] = ()
     bought: OfferingKey | None = None
     unready_since: float = 0.0
-    ajar: bool = False
+    in_window: bool = False
 
 
 def first_label(node: Node, keys: tuple[str, ...]) -> str:

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 #: The effect of gpuscaler's closing taint, instead of NoSchedule, on a node that gpuscaler has cordoned: only pods of DaemonSets are
 #: admitted for now.
-AJAR = "PreferNoSchedule"
+WINDOW_EFFECT = "PreferNoSchedule"
 #: Effects that keep a pod from being scheduled; PreferNoSchedule only lowers a score.
 HARD_EFFECTS = ("NoSchedule", "NoExecute")
 

@@ -34,7 +34,7 @@ from gpuscaler.planning.scale_up.zone_balance import balance
 from gpuscaler.planning.state import State
 from gpuscaler.planning.state.breaker_messages import describe_trouble
 
-#: How often everything is decided again because later placements violate the spread of pods placed earlier.
+#: The maximum number of times that all pods are placed again because later placements violate the spread of earlier pods.
 TRIES = 4
 
 
@@ -56,8 +56,8 @@ def plan(
     """Decide which machines to buy, where pending pods go, and which nodes to remove.
 
     ``now`` is in seconds since the epoch. The work is bounded by ``policy.work_budget``, which is counted and not timed, so that the same
-    input gives the same plan. ``should_stop`` is an emergency brake for callers with a clock; the plan says whether it was used. ``live``
-    says that a scheduler works on the cluster, so pods that it has not tried yet are left to it.
+    input gives the same plan. ``should_stop`` lets callers with a clock end the search early; the plan says whether it did. ``live`` says
+    that a scheduler is running, so pods that it has not tried yet are left to it.
     """
     return Planner(policy).plan(cluster, state, now, live=live, should_stop=should_stop)
 
@@ -65,7 +65,7 @@ def plan(
 class Planner:
     """Plans repeatedly for one policy.
 
-    It caches results about templates, nodes, and the pods on them while those are the same objects, so that the work of a plan is
+    It caches results about templates, nodes and their pods for as long as these objects are unchanged, so that the work of a plan is
     proportional to the changes. The cache changes no plan: every cached result is what would be computed again.
     """
 
@@ -85,7 +85,7 @@ class Planner:
     def plan_and_proof(
         self, cluster: Cluster, state: State, now: float, *, live: bool = False, should_stop: Callable[[], bool] | None = None
     ) -> tuple[Plan, Solved | None]:
-        """A plan, with the problem and duals that prove its lower bound (``mix.certificate`` checks them); None without purchases."""
+        """A plan, and the problem and duals that prove its lower bound (``mix.certificate`` checks them), or None without purchases."""
         policy, state = self.policy, block_expiring(state, self._closes, now)
         if state.unbalancing:
             state = msgspec.structs.replace(state, blocked_offerings=state.blocked_offerings | state.unbalancing.keys())
@@ -155,7 +155,7 @@ def make_draft(request: PlanRequest, capacity: CapacitySnapshot, room: Room, tem
             or describe_expiry(request.policy, key, request.now)
             or request.state.unbalancing.get(key, "")
         ),
-        unsettled=request.state.unsettled_offerings,
+        unsettled=request.state.no_moves_to,
         idle_price=lambda row: idle_price(request, capacity, row),
         undecided={row: tuple(row_of[key] for key in keys if key in row_of) for row, keys in chosen.items()},
     )
@@ -350,7 +350,7 @@ def plan_removals(request: PlanRequest, draft: PlanDraft, capacity: CapacitySnap
             members=capacity.by_node,
             taken=frozenset(room.table.names[row] for row in taken),
             templates=draft.templates.after_purchases(draft.remaining.spent).without_unsettled(
-                request.state.unsettled_offerings | guessed_offerings(request.policy)
+                request.state.no_moves_to | guessed_offerings(request.policy)
             ),
             limits=draft.remaining.for_mix(),
             untried=untried(request.cluster, request.policy) if request.live else (),

@@ -14,7 +14,7 @@ from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.rate import RateLimit
 from gpuscaler.kube.resources import NODES
-from gpuscaler.lifecycle.actions import Act, Ajar, Close, Evict, Exclude, Lift, Mark
+from gpuscaler.lifecycle.actions import Act, Close, Evict, Exclude, Lift, Mark, OpenWindow
 
 NODE: dict[str, Any] = {
     "apiVersion": "v1",
@@ -53,11 +53,11 @@ async def test_a_node_is_cordoned_during_its_window_and_uncordoned_afterwards(ke
     other = {"key": "dedicated", "effect": "NoSchedule"}
     await client.create(NODES, {**NODE, "spec": {"taints": [*NODE["spec"]["taints"], other]}})
     key = "gpuscaler.io/kept" if kept else "gpuscaler.io/arriving"
-    window = Ajar("a", "it lacks a DaemonSet", kept=kept)
+    window = OpenWindow("a", "it lacks a DaemonSet", kept=kept)
 
-    ajar = {"taints": [other, {"key": key, "effect": "PreferNoSchedule"}], "unschedulable": True}
-    assert await spec_after(client, window) == ajar
-    assert await spec_after(client, window) == ajar
+    in_window = {"taints": [other, {"key": key, "effect": "PreferNoSchedule"}], "unschedulable": True}
+    assert await spec_after(client, window) == in_window
+    assert await spec_after(client, window) == in_window
     assert await spec_after(client, Close("a", "", kept=kept)) == {"taints": [other, {"key": key, "effect": "NoSchedule"}]}
     assert await spec_after(client, window, Lift("a", "")) == {"taints": [other]}
 
@@ -66,7 +66,7 @@ async def test_a_persons_cordon_stays_and_prevents_a_window() -> None:
     client = empty_cluster_client()
     await client.create(NODES, {**NODE, "spec": {**NODE["spec"], "unschedulable": True}})
 
-    assert await spec_after(client, Ajar("a", ""), Close("a", "")) == {**NODE["spec"], "unschedulable": True}
+    assert await spec_after(client, OpenWindow("a", ""), Close("a", "")) == {**NODE["spec"], "unschedulable": True}
     assert await spec_after(client, Lift("a", "")) == {"unschedulable": True}
 
 

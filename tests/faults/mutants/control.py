@@ -34,8 +34,8 @@ MUTANTS = (
     Mutant(
         case=8,
         at="Controller._collect_facts",
-        old="seen=now - self._picture.stale_for(self._time())",
-        new="seen=now",
+        old="observed_until=now - self._picture.stale_for(self._time())",
+        new="observed_until=now",
         removes="a machine is given up for what could not be seen during an API server outage",
     ),
     Mutant(
@@ -167,7 +167,7 @@ MUTANTS = (
     Mutant(
         case=73,
         at="Controller._plan",
-        old="upcoming=(*state.upcoming, *reconciliation.owed),",
+        old="upcoming=(*state.upcoming, *reconciliation.unordered),",
         new="",
         removes="machines that groups launch by themselves are not counted",
     ),

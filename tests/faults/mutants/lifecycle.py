@@ -70,7 +70,7 @@ MUTANTS = (
         case=32,
         at="_Removals.clean_up",
         old="node.name not in under_way and node.name not in self.index.unlisted",
-        new="node.name in self.ledger.past",
+        new="node.name in self.ledger.departed_ids",
         removes="our own taint is not recognised if its removal was forgotten",
     ),
     Mutant(
@@ -90,7 +90,7 @@ MUTANTS = (
     Mutant(
         case=36,
         at="conclude",
-        old="unpooled=index.unpooled(view.policy, inventory.let_go if inventory is not None else ()),",
+        old="unpooled=index.unpooled(view.policy, inventory.released_pools if inventory is not None else ()),",
         new="",
         removes="machines that are listed for a pool that is not ours are not reported",
     ),
@@ -111,8 +111,8 @@ MUTANTS = (
     Mutant(
         case=47,
         at="memory.Memory",
-        old="class Memory(Struct, frozen=True, gc=False):",
-        new="class Memory(Struct, frozen=True, gc=False, forbid_unknown_fields=True):",
+        old="class Memory(Struct, frozen=True, gc=False, rename=_STORED_NAMES):",
+        new="class Memory(Struct, frozen=True, gc=False, rename=_STORED_NAMES, forbid_unknown_fields=True):",
         removes="a memory with unknown fields is rejected",
     ),
     Mutant(
@@ -153,7 +153,7 @@ MUTANTS = (
     Mutant(
         case=75,
         at="unready.observe",
-        old="steps.append(ledger.Left(_removal_of(silence, cluster, after, now)))",
+        old="steps.append(ledger.RemovalUpdated(_removal_of(silence, cluster, after, now)))",
         new="",
         removes="the machine of a node that never answers again is not ended",
     ),

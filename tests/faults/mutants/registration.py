@@ -20,13 +20,13 @@ MUTANTS = (
     Mutant(
         case=19,
         at="_Registration.time_out",
-        old="machine.node and then >= machine.registered + self.waits.ready",
-        new="machine.node and then >= machine.registered + 1e9",
+        old="machine.node and observed_at >= machine.registered + self.waits.ready",
+        new="machine.node and observed_at >= machine.registered + 1e9",
         removes="a node that never shows its devices is waited for without end",
     ),
     Mutant(
         case=33,
-        at="_closed",
+        at="_machines_of_closed_nodes",
         old="not is_ordered(instance)",
         new="not instance.launched",
         removes="machines that other people add stay closed",
@@ -90,8 +90,8 @@ MUTANTS = (
     Mutant(
         case=71,
         at="adopt_machines",
-        old="{pool.name for pool in policy.pools if not pool.min_gpus_per_pod} | set(inventory.let_go)",
-        new="set(inventory.let_go)",
+        old="{pool.name for pool in policy.pools if not pool.min_gpus_per_pod} | set(inventory.released_pools)",
+        new="set(inventory.released_pools)",
         removes="machines whose nodes existed before the controller stay closed",
     ),
     Mutant(
@@ -110,8 +110,8 @@ MUTANTS = (
     ),
     Mutant(
         case=73,
-        at="_ordered.is_ordered",
-        old="and awaited[instance.key] < ledger.strangers.get(instance.id, math.inf)",
+        at="_may_be_ordered.is_ordered",
+        old="and awaited[instance.key] < current.unregistered.get(instance.id, math.inf)",
         new="",
         removes="a machine that was listed before an order is assigned to that order",
     ),
@@ -153,7 +153,7 @@ MUTANTS = (
     Mutant(
         case=99,
         at="adopt_machines",
-        old="or relaunching.covers(instance)",
+        old="or failing.contains(instance)",
         new="",
         removes="a paused group that launches and gives up machines within a minute is never stopped",
     ),
@@ -187,7 +187,7 @@ MUTANTS = (
     ),
     Mutant(
         case=104,
-        at="_WindowPass._ajar",
+        at="_WindowPass._step_open",
         old="not window.closed and self._now < window.seen + OPEN_SECONDS",
         new="not window.closed",
         removes="a window stays open for a DaemonSet that may not create pods",
@@ -209,7 +209,7 @@ MUTANTS = (
     Mutant(
         case=107,
         at="_as_closed",
-        old="if ajar:",
+        old="if in_window:",
         new="if False:",
         removes="an open window is treated as opened and cordoned by a person",
     ),
@@ -264,7 +264,7 @@ MUTANTS = (
     ),
     Mutant(
         case=110,
-        at="Relaunching.covers",
+        at="FailingRelaunches.contains",
         old="self._ended[instance.pool] >= MOST_ENDED and any(target.covers(instance.key) for target in self._failing)",
         new="False",
         removes="a group keeps launching machines that end before they are nodes",

@@ -14,7 +14,7 @@ from gpuscaler.model.instances import Inventory
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy
-from gpuscaler.model.taints import AJAR, Taint
+from gpuscaler.model.taints import WINDOW_EFFECT, Taint
 from gpuscaler.model.well_known import ARRIVING_TAINT, KEPT_TAINT
 from gpuscaler.planning.feasibility.min_gpus import is_closed, with_closing_tolerations
 from gpuscaler.planning.feasibility.snapshot import Room
@@ -35,14 +35,16 @@ def acts(node: Node, policy: Policy = KEEPING, ledger: Ledger = NOTHING, invento
     return list(update_kept_taints(ledger, cluster, policy, MachineIndex.of(cluster, inventory), inventory))
 
 
-def test_an_open_machine_of_a_keeping_pool_gets_the_kept_taint_instead() -> None:
+def test_an_open_machine_of_a_pool_with_min_gpus_per_pod_gets_the_kept_taint() -> None:
     assert acts(machine(ARRIVING_TAINT)) == [Close("a", "it is kept for pods of at least 8 GPUs", kept=True)]
     assert acts(machine(KEPT_TAINT)) == []
     assert acts(machine()) == [], "a person has opened it"
 
 
 def test_a_taint_weakened_by_an_uncordon_is_restored_or_removed() -> None:
-    arriving, kept = (node("a", KIND, provider_id="i-a", taints=(Taint(key, effect=AJAR),)) for key in (ARRIVING_TAINT, KEPT_TAINT))
+    arriving, kept = (
+        node("a", KIND, provider_id="i-a", taints=(Taint(key, effect=WINDOW_EFFECT),)) for key in (ARRIVING_TAINT, KEPT_TAINT)
+    )
 
     assert acts(arriving, OTHER) == [Lift("a", UNCORDONED)]
     assert acts(kept) == [Close("a", UNCORDONED, kept=True)]
@@ -56,21 +58,21 @@ def test_a_taint_weakened_by_an_uncordon_is_restored_or_removed() -> None:
         Ledger(leaving=(Removal("a", "i-a", KIND.key, "", NOW, NOW),)),
     ],
 )
-def test_nodes_with_work_in_progress_are_not_changed(ledger: Ledger) -> None:
+def test_taints_of_nodes_with_work_in_progress_in_the_ledger_are_not_changed(ledger: Ledger) -> None:
     assert acts(machine(ARRIVING_TAINT), ledger=ledger) == []
     assert acts(machine(KEPT_TAINT), OTHER, ledger) == []
 
 
-def test_machines_of_a_pool_that_no_longer_keeps_machines_open() -> None:
+def test_machines_open_when_their_pool_loses_min_gpus_per_pod_or_is_no_longer_managed() -> None:
     assert acts(machine(KEPT_TAINT), OTHER) == [Lift("a", "its pool keeps no machines for large pods")]
     assert acts(machine(ARRIVING_TAINT), OTHER) == [], "it opens by the ledger"
-    theirs = Inventory(NOW, (), let_go=("old",))
+    theirs = Inventory(NOW, (), released_pools=("old",))
     bought = replace(machine(KEPT_TAINT), bought=OfferingKey("old", "on-demand", "g.8", "z1"))
     assert acts(bought, inventory=theirs)[:1] == [Lift("a", "pool old is no longer managed by gpuscaler")]
 
 
 @pytest.mark.parametrize("key", [ARRIVING_TAINT, KEPT_TAINT])
-def test_neither_taint_is_an_obstacle_to_a_plan(key: str) -> None:
+def test_neither_the_arriving_nor_the_kept_taint_excludes_a_machine_from_plans(key: str) -> None:
     closed = machine(key)
     large = pod("large", spec(gpus=8))
 

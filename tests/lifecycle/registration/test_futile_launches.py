@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from tests.planning.building import NOW, offering
 
 from gpuscaler.lifecycle.observed.machine_index import MachineIndex
-from gpuscaler.lifecycle.registration.futile_launches import MOST_ENDED, WITHIN_SECONDS, Relaunching
+from gpuscaler.lifecycle.registration.futile_launches import MOST_ENDED, WITHIN_SECONDS, FailingRelaunches
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import TERMINATED, Instance, Inventory
 from gpuscaler.planning.state import breakers
@@ -37,10 +37,10 @@ def failing(times: int = 2, key: Any = KIND.key) -> Breakers:
 def is_covered(over: tuple[Instance, ...], breakers: Breakers, *, ledger: Ledger | None = None) -> bool:
     newest = instance("i-new")
     index = MachineIndex.of(Cluster(), Inventory(NOW, (newest, *over)))
-    return Relaunching(ledger or Ledger(), index, breakers, NOW).covers(newest)
+    return FailingRelaunches(ledger or Ledger(), index, breakers, NOW).contains(newest)
 
 
-def test_the_machine_after_several_that_ended_by_themselves_is_ended() -> None:
+def test_a_launching_machine_is_ended_if_several_before_it_ended_by_themselves() -> None:
     assert is_covered(ended(MOST_ENDED), failing())
 
 
@@ -56,18 +56,18 @@ def test_the_machine_after_several_that_ended_by_themselves_is_ended() -> None:
     ],
     ids=["few ended", "nothing fails", "one failed", "another type fails", "long ago", "of another group"],
 )
-def test_other_machines_are_waited_for(over: tuple[Instance, ...], open_breakers: Breakers) -> None:
+def test_a_launching_machine_is_not_ended_without_such_a_failure_pattern(over: tuple[Instance, ...], open_breakers: Breakers) -> None:
     assert not is_covered(over, open_breakers)
 
 
-def test_machines_that_we_ended_do_not_count() -> None:
+def test_machines_that_we_ended_do_not_count_as_failed_launches() -> None:
     over = ended(MOST_ENDED)
 
-    assert not is_covered(over, failing(), ledger=Ledger(past=frozenset(instance.id for instance in over)))
+    assert not is_covered(over, failing(), ledger=Ledger(departed_ids=frozenset(instance.id for instance in over)))
 
 
 @pytest.mark.parametrize("absent", [True, False])
-def test_every_cause_of_failed_machines_counts(*, absent: bool) -> None:
+def test_every_cause_of_failure_counts_as_a_failed_launch(*, absent: bool) -> None:
     open_breakers = Breakers()
     for number in range(3):
         at = NOW - 300.0 + number

@@ -26,7 +26,9 @@ def reconciled(memory: Memory, *deliveries: Delivery, at: float = NOW, listed: t
 def bought(seen: Reconciliation, *, at: float = NOW, pods: int = 1) -> int:
     """Return how many machines a plan buys for this many pods."""
     state = state_of(seen.memory, POLICY, at)
-    state = type(state)(**{name: getattr(state, name) for name in state.__struct_fields__} | {"upcoming": (*state.upcoming, *seen.owed)})
+    state = type(state)(
+        **{name: getattr(state, name) for name in state.__struct_fields__} | {"upcoming": (*state.upcoming, *seen.unordered)}
+    )
     return len(plan(Cluster.of([pod(f"p-{number}") for number in range(pods)]), state, POLICY, at).machines)
 
 
@@ -35,14 +37,14 @@ def ordered(state: str, **more: Any) -> Memory:
     return Memory(ledger=Ledger((order,), (OrderedMachine("a-0", "a", (KIND.key,), 1.0, NOW - 5.0, **more),)))
 
 
-def test_machines_missing_from_the_desired_capacity_are_on_their_way() -> None:
+def test_machines_missing_from_the_desired_capacity_count_as_launching() -> None:
     seen = reconciled(Memory(), Delivery("main", missing=2))
 
     assert (bought(seen, pods=2), bought(seen, pods=3)) == (0, 1)
-    assert seen.memory.ledger.owing == {"main": NOW}
+    assert seen.memory.ledger.launches_expected_since == {"main": NOW}
 
 
-def test_a_machine_that_the_group_lists_counts_at_once() -> None:
+def test_a_machine_that_the_group_lists_counts_immediately() -> None:
     seen = reconciled(Memory(), Delivery("main"), listed=(Instance("i-1", *KIND.key, launched=NOW - 1.0),))
 
     assert bought(seen) == 0
@@ -62,10 +64,10 @@ def test_a_group_that_launches_nothing_for_minutes_is_not_waited_for_any_longer(
     assert counted == list(range(0, int(OWED_SECONDS), 10))
 
 
-def test_a_machine_that_has_been_launched_is_no_longer_owed() -> None:
+def test_a_launched_machine_is_no_longer_expected_from_its_group() -> None:
     memory = reconciled(reconciled(Memory(), Delivery("main", missing=1)).memory, Delivery("main"), at=NOW + 60.0).memory
 
-    assert memory.ledger.owing == {}
+    assert memory.ledger.launches_expected_since == {}
 
 
 @pytest.mark.parametrize(
@@ -79,7 +81,7 @@ def test_a_machine_that_has_been_launched_is_no_longer_owed() -> None:
     ids=["raised for our order", "ours has come", "not answered", "being withdrawn"],
 )
 def test_capacity_raised_by_our_own_orders_is_counted_once(memory: Memory, owed: int) -> None:
-    assert len(reconciled(memory, Delivery("main", missing=1)).owed) == owed
+    assert len(reconciled(memory, Delivery("main", missing=1)).unordered) == owed
 
 
 @pytest.mark.parametrize(("replaces", "machines"), [(True, 0), (False, 1)])
@@ -92,8 +94,8 @@ def test_a_machine_without_its_node_counts_as_about_to_be_replaced_by_its_group(
     assert (bought(first), bought(late, at=NOW + REPLACED_SECONDS)) == (machines, 1)
 
 
-def test_a_group_outside_our_pools_owes_nothing() -> None:
-    assert reconciled(Memory(), Delivery("theirs", missing=3)).owed == ()
+def test_no_launch_is_expected_from_a_group_outside_our_pools() -> None:
+    assert reconciled(Memory(), Delivery("theirs", missing=3)).unordered == ()
 
 
 @pytest.mark.parametrize(

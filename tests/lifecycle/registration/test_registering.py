@@ -77,7 +77,7 @@ def test_a_machine_whose_answer_was_lost_is_found_by_its_token() -> None:
     ],
     ids=["another order's", "another offering", "older than the order", "ended"],
 )
-def test_an_instance_that_cannot_be_the_machine_is_not_assigned(stranger: Instance) -> None:
+def test_an_instance_that_cannot_be_the_ordered_machine_is_not_assigned_to_it(stranger: Instance) -> None:
     assert register(Ledger((order(ACCEPTED),), (coming(),)), listed=[stranger]).steps == ()
 
 
@@ -89,7 +89,7 @@ def test_without_tokens_the_oldest_unclaimed_machine_of_the_offering_is_assigned
 
 
 def test_a_machine_from_before_the_order_is_not_assigned() -> None:
-    ledger = Ledger((order(DOUBTFUL),), (coming(),), past=frozenset({"i-1"}))
+    ledger = Ledger((order(DOUBTFUL),), (coming(),), departed_ids=frozenset({"i-1"}))
 
     assert register(ledger, listed=[instance()], keeps_tokens=False, lag=90.0).steps == ()
 
@@ -107,7 +107,7 @@ def test_without_a_list_an_unclaimed_closed_node_is_assigned() -> None:
 # Giving up
 
 
-def test_the_rest_of_an_accepted_order_is_given_up_when_it_is_overdue() -> None:
+def test_missing_machines_of_an_accepted_order_are_given_up_when_overdue() -> None:
     early = register(Ledger((order(ACCEPTED, since=NOW - 899.0),), (coming(),)), listed=[])
     late = register(Ledger((order(ACCEPTED, since=NOW - 900.0),), (coming(),)), listed=[])
 
@@ -132,7 +132,7 @@ def test_a_doubtful_order_with_tokens_is_sent_again_instead_of_given_up() -> Non
     assert register(Ledger((order(DOUBTFUL),), (coming(),)), listed=[]) == Arrivals()
 
 
-def test_a_machine_that_is_no_longer_listed_has_died() -> None:
+def test_a_machine_that_disappears_from_the_list_counts_as_lost() -> None:
     arrivals = register(Ledger(coming=(granted(),)), listed=[])
 
     assert arrivals.steps == (ledger.Lost("a-0"),)
@@ -144,25 +144,25 @@ def test_a_machine_that_is_no_longer_listed_has_died() -> None:
     [({}, True), ({"node": "n"}, False), ({"offering": KIND.key._replace(market="spot")}, False), ({"order": ""}, False)],
     ids=["on-demand", "it was a node", "spot", "not ordered here"],
 )
-def test_a_machine_that_ends_before_it_is_a_node_counts_as_a_failure_of_its_pool(fields: dict[str, Any], counts: bool) -> None:
+def test_a_machine_that_ends_before_registration_counts_as_a_failure_of_its_pool(fields: dict[str, Any], counts: bool) -> None:
     arrivals = register(Ledger(coming=(granted(**fields),)), listed=[])
 
     assert [type(fate) for fate in arrivals.breaker_events] == ([offering_events.Absent] if counts else []) + [offering_events.Failed]
 
 
 @pytest.mark.parametrize(("since", "lag"), [(20.0, 0.0), (100.0, 90.0)], ids=["just granted", "the list lags"])
-def test_a_machine_that_cannot_be_on_the_list_yet_has_not_died(since: float, lag: float) -> None:
+def test_a_machine_too_new_to_be_listed_does_not_count_as_lost(since: float, lag: float) -> None:
     assert register(Ledger(coming=(granted(granted=NOW - since),)), listed=[], lag=lag) == Arrivals()
 
 
-def test_without_a_list_no_machine_has_died() -> None:
+def test_without_a_cloud_list_no_machine_counts_as_lost() -> None:
     assert register(Ledger(coming=(granted(),)), listed=None) == Arrivals()
 
 
 # Registering and becoming ready
 
 
-def test_a_node_with_the_machines_id_is_ready_when_it_shows_everything() -> None:
+def test_a_machine_is_ready_when_its_node_shows_all_promised_resources() -> None:
     arrivals = register(Ledger(coming=(granted(),)), machine(), listed=[instance(state=PENDING)])
 
     assert arrivals.steps == (ledger.Registered("a-0", "n", NOW), ledger.Ready("a-0", NOW))
@@ -176,21 +176,21 @@ def test_boot_and_device_plugin_are_timed_separately() -> None:
     assert (arrived.offering, arrived.boot, arrived.plugin) == (KIND.key, 70.0, 30.0)
 
 
-def test_the_boot_time_counts_from_the_launch_if_the_name_was_learned_late() -> None:
+def test_the_boot_time_counts_from_the_launch_if_the_instance_id_was_learned_late() -> None:
     ledger = Ledger((order(DOUBTFUL),), (coming(),))
     (arrived,) = register(ledger, machine(created=NOW - 5.0), listed=[instance(token="a", launched=NOW - 100.0)], began=NOW - 20.0).arrived
 
     assert (arrived.boot, arrived.plugin) == (95.0, 5.0)
 
 
-def test_a_launch_dated_before_its_order_counts_from_the_order() -> None:
+def test_the_boot_time_counts_from_the_order_if_the_launch_is_dated_earlier() -> None:
     ledger = Ledger((order(DOUBTFUL),), (coming(),))
     (arrived,) = register(ledger, machine(created=NOW - 5.0), listed=[instance(token="a", launched=NOW - 9000.0)]).arrived
 
     assert arrived.boot == 115.0
 
 
-def test_a_machine_that_became_ready_unobserved_teaches_no_boot_time() -> None:
+def test_no_boot_time_is_recorded_for_a_machine_that_became_ready_unobserved() -> None:
     arrivals = register(Ledger(coming=(granted(),)), machine(created=NOW - 50.0), listed=[instance()], began=NOW - 1.0)
 
     assert kinds(arrivals) == ["Registered", "Ready"]
@@ -226,11 +226,11 @@ def test_every_known_taint_of_an_unfinished_node_is_waited_for(name: str) -> Non
 
 
 @pytest.mark.parametrize("taint", [ARRIVING, Taint("nvidia.com/gpu"), Taint("acme.io/booting", effect="NoExecute"), Taint("team", "ml")])
-def test_taints_that_stay_are_not_waited_for(taint: Taint) -> None:
+def test_permanent_taints_do_not_delay_readiness(taint: Taint) -> None:
     assert not is_startup(taint, POOL.startup_taints)
 
 
-def test_a_smaller_amount_than_promised_is_learned_and_not_waited_for() -> None:
+def test_an_amount_below_the_promised_one_is_learned_and_does_not_delay_readiness() -> None:
     assert describe_lack(machine(allocatable={**KIND.allocatable, "memory": GI}), KIND, POOL) is None
 
 

@@ -53,7 +53,7 @@ def ended(seen: Reconciliation) -> list[tuple[str, str]]:
     return [(act.instance, act.reason) for act in seen.acts if isinstance(act, End)]
 
 
-def test_a_young_unknown_machine_counts_as_on_its_way_once_it_certainly_exists() -> None:
+def test_a_new_unregistered_machine_counts_as_arriving_once_it_certainly_exists() -> None:
     before = reconciled(noticed(), at=NOW + LISTED_SECONDS - 1.0).memory
     after = reconciled(before, at=NOW + LISTED_SECONDS).memory
 
@@ -64,7 +64,7 @@ def test_a_young_unknown_machine_counts_as_on_its_way_once_it_certainly_exists()
     assert len(plan(wanted, state_of(before, POLICY, NOW), POLICY, NOW).machines) == 1
 
 
-def test_an_unknown_machine_becomes_a_node_like_any_other() -> None:
+def test_an_adopted_machine_opens_like_an_ordered_one() -> None:
     memory = reconciled(noticed(), at=NOW + 60.0).memory
     arrived = node("n", KIND, provider_id="i-1", taints=(ARRIVING,), created=NOW + 70.0)
     opening = reconciled(memory, arrived, at=NOW + 71.0)
@@ -75,7 +75,7 @@ def test_an_unknown_machine_becomes_a_node_like_any_other() -> None:
 
 
 @pytest.mark.parametrize("launched", [NOW - 5.0, NOW - 5000.0, 0.0], ids=["young", "old", "unknown"])
-def test_an_unknown_machine_that_becomes_no_node_in_time_is_ended_by_its_id(launched: float) -> None:
+def test_an_adopted_machine_that_does_not_register_in_time_is_ended_by_its_id(launched: float) -> None:
     listed = (instance(launched=launched),)
     memory, removed = noticed(listed=listed), []
     for seconds in range(10, 901, 10):
@@ -88,7 +88,7 @@ def test_an_unknown_machine_that_becomes_no_node_in_time_is_ended_by_its_id(laun
     assert memory.breakers == Breakers()
 
 
-def test_an_old_unknown_machine_is_not_counted_as_room() -> None:
+def test_an_old_unregistered_machine_does_not_count_as_capacity() -> None:
     listed = (instance(launched=NOW - 5000.0),)
     memory = reconciled(noticed(listed=listed), at=NOW + 600.0, listed=listed).memory
 
@@ -119,31 +119,31 @@ def test_an_old_unknown_machine_is_not_counted_as_room() -> None:
     ],
     ids=["ended", "of no pool", "a node", "perhaps a node", "leaving", "known", "ordered", "perhaps ordered"],
 )
-def test_a_machine_that_may_be_known_is_not_a_stranger(listed: Instance, items: tuple[Item, ...], ledger: Ledger) -> None:
-    assert reconciled(Memory(ledger=ledger), *items, at=NOW, listed=(listed,)).memory.ledger.strangers == {}
+def test_a_machine_that_may_belong_to_a_node_or_an_order_is_not_adopted(listed: Instance, items: tuple[Item, ...], ledger: Ledger) -> None:
+    assert reconciled(Memory(ledger=ledger), *items, at=NOW, listed=(listed,)).memory.ledger.unregistered == {}
 
 
 @pytest.mark.parametrize(("orders", "strangers"), [((1.0,), 1), ((-1.0,), 0), ((-1.0, 1.0), 0)])
-def test_a_machine_listed_before_an_order_does_not_fill_it(orders: tuple[float, ...], strangers: int) -> None:
+def test_a_machine_listed_before_an_order_does_not_fulfil_the_order(orders: tuple[float, ...], strangers: int) -> None:
     """It is also not bought again because an order of the same kind follows."""
     ours = tuple(Order(f"a{at:+.0f}", "main", (KIND.key,), 1, NOW + at, NOW + at, ACCEPTED) for at in orders)
     machines = tuple(OrderedMachine(f"{order.token}-0", order.token, (KIND.key,), 1.0, order.at) for order in ours)
     ledger = replace(noticed().ledger, orders=ours, coming=machines)
     seen = reconciled(Memory(ledger=ledger), at=NOW + 2.0, keeps_tokens=False)
 
-    assert len(seen.memory.ledger.strangers) == strangers
-    assert [upcoming.id for upcoming in seen.owed] == ["found-i-1"] * strangers
+    assert len(seen.memory.ledger.unregistered) == strangers
+    assert [upcoming.id for upcoming in seen.unordered] == ["found-i-1"] * strangers
 
 
-def test_no_machine_is_a_stranger_while_a_node_cannot_be_parsed() -> None:
+def test_no_machine_is_adopted_while_a_node_cannot_be_parsed() -> None:
     aside = (Skipped("Node n", "allocatable: saw a list"),)
 
-    assert reconciled(noticed(), at=NOW + 5000.0, aside=aside).memory.ledger.strangers == {}
+    assert reconciled(noticed(), at=NOW + 5000.0, aside=aside).memory.ledger.unregistered == {}
     assert ended(reconciled(noticed(), at=NOW + 5000.0, aside=aside)) == []
 
 
 @pytest.mark.parametrize(("nodes", "given_up"), [(0, 0), (4, 0), (5, 4)])
-def test_machines_are_kept_if_most_nodes_are_gone(nodes: int, given_up: int) -> None:
+def test_no_machine_is_ended_as_unregistered_if_most_nodes_are_gone(nodes: int, given_up: int) -> None:
     listed = tuple(instance(f"i-{number}", launched=NOW - 5000.0) for number in range(4 + nodes))
     items = [node(f"n-{number}", KIND, provider_id=f"i-{number}") for number in range(nodes)]
     memory = reconciled(Memory(), *items, at=NOW, listed=listed).memory
@@ -151,18 +151,18 @@ def test_machines_are_kept_if_most_nodes_are_gone(nodes: int, given_up: int) -> 
     assert len(ended(reconciled(memory, *items, at=NOW + 900.0, listed=listed))) == given_up
 
 
-def test_a_delayed_list_takes_longer_to_prove_a_machine() -> None:
+def test_a_machine_is_adopted_later_if_the_cloud_list_is_delayed() -> None:
     early = reconciled(noticed(), at=NOW + 149.0, lag=90.0)
     late = reconciled(noticed(), at=NOW + 150.0, lag=90.0)
 
     assert (coming(early.memory), coming(late.memory)) == ([], ["i-1"])
 
 
-def test_a_stranger_that_left_the_list_is_forgotten() -> None:
-    assert reconciled(noticed(), at=NOW + 30.0, listed=()).memory.ledger.strangers == {}
+def test_an_unregistered_machine_that_left_the_cloud_list_is_forgotten() -> None:
+    assert reconciled(noticed(), at=NOW + 30.0, listed=()).memory.ledger.unregistered == {}
 
 
-def test_a_withdrawal_is_repeated_less_and_less_often_until_it_is_confirmed() -> None:
+def test_a_withdrawal_is_repeated_at_growing_intervals_until_confirmed() -> None:
     memory, sent = Memory(ledger=Ledger(withdrawals=(Withdrawal("a"),))), []
     for seconds in range(0, 3000, 5):
         seen = reconciled(memory, at=NOW + seconds, listed=())

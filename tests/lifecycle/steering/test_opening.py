@@ -73,7 +73,7 @@ def promise(step: str = NOMINATING, **more: Any) -> Promise:
 # Binding
 
 
-def test_pods_of_a_ready_machine_are_bound_while_it_is_closed() -> None:
+def test_the_promised_pods_are_bound_while_their_ready_machine_is_closed() -> None:
     ledger = Ledger(coming=(machine("a", P),))
     steering = turn(ledger, closed(), waiting())
 
@@ -90,7 +90,7 @@ def test_all_ready_machines_get_their_pods_in_one_pass() -> None:
 
 
 @pytest.mark.parametrize(("sent", "acts"), [(1.0, ()), (REPEAT_SECONDS, (bind("p"),))])
-def test_a_binding_that_does_not_show_is_sent_again(sent: float, acts: tuple[Bind, ...]) -> None:
+def test_a_binding_missing_from_the_cluster_is_sent_again(sent: float, acts: tuple[Bind, ...]) -> None:
     ledger = Ledger(coming=(machine("a", P),), promises=(promise(sent=(P,), nominated=NOW - sent),))
 
     assert turn(ledger, closed(), waiting()).acts == acts
@@ -98,8 +98,8 @@ def test_a_binding_that_does_not_show_is_sent_again(sent: float, acts: tuple[Bin
 
 
 @pytest.mark.parametrize(("stood", "opens"), [(MARGIN_SECONDS / 2, False), (MARGIN_SECONDS, True)])
-def test_the_machine_opens_a_moment_after_its_bindings_show(stood: float, opens: bool) -> None:
-    ledger = Ledger(coming=(machine("a", P),), promises=(promise(sent=(P,), pods=(), nominated=NOW - 3.0, stood=NOW - stood),))
+def test_a_machine_opens_shortly_after_its_bindings_show(stood: float, opens: bool) -> None:
+    ledger = Ledger(coming=(machine("a", P),), promises=(promise(sent=(P,), pods=(), nominated=NOW - 3.0, pods_ready_at=NOW - stood),))
     steering = turn(ledger, closed(), waiting(on="a"))
 
     assert steering.acts == ((Lift("a", "it is ready, and its pods are bound"),) if opens else ())
@@ -121,9 +121,9 @@ SPREAD = SpreadConstraint(ZONE, selector=LabelSelector())
     ],
     ids=["spread", "near another", "spread as a wish", "plain", "too large for what is left"],
 )
-def test_free_room_stays_closed_to_a_pod_that_the_places_of_others_depend_on(other: PodSpec, *, opens: bool) -> None:
+def test_a_machine_stays_closed_to_a_pod_that_would_invalidate_the_plan_for_others(other: PodSpec, *, opens: bool) -> None:
     """kube-scheduler would bind it there, in the zone where another pod is planned, and one more machine would be bought for that."""
-    opening = promise(sent=(P,), pods=(), nominated=NOW - 3.0, stood=NOW - MARGIN_SECONDS)
+    opening = promise(sent=(P,), pods=(), nominated=NOW - 3.0, pods_ready_at=NOW - MARGIN_SECONDS)
     ledger = Ledger(coming=(machine("a", P), machine("b", Q, node="", registered=0.0, ready=0.0)), promises=(opening,))
     items = closed(), waiting(on="a"), waiting("q", other)
 
@@ -133,13 +133,13 @@ def test_free_room_stays_closed_to_a_pod_that_the_places_of_others_depend_on(oth
     assert turn(ledger, closed(), waiting(on="a"), *bound).acts == (Lift("a", "it is ready, and its pods are bound"),)
 
 
-def test_a_bound_pod_is_a_kept_promise_before_the_machine_opens() -> None:
+def test_a_promise_counts_as_kept_once_its_pod_is_bound_even_before_the_machine_opens() -> None:
     ledger = Ledger(coming=(machine("a", P),), promises=(promise(sent=(P,), nominated=NOW - 1.0),))
     steering = turn(ledger, closed(), waiting(on="a"))
 
     assert steering.outcomes == (promises.Kept(KIND.key, spec(gpus=1).digest, NOW),)
     assert steering.acts == ()
-    assert [(promise.pods, promise.stood) for promise in after(ledger, steering).promises] == [((), NOW)]
+    assert [(promise.pods, promise.pods_ready_at) for promise in after(ledger, steering).promises] == [((), NOW)]
 
 
 def test_nothing_is_bound_to_a_machine_whose_device_plugin_restarts() -> None:
@@ -150,25 +150,25 @@ def test_nothing_is_bound_to_a_machine_whose_device_plugin_restarts() -> None:
     assert why(ledger, bare, waiting()) == "it shows no nvidia.com/gpu: is its device plugin running?"
 
 
-def test_a_pod_that_lost_its_room_on_a_closed_machine_is_planned_again() -> None:
+def test_a_promised_pod_that_no_longer_fits_a_closed_machine_is_planned_again() -> None:
     ledger = Ledger(coming=(machine("a", P),))
     steering = turn(ledger, closed(), waiting(of=spec(gpus=2)), pod("thief", spec(gpus=3), on="a"))
 
     assert (steering.acts, steering.stray) == ((), (P,))
     (left,) = after(ledger, steering).promises
-    assert (left.pods, left.called) == ((), NOW)
+    assert (left.pods, left.abandoned_at) == ((), NOW)
     assert turn(after(ledger, steering), closed()).acts == (Lift("a", "no pod waits for it"),)
 
 
 @pytest.mark.parametrize(("priority", "first"), [(0, "p"), (10, "urgent")])
-def test_a_waiting_pod_of_higher_priority_without_a_promise_comes_first(priority: int, first: str) -> None:
+def test_a_pending_pod_of_higher_priority_is_bound_before_the_promised_pods(priority: int, first: str) -> None:
     ledger = Ledger(coming=(machine("a", P),))
     steering = turn(ledger, closed(), waiting(of=spec(gpus=4)), waiting("urgent", spec(gpus=4, priority=priority)))
 
     assert steering.acts == (bind(first),)
 
 
-def test_two_pods_of_one_machine_that_need_each_other_are_both_bound() -> None:
+def test_two_promised_pods_with_affinity_to_each_other_are_bound_in_one_pass() -> None:
     """Bindings of the same pass count: one pod admits the next."""
     lead = waiting("p", spec(gpus=1), labels={"app": "lead"})
     beside = waiting("q", spec(gpus=1, affinity=(near(HOSTNAME, app="lead"),)))
@@ -177,7 +177,7 @@ def test_two_pods_of_one_machine_that_need_each_other_are_both_bound() -> None:
     assert turn(ledger, closed(), lead, beside).acts == (bind("p"), bind("q"))
 
 
-def test_a_pod_that_needs_another_keeps_its_promise_but_not_for_ever() -> None:
+def test_a_pod_that_needs_another_pod_keeps_its_promise_for_a_limited_time() -> None:
     beside = waiting("q", spec(gpus=1, affinity=(near(HOSTNAME, app="lead"),)))
     ledger = Ledger(coming=(machine("a", Q),), promises=(promise(pods=(Q,)),))
     late = Ledger(coming=(machine("a", Q),), promises=(promise(pods=(Q,), since=NOW - PATIENCE_SECONDS),))
@@ -190,7 +190,7 @@ def test_a_pod_that_needs_another_keeps_its_promise_but_not_for_ever() -> None:
     assert turn(late, closed(), beside).stray == (Q,)
 
 
-def test_pods_of_a_machine_that_stops_being_ready_are_planned_again_and_it_opens() -> None:
+def test_a_closed_machine_that_stops_being_ready_opens_and_its_pods_are_planned_again() -> None:
     ill = closed(ready=False)
     ledger = Ledger(coming=(machine("a", P),), promises=(promise(pods=(P,)),))
     late = Ledger(coming=(machine("a", P),), promises=(promise(pods=(P,), since=NOW - PATIENCE_SECONDS),))
@@ -206,7 +206,7 @@ def test_pods_of_a_machine_that_stops_being_ready_are_planned_again_and_it_opens
     [(pool(KIND, min_gpus_per_pod=4), spec(gpus=3, priority=10)), (pool(KIND), spec(gpus=4, priority=5))],
     ids=["too small for a kept machine", "less important than one of those that wait"],
 )
-def test_a_pod_that_does_not_come_before_the_waiting_pods_takes_no_place(pool_: Pool, spec_: PodSpec) -> None:
+def test_a_pod_that_cannot_go_first_takes_no_place_of_a_promised_pod(pool_: Pool, spec_: PodSpec) -> None:
     ledger = Ledger(coming=(machine("a", P, Q),))
     first, last = waiting("p", spec(gpus=4, priority=7)), waiting("q", spec(gpus=0, cpu=1))
     steering = turn(ledger, closed(), first, last, waiting("stranger", spec_), policy=Policy((pool_,)))
@@ -222,7 +222,7 @@ def test_nothing_is_bound_to_a_machine_that_is_being_removed() -> None:
     assert turn(Ledger(coming=(machine("a", P),)), closed(taints=(*ARRIVING, Taint("gpuscaler.io/leaving"))), waiting()).acts == ()
 
 
-def test_a_taint_that_pods_do_not_tolerate_counts_against_the_machine_after_a_while() -> None:
+def test_an_untolerated_taint_breaks_the_promise_after_a_while() -> None:
     tainted = closed(taints=(*ARRIVING, Taint("agent")))
     late = Ledger(coming=(machine("a", P),), promises=(promise(pods=(P,), since=NOW - PATIENCE_SECONDS),))
 
@@ -232,7 +232,7 @@ def test_a_taint_that_pods_do_not_tolerate_counts_against_the_machine_after_a_wh
     assert "agent" in outcome.why
 
 
-def test_a_gang_with_too_few_machines_is_not_bound() -> None:
+def test_a_gang_is_not_bound_while_it_lacks_machines() -> None:
     gang: dict[str, Any] = {"options": {"gang": "g", "gang_size": 3}}
     ledger = Ledger(coming=(machine("a", P), machine("b", Q)))
     items = closed(), closed("b"), waiting("p", **gang), waiting("q", **gang)
@@ -256,7 +256,7 @@ def test_gang_members_that_need_another_member_are_bound_with_it() -> None:
 
 def test_a_machine_with_running_gang_members_opens_although_more_are_pending() -> None:
     gang: dict[str, Any] = {"options": {"gang": "g", "gang_size": 1}}
-    sent = promise(sent=(P,), nominated=NOW - 9.0, stood=NOW - 9.0)
+    sent = promise(sent=(P,), nominated=NOW - 9.0, pods_ready_at=NOW - 9.0)
     ledger = Ledger(coming=(machine("a", P, gang="default/g"),), promises=(sent,))
 
     assert turn(ledger, closed(), pod("p", on="a", **gang), waiting("q", **gang)).acts == (
@@ -264,12 +264,12 @@ def test_a_machine_with_running_gang_members_opens_although_more_are_pending() -
     )
 
 
-def test_a_machine_stays_closed_while_the_rest_of_its_gang_waits() -> None:
+def test_a_machine_stays_closed_while_other_gang_members_lack_a_machine() -> None:
     """Once open, a pod of the gang would run alone there."""
     gang: dict[str, Any] = {"options": {"gang": "g", "gang_size": 2}}
-    ledger = Ledger(coming=(machine("a", gang="default/g"),), promises=(promise(pods=(), called=NOW - 9.0, stood=NOW - 9.0),))
+    ledger = Ledger(coming=(machine("a", gang="default/g"),), promises=(promise(pods=(), abandoned_at=NOW - 9.0, pods_ready_at=NOW - 9.0),))
     assert turn(ledger, closed(), waiting("q", **gang)).acts == ()
-    late = (promise(pods=(), called=NOW - 9.0, stood=NOW - 9.0, since=NOW - PATIENCE_SECONDS),)
+    late = (promise(pods=(), abandoned_at=NOW - 9.0, pods_ready_at=NOW - 9.0, since=NOW - PATIENCE_SECONDS),)
     ledger = replace(ledger, promises=late)
     steering = turn(ledger, closed(), waiting("q", **gang))
 
@@ -288,7 +288,7 @@ def test_a_gang_is_bound_when_all_its_machines_are_ready(ready: float, acts: tup
     assert ready or why(ledger, *items) == "other machines of gang default/g are not ready"
 
 
-def test_no_member_of_a_gang_is_bound_if_one_has_no_room() -> None:
+def test_no_gang_member_is_bound_if_one_does_not_fit() -> None:
     gang: dict[str, Any] = {"options": {"gang": "g"}}
     ledger = Ledger(coming=(machine("a", P), machine("b", Q)))
     items = closed(), closed("b"), waiting("p", **gang), waiting("q", spec(gpus=4), **gang), pod("thief", spec(gpus=1), on="b")
@@ -300,7 +300,7 @@ def test_no_member_of_a_gang_is_bound_if_one_has_no_room() -> None:
 # Leaving pods to their scheduler
 
 
-def test_pods_that_are_left_to_their_scheduler_are_nominated_once_and_then_the_machine_opens() -> None:
+def test_pods_of_other_schedulers_are_nominated_once_before_their_machine_opens() -> None:
     ledger = Ledger(coming=(machine("a", P),))
     steering = turn(ledger, closed(), waiting(), policy=NOMINATING_POLICY)
     named = after(ledger, steering)
@@ -312,26 +312,30 @@ def test_pods_that_are_left_to_their_scheduler_are_nominated_once_and_then_the_m
     assert opened.acts == (Lift("a", "it is ready, and 1 pod is left to the scheduler"),)
     late = replace(
         named,
-        promises=tuple(replace(promise, nominated=NOW - NOMINATED_SECONDS, stood=NOW - NOMINATED_SECONDS) for promise in named.promises),
+        promises=tuple(
+            replace(promise, nominated=NOW - NOMINATED_SECONDS, pods_ready_at=NOW - NOMINATED_SECONDS) for promise in named.promises
+        ),
     )
     assert [type(act) for act in turn(late, closed(), waiting(), policy=NOMINATING_POLICY).acts] == [Lift]
 
 
-def test_a_machine_without_its_devices_stays_closed_for_pods_that_are_left_to_their_scheduler_too() -> None:
+def test_a_machine_without_its_devices_stays_closed_for_pods_of_other_schedulers_too() -> None:
     bare = closed(allocatable={**KIND.allocatable, "nvidia.com/gpu": 0})
-    ledger = Ledger(coming=(machine("a", P),), promises=(promise(pods=(P,), stood=NOW - 9.0),))
+    ledger = Ledger(coming=(machine("a", P),), promises=(promise(pods=(P,), pods_ready_at=NOW - 9.0),))
 
     assert turn(ledger, bare, waiting(), policy=NOMINATING_POLICY).acts == ()
     assert why(ledger, bare, waiting(), policy=NOMINATING_POLICY) == "it shows no nvidia.com/gpu: is its device plugin running?"
 
 
-def test_pods_are_nominated_when_the_bindings_have_shown() -> None:
+def test_pods_are_nominated_after_the_bindings_show() -> None:
     left = waiting("q", options={"steering": NOMINATE})
     ledger = Ledger(coming=(machine("a", P, Q),))
     sent = after(ledger, (steering := turn(ledger, closed(), waiting(), left)))
     assert steering.acts == (bind("p"),)
     shown = after(sent, turn(sent, closed(), waiting(on="a"), left))
-    later = replace(shown, promises=tuple(replace(promise, nominated=NOW - 3.0, stood=NOW - MARGIN_SECONDS) for promise in shown.promises))
+    later = replace(
+        shown, promises=tuple(replace(promise, nominated=NOW - 3.0, pods_ready_at=NOW - MARGIN_SECONDS) for promise in shown.promises)
+    )
 
     assert turn(shown, closed(), waiting(on="a"), left).acts == ()
     assert turn(later, closed(), waiting(on="a"), left).acts == (Nominate(Q, "uid-q", "a"),)
@@ -344,9 +348,9 @@ def test_with_steering_off_the_machine_opens_and_no_pod_is_nominated() -> None:
     assert steering.acts == (Lift("a", "it is ready, and 1 pod is left to the scheduler"),)
 
 
-def test_machines_of_a_gang_bound_by_its_scheduler_open_together() -> None:
+def test_machines_of_a_gang_that_its_own_scheduler_binds_open_together() -> None:
     gang: dict[str, Any] = {"options": {"gang": "g", "gang_source": "coscheduling"}}
-    nominated = promise(nominated=NOW - 1.0, stood=NOW - 1.5)
+    nominated = promise(nominated=NOW - 1.0, pods_ready_at=NOW - 1.5)
     ledger = Ledger(coming=(machine("a", P), machine("b", Q)), promises=(nominated, replace(nominated, node="b", pods=(Q,))))
     p, q = waiting("p", nominated_node="a", **gang), waiting("q", **gang)
 
@@ -359,11 +363,11 @@ def test_machines_of_a_gang_bound_by_its_scheduler_open_together() -> None:
 
 
 @pytest.mark.parametrize("others", [(), (waiting(deleted=NOW),), (pod("p", on="b"),)], ids=["gone", "deleted", "elsewhere"])
-def test_a_machine_that_no_pod_waits_for_opens_after_the_next_plan_could_use_it(others: tuple[Pod, ...]) -> None:
+def test_an_unneeded_machine_opens_after_the_next_plan_had_a_chance_to_use_it(others: tuple[Pod, ...]) -> None:
     ledger = Ledger(coming=(machine("a", P),))
     ledger = after(ledger, (steering := turn(ledger, closed(), *others)))
     assert steering.acts == ()
-    later = replace(ledger, promises=tuple(replace(promise, stood=NOW - UNWANTED_SECONDS) for promise in ledger.promises))
+    later = replace(ledger, promises=tuple(replace(promise, pods_ready_at=NOW - UNWANTED_SECONDS) for promise in ledger.promises))
 
     assert turn(later, closed(), *others).acts == (Lift("a", "no pod waits for it"),)
     assert turn(replace(later, coming=(machine("a", Q),)), closed(), *others, waiting("q")).acts == (bind("q"),)
@@ -383,7 +387,7 @@ def test_a_machine_without_our_taint_is_open_and_its_pods_are_nominated_once() -
     assert turn(left, closed(taints=()), waiting()).acts == ()
 
 
-def test_once_the_taint_is_gone_the_machine_is_an_ordinary_node() -> None:
+def test_a_machine_without_the_arriving_taint_is_an_ordinary_node() -> None:
     ledger = Ledger(coming=(machine("a", P),), promises=(promise(nominated=NOW - 0.5),))
     left = after(ledger, turn(ledger, closed(taints=()), waiting(nominated_node="a")))
 
@@ -391,7 +395,7 @@ def test_once_the_taint_is_gone_the_machine_is_an_ordinary_node() -> None:
     assert [(promise.step, promise.since) for promise in left.promises] == [(OPEN, NOW)]
 
 
-def test_pods_planned_onto_a_closed_machine_are_bound_and_those_planned_elsewhere_are_not() -> None:
+def test_only_pods_planned_onto_a_closed_machine_are_bound_to_it() -> None:
     ledger = Ledger(coming=(machine("a", P, Q), machine("b", P, ready=0.0)), promises=(promise(),))
     moved = replace(ledger, coming=(machine("a", Q), machine("b", P, ready=0.0)))
 
@@ -402,14 +406,14 @@ def test_pods_planned_onto_a_closed_machine_are_bound_and_those_planned_elsewher
 # Keeping promises
 
 
-def test_a_pod_bound_to_its_promised_machine_is_a_kept_promise() -> None:
+def test_a_promise_is_kept_if_the_pod_is_bound_to_the_promised_machine() -> None:
     steering = turn(Ledger(promises=(promise(OPEN),)), closed(taints=()), waiting(on="a"))
 
     assert steering.outcomes == (promises.Kept(KIND.key, spec(gpus=1).digest, NOW),)
-    assert steering.steps == (ledger.Redeemed("a"),)
+    assert steering.steps == (ledger.PromiseFulfilled("a"),)
 
 
-def test_a_pod_that_is_bound_elsewhere_is_a_stray() -> None:
+def test_a_promised_pod_that_is_bound_elsewhere_counts_as_a_stray() -> None:
     steering = turn(Ledger(promises=(promise(OPEN),)), closed(taints=()), waiting(on="b"))
 
     assert (steering.outcomes, steering.stray) == ((), (P,))
@@ -419,7 +423,7 @@ def test_a_nomination_is_not_written_again_on_an_open_machine() -> None:
     assert turn(Ledger(promises=(promise(OPEN, nominated=NOW - 50.0),)), closed(taints=()), waiting()) == Steering()
 
 
-def test_a_pod_that_lost_its_room_is_not_expected_and_not_nominated_again() -> None:
+def test_a_promised_pod_that_no_longer_fits_is_not_nominated_again() -> None:
     ledger = Ledger(promises=(promise(OPEN, nominated=NOW - 1.0),))
     thief = pod("thief", spec(gpus=4), on="a")
     steering = turn(ledger, closed(taints=()), waiting(), thief)
@@ -430,14 +434,14 @@ def test_a_pod_that_lost_its_room_is_not_expected_and_not_nominated_again() -> N
     assert turn(ledger, closed(taints=()), waiting(nominated_node="a"), replace(thief, deleted=NOW)).stray == ()
 
 
-def test_a_pod_now_promised_another_machine_is_not_expected_on_the_first() -> None:
+def test_a_pod_promised_another_machine_is_no_longer_expected_on_the_first() -> None:
     ledger = Ledger(promises=(promise(OPEN), promise(node="b")))
     steering = turn(ledger, closed(taints=()), closed("b"), waiting())
 
     assert [promise.node for promise in after(ledger, steering).promises] == ["b"]
 
 
-def test_a_promise_is_broken_after_a_minute_and_a_newer_failed_attempt() -> None:
+def test_a_promise_is_broken_after_a_minute_and_a_newer_failed_scheduling_attempt() -> None:
     ledger = Ledger(promises=(promise(OPEN, since=NOW - 60.0, nominated=NOW - 60.0),))
     steering = turn(ledger, closed(taints=()), waiting(nominated_node="a"), tried=NOW - 5.0, message="0/1 nodes: Insufficient cpu.")
 
@@ -450,7 +454,7 @@ def test_a_promise_is_broken_after_a_minute_and_a_newer_failed_attempt() -> None
     assert steering.acts == (Nominate(P, "uid-p", ""),)
 
 
-def test_a_pod_that_needs_absent_pods_is_planned_again_without_blaming_the_node() -> None:
+def test_a_pod_that_needs_absent_pods_is_planned_again_without_a_broken_promise() -> None:
     ledger = Ledger(promises=(promise(OPEN, since=NOW - 60.0, nominated=NOW - 60.0),))
     steering = turn(ledger, closed(taints=()), waiting(of=spec(gpus=1, affinity=(near(HOSTNAME, app="lead"),))), tried=NOW - 5.0)
 
@@ -458,7 +462,7 @@ def test_a_pod_that_needs_absent_pods_is_planned_again_without_blaming_the_node(
 
 
 @pytest.mark.parametrize(("since", "tried"), [(59.0, 1.0), (100.0, 101.0), (100.0, None)])
-def test_before_that_the_promise_stands(since: float, tried: float | None) -> None:
+def test_a_promise_stands_before_a_minute_and_a_newer_failed_scheduling_attempt(since: float, tried: float | None) -> None:
     ledger = Ledger(promises=(promise(OPEN, since=NOW - since, nominated=NOW - since),))
     steering = turn(ledger, closed(taints=()), waiting(nominated_node="a"), tried=None if tried is None else NOW - tried)
 
@@ -467,14 +471,14 @@ def test_before_that_the_promise_stands(since: float, tried: float | None) -> No
 
 @pytest.mark.parametrize("items", [(), (closed(deleted=NOW),)], ids=["gone", "being deleted"])
 def test_promises_of_a_deleted_node_end(items: tuple[Node, ...]) -> None:
-    assert turn(Ledger(promises=(promise(OPEN),)), *items, waiting()).steps == (ledger.Redeemed("a"),)
+    assert turn(Ledger(promises=(promise(OPEN),)), *items, waiting()).steps == (ledger.PromiseFulfilled("a"),)
 
 
-def test_a_broken_promise_is_forgotten_once_its_nomination_is_gone() -> None:
+def test_a_broken_promise_is_forgotten_once_the_nomination_of_its_pod_is_gone() -> None:
     current = Ledger(broken=((P, "a"), (Q, "a")))
     steering = turn(current, closed(taints=()), waiting("p"), waiting("q", nominated_node="a"))
 
-    assert steering.steps == (ledger.Mended(P),)
+    assert steering.steps == (ledger.BrokenPromiseCleared(P),)
     assert steering.acts == (Nominate(Q, "uid-q", ""),)
 
 
@@ -482,12 +486,12 @@ def test_a_broken_promise_is_forgotten_once_its_nomination_is_gone() -> None:
 
 
 def test_a_machine_kept_for_large_pods_is_closed_again_once_they_are_bound() -> None:
-    current = Ledger(promises=(promise(OPEN, closes=True),))
+    current = Ledger(promises=(promise(OPEN, closes_again=True),))
     steering = turn(current, closed(taints=()), waiting(on="a"), policy=KEEPING)
 
     assert [type(act) for act in steering.acts] == [Close]
     assert [promise.step for promise in after(current, steering).promises] == [CLOSING]
-    assert turn(after(current, steering), closed(), waiting(on="a"), policy=KEEPING).steps == (ledger.Redeemed("a"),)
+    assert turn(after(current, steering), closed(), waiting(on="a"), policy=KEEPING).steps == (ledger.PromiseFulfilled("a"),)
 
 
 def test_pods_planned_onto_a_closed_kept_machine_are_promised_it() -> None:
@@ -498,7 +502,7 @@ def test_pods_planned_onto_a_closed_kept_machine_are_promised_it() -> None:
     assert promised_on(busy, cluster, POLICY, placements, NOW) == ()
     (made,) = promised_on(busy, cluster, KEEPING, placements, NOW)
     assert isinstance(made, ledger.Promised)
-    assert (made.promise.node, made.promise.pods, made.promise.closes) == ("a", (P,), True)
+    assert (made.promise.node, made.promise.pods, made.promise.closes_again) == ("a", (P,), True)
 
 
 def test_a_ready_machine_not_bought_here_is_opened_unless_its_pool_keeps_it() -> None:
@@ -507,7 +511,7 @@ def test_a_ready_machine_not_bought_here_is_opened_unless_its_pool_keeps_it() ->
     assert turn(Ledger(), closed(), policy=KEEPING).acts == ()
 
 
-def test_a_machine_of_the_ledger_is_ours_before_its_node_is_noted() -> None:
+def test_a_machine_of_the_ledger_counts_as_ours_before_its_node_is_recorded() -> None:
     coming = machine("a", P, node="", registered=0.0, ready=0.0)
 
     assert turn(Ledger(coming=(coming,)), closed(), waiting()).acts == ()
@@ -516,7 +520,7 @@ def test_a_machine_of_the_ledger_is_ours_before_its_node_is_noted() -> None:
 # The oldest of identical pods
 
 
-def test_the_oldest_identical_pod_takes_the_place_and_the_younger_waits() -> None:
+def test_the_oldest_of_identical_pods_is_bound_in_place_of_a_promised_younger_one() -> None:
     ledger = Ledger(coming=(machine("a", P), machine("b", Q, ready=0.0)))
     steering = turn(ledger, closed("a"), closed("b"), waiting("p", created=NOW - 10.0), waiting("q", created=NOW - 20.0))
 
@@ -540,13 +544,13 @@ def test_the_oldest_identical_pod_takes_the_place_and_the_younger_waits() -> Non
     ],
     ids=["size", "labels", "options", "gang", "younger", "deleted", "finished", "bound", "not tried yet", "nominated"],
 )
-def test_no_other_pod_takes_the_place(other: dict[str, Any]) -> None:
+def test_only_an_older_identical_pod_takes_the_place_of_a_promised_one(other: dict[str, Any]) -> None:
     pods = [waiting("p", created=NOW - 10.0), waiting("q", **{"created": NOW - 20.0, **other})]
 
     assert find_overtaken(pods[:1], pending_by_kind(Cluster.of(pods)), busy=frozenset()) == ()
 
 
-def test_a_pod_with_a_place_or_its_own_volume_is_not_exchanged() -> None:
+def test_a_pod_that_already_has_a_place_or_its_own_volume_is_not_exchanged() -> None:
     pods = [waiting("p", created=NOW - 10.0), waiting("q", created=NOW - 20.0)]
     assert find_overtaken(pods[:1], pending_by_kind(Cluster.of(pods)), busy=frozenset({Q})) == ()
 
@@ -556,7 +560,7 @@ def test_a_pod_with_a_place_or_its_own_volume_is_not_exchanged() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("ab")), max_size=12), st.integers(0, 12))
-def test_an_exchanged_pod_is_younger_and_identical(ages: list[tuple[int, str]], many: int) -> None:
+def test_a_pod_is_exchanged_only_for_an_older_identical_one(ages: list[tuple[int, str]], many: int) -> None:
     pods = [waiting(f"p{n}", labels={"app": app}, created=NOW - age) for n, (age, app) in enumerate(ages)]
     by_key = {pod.key: pod for pod in pods}
     mine = pods[:many]

@@ -20,8 +20,8 @@ def reconciled(memory: Memory, now: float, *, listed: bool = True, **facts: obje
     return reconcile(memory, cluster, POLICY, Facts(inventory=inventory, **facts), now).memory  # type: ignore[arg-type]  # any facts
 
 
-def test_maintenance_announced_once_drains_the_machine_under_any_later_leader() -> None:
-    memory = reconciled(Memory(), NOW, worked_on={"i-1": AT})
+def test_maintenance_that_is_announced_once_still_drains_the_machine_after_a_change_of_leader() -> None:
+    memory = reconciled(Memory(), NOW, maintenance_at={"i-1": AT})
     assert memory.ledger.leaving == ()
 
     memory = reconciled(memory, AT - AHEAD_SECONDS - 1.0)
@@ -30,8 +30,8 @@ def test_maintenance_announced_once_drains_the_machine_under_any_later_leader() 
     assert (removal.node, removal.forced, removal.ends) == ("n", True, AT)
 
 
-def test_a_new_time_replaces_the_old_one_and_a_lost_machine_is_forgotten() -> None:
-    memory = reconciled(Memory(), NOW, worked_on={"i-1": AT})
+def test_a_new_maintenance_time_replaces_the_old_one_and_that_of_a_lost_machine_is_dropped() -> None:
+    memory = reconciled(Memory(), NOW, maintenance_at={"i-1": AT})
 
-    assert reconciled(memory, NOW + 1.0, worked_on={"i-1": AT + 9.0}).worked_on == {"i-1": AT + 9.0}
-    assert reconciled(memory, NOW + 1.0, listed=False).worked_on == {}
+    assert reconciled(memory, NOW + 1.0, maintenance_at={"i-1": AT + 9.0}).maintenance_at == {"i-1": AT + 9.0}
+    assert reconciled(memory, NOW + 1.0, listed=False).maintenance_at == {}

@@ -78,12 +78,12 @@ def turn(
 
 def noted(departure: RemovalFindings) -> Removal:
     """Return the removal as it was last saved."""
-    return [step.leaving for step in departure.steps if isinstance(step, ledger.Left)][-1]
+    return [step.removal for step in departure.steps if isinstance(step, ledger.RemovalUpdated)][-1]
 
 
 def step_of(departure: RemovalFindings) -> str:
     """Return the step of the removal afterwards; empty if it is over, "as it was" if nothing was saved."""
-    left = [step.leaving.step for step in departure.steps if isinstance(step, ledger.Left)]
+    left = [step.removal.step for step in departure.steps if isinstance(step, ledger.RemovalUpdated)]
     over = any(isinstance(step, ledger.Finished) for step in departure.steps)
     return "" if over else left[-1] if left else "as it was"
 
@@ -91,7 +91,7 @@ def step_of(departure: RemovalFindings) -> str:
 # The steps of a removal
 
 
-def test_a_node_is_closed_first() -> None:
+def test_a_removal_taints_the_node_first() -> None:
     departure = turn(going(MARKING), machine(marked=False))
 
     assert departure.acts == (Mark("n", "idle"),)
@@ -109,7 +109,7 @@ def test_an_empty_closed_node_is_ended_after_a_last_check() -> None:
 
 
 @pytest.mark.parametrize("step", [DRAINING, DETACHING, ENDING])
-def test_a_pod_that_comes_between_the_check_and_the_end_keeps_the_machine(step: str) -> None:
+def test_a_pod_bound_between_the_last_check_and_termination_keeps_the_machine(step: str) -> None:
     departure = turn(going(step, at=NOW - 99.0), machine(), resident("new"))
 
     assert departure.kept == (("n", "pod default/new was scheduled onto it after the removal was planned"),)
@@ -117,25 +117,25 @@ def test_a_pod_that_comes_between_the_check_and_the_end_keeps_the_machine(step: 
 
 
 @pytest.mark.parametrize("step", [DETACHING, ENDING])
-def test_a_moved_pod_that_is_back_is_evicted_again(step: str) -> None:
+def test_a_pod_that_returns_to_a_draining_node_is_evicted_again(step: str) -> None:
     departure = turn(going(step, at=NOW - 99.0, pods=(P,)), machine(), resident())
 
     assert (departure.acts, departure.kept, step_of(departure)) == ((), (), DRAINING)
 
 
-def test_a_machine_whose_end_was_requested_is_not_checked_again() -> None:
+def test_a_machine_is_not_checked_again_after_its_termination_was_requested() -> None:
     assert turn(going(ENDING, at=NOW - 99.0, tried=NOW - 5.0), machine(), resident("new")) == RemovalFindings()
 
 
 @pytest.mark.parametrize(("name", "step"), [("new", REOPENING), ("p", DRAINING)])
-def test_a_machine_that_did_not_end_is_checked_before_its_end_is_requested_again(name: str, step: str) -> None:
+def test_a_machine_that_did_not_terminate_is_checked_before_another_request(name: str, step: str) -> None:
     removal = going(ENDING, at=NOW - 99.0, tried=NOW - END_SECONDS, pods=(P,))
 
     assert step_of(turn(removal, machine(), resident(name))) == step
     assert turn(removal, machine()).acts == (End("i-1", "n", "idle", look=True),)
 
 
-def test_load_balancers_are_informed_before_evictions_but_not_waited_for_for_ever() -> None:
+def test_evictions_wait_for_load_balancers_for_a_limited_time() -> None:
     departure = turn(going(pods=(P,)), machine(excluded=False), resident())
     assert (departure.acts, step_of(departure)) == ((Exclude("n", "idle"),), DRAINING)
 
@@ -151,7 +151,7 @@ def test_an_interrupted_machine_does_not_wait_for_load_balancers() -> None:
     assert departure.acts == (Exclude("n", "idle"), Evict(P, "uid-p", "n"))
 
 
-def test_no_pod_is_evicted_before_the_replacement_of_the_node_is_open() -> None:
+def test_no_pod_is_evicted_before_the_replacement_machine_is_open() -> None:
     assert turn(going(pods=(P,), needs=("o-0",)), machine(), resident()) == RemovalFindings()
 
 
@@ -162,7 +162,7 @@ def attachment(volume: str) -> VolumeAttachment:
     return VolumeAttachment(f"va-{volume}", "ebs.csi.aws.com", "n", volume, attached=True)
 
 
-def test_a_machine_waits_for_its_volumes_to_detach_but_only_for_a_limited_time() -> None:
+def test_termination_waits_for_volumes_to_detach_for_a_limited_time() -> None:
     detaching = going(DETACHING, since=NOW - 1.0)
     departure = turn(detaching, machine(), attachment("v"))
     assert (departure.acts, step_of(departure)) == ((), DETACHING)
@@ -172,14 +172,14 @@ def test_a_machine_waits_for_its_volumes_to_detach_but_only_for_a_limited_time()
     assert step_of(turn(going(DETACHING, since=NOW - DETACH_SECONDS), machine(), attachment("v"))) == ENDING
 
 
-def test_a_volume_of_a_pod_that_stays_is_not_waited_for() -> None:
+def test_termination_does_not_wait_for_the_volume_of_a_pod_that_is_not_evicted() -> None:
     daemon = resident("d", of=spec(tolerations=(Toleration(operator="Exists"),), volumes=(VolumeUse(claim="c"),)), owner=DAEMON)
     claim = PersistentVolumeClaim("default", "c", volume="v")
 
     assert step_of(turn(going(DETACHING, since=NOW - 1.0), machine(), daemon, claim, attachment("v"))) == ENDING
 
 
-def test_volumes_of_an_interrupted_machine_are_waited_for_only_until_its_end() -> None:
+def test_an_interrupted_machine_waits_for_volumes_only_until_its_announced_end() -> None:
     assert step_of(turn(going(DETACHING, forced=True, ends=NOW + 60.0), machine(), attachment("v"))) == DETACHING
     assert step_of(turn(going(DETACHING, forced=True, ends=NOW + 4.0), machine(), attachment("v"))) == ENDING
 
@@ -194,15 +194,15 @@ def test_the_removal_is_over_when_machine_and_node_are_gone() -> None:
     assert turn(going(ENDING, tried=NOW - 1.0), listed=False) == RemovalFindings()
 
 
-def test_an_unlisted_machine_is_ended_all_the_same_because_lists_may_be_old() -> None:
+def test_an_unlisted_machine_is_ended_anyway_because_the_cloud_list_may_be_outdated() -> None:
     assert turn(going(ENDING), is_gone=True).acts == (End("i-1", "n", "idle"),)
 
 
-def test_a_machine_that_does_not_end_is_ended_again() -> None:
+def test_termination_is_requested_again_if_the_machine_does_not_end() -> None:
     assert turn(going(ENDING, tried=NOW - END_SECONDS), machine()).acts == (End("i-1", "n", "idle"),)
 
 
-def test_a_node_whose_machine_is_gone_is_deleted_if_nothing_else_does() -> None:
+def test_a_node_whose_machine_is_gone_is_deleted_if_it_still_exists_after_a_while() -> None:
     clearing = going(CLEARING, since=NOW - CLEAR_SECONDS)
 
     assert turn(clearing, machine(), is_gone=True).acts == (Clear("n", "u", "its machine is gone"),)
@@ -211,13 +211,13 @@ def test_a_node_whose_machine_is_gone_is_deleted_if_nothing_else_does() -> None:
     assert turn(clearing, machine(deleted=NOW - 1.0), is_gone=True) == RemovalFindings()
 
 
-def test_a_machine_that_is_listed_again_is_ended_again_and_keeps_its_node() -> None:
+def test_a_machine_that_reappears_on_the_list_is_ended_again_and_its_node_stays() -> None:
     departure = turn(going(CLEARING, since=NOW - CLEAR_SECONDS), machine())
 
     assert (departure.acts, step_of(departure)) == ((), ENDING)
 
 
-def test_a_new_machine_with_the_name_of_the_old_one_is_not_touched() -> None:
+def test_a_new_machine_with_the_node_name_of_a_removed_one_is_not_touched() -> None:
     fresh = machine(marked=False, provider_id="i-2")
 
     assert step_of(turn(going(CLEARING), fresh, is_gone=True)) == ""
@@ -225,7 +225,7 @@ def test_a_new_machine_with_the_name_of_the_old_one_is_not_touched() -> None:
     assert step_of(turn(going(DRAINING), fresh)) == ENDING
 
 
-def test_the_machine_of_a_deleted_node_is_ended_all_the_same() -> None:
+def test_the_machine_of_a_node_deleted_during_its_removal_is_ended_anyway() -> None:
     for step in (MARKING, WAITING, DRAINING, DETACHING, REOPENING):
         assert step_of(turn(going(step))) == ENDING
 
@@ -242,7 +242,7 @@ def test_the_machine_of_a_deleted_node_is_ended_all_the_same() -> None:
         ((machine(), resident(options={"do_not_disrupt": True})), "pod default/p has the annotation karpenter.sh/do-not-disrupt: true"),
     ],
 )
-def test_a_second_check_may_find_a_reason_to_keep_the_node(items: tuple[Item, ...], why: str) -> None:
+def test_the_last_check_before_termination_may_keep_the_node(items: tuple[Item, ...], why: str) -> None:
     departure = turn(going(pods=(P,)), *items)
 
     assert departure.kept == (("n", why),)
@@ -258,14 +258,14 @@ def test_a_node_that_is_promised_to_a_pod_stays() -> None:
 
 
 @pytest.mark.parametrize("more", [{"bereft": True}, {"since": NOW - WAIT_SECONDS}], ids=["lost", "too late"])
-def test_without_its_replacement_a_node_is_reopened_and_no_pod_was_evicted(more: dict[str, Any]) -> None:
+def test_if_the_replacement_is_lost_the_node_is_reopened_without_evictions(more: dict[str, Any]) -> None:
     departure = turn(going(pods=(P,), needs=("o-0",), **more), machine(), resident())
 
     assert departure.kept == (("n", "the replacement machine did not become ready in time"),)
     assert departure.acts == (Unmark("n", "its removal was given up"),)
 
 
-def test_a_node_that_cannot_be_drained_in_time_stays_with_reason_and_cost() -> None:
+def test_a_node_that_cannot_be_drained_in_time_stays_and_the_reason_and_cost_are_reported() -> None:
     refused = (Eviction(P, "uid-p", tries=9, again=NOW + 9.0, why="the budget web allows no evictions", budget=True),)
     departure = turn(going(DRAINING, since=NOW - DRAIN_SECONDS, pods=(P,), evictions=refused), machine(), resident())
 
@@ -274,7 +274,7 @@ def test_a_node_that_cannot_be_drained_in_time_stays_with_reason_and_cost() -> N
     assert step_of(departure) == REOPENING
 
 
-def test_a_node_with_a_silent_pod_stays_in_the_end_and_reports_that_pod_first() -> None:
+def test_a_node_stays_if_a_pod_does_not_terminate_and_that_pod_is_reported_first() -> None:
     evictions = (Eviction(P, "uid-p", tries=9, again=NOW + 9.0), Eviction("default/q", "uid-q", tries=9, again=NOW + 9.0, why="a budget"))
     removal = going(DRAINING, since=NOW - DRAIN_SECONDS, pods=(P, "default/q"), evictions=evictions)
     departure = turn(removal, machine(), resident(), resident("q"))
@@ -283,14 +283,14 @@ def test_a_node_with_a_silent_pod_stays_in_the_end_and_reports_that_pod_first() 
     assert departure.kept == (("n", f"it could not be drained within 600 s: {why}"),)
 
 
-def test_time_to_save_their_work_is_not_held_against_pods() -> None:
+def test_the_drain_limit_does_not_count_the_time_that_pods_get_to_save_work() -> None:
     late = going(DRAINING, since=NOW - DRAIN_SECONDS - 100.0, pods=(P,))
     assert turn(late, machine(), resident(options={"grace": 101.0})).kept == ()
     assert turn(late, machine(), resident(deleted=NOW + 60.0)).kept == ()
     assert turn(late, machine(), resident()).kept != ()
 
 
-def test_a_node_that_is_no_longer_ready_is_not_drained_further_and_reopened_in_the_end() -> None:
+def test_draining_stops_while_the_node_is_not_ready_and_is_finally_undone() -> None:
     sick = machine(ready=False)
 
     assert turn(going(WAITING, pods=(P,)), sick, resident()).kept == (("n", "it is not Ready any more"),)
@@ -302,7 +302,7 @@ def test_a_node_that_is_no_longer_ready_is_not_drained_further_and_reopened_in_t
 
 @pytest.mark.parametrize("where", ["n", None], ids=["there", "somewhere"])
 @pytest.mark.parametrize("step", [WAITING, DRAINING])
-def test_a_node_that_may_run_an_unreadable_pod_is_not_ended(step: str, where: str | None) -> None:
+def test_a_machine_that_may_run_an_unreadable_pod_is_not_ended(step: str, where: str | None) -> None:
     departure = turn(going(step), machine(), aside=(Skipped("Pod n/odd", "odd", where),))
 
     assert [node for node, _ in departure.kept] == ["n"]
@@ -310,23 +310,23 @@ def test_a_node_that_may_run_an_unreadable_pod_is_not_ended(step: str, where: st
     assert turn(going(step), machine(), aside=(Skipped("Pod n/odd", "odd", "elsewhere"),)).kept == ()
 
 
-def test_a_node_is_reopened_until_its_taint_is_seen_gone() -> None:
+def test_reopening_a_node_is_repeated_until_its_taint_is_gone() -> None:
     assert turn(going(REOPENING, tried=NOW - REPEAT_SECONDS), machine()).acts == (Unmark("n", "its removal was given up"),)
     assert turn(going(REOPENING, tried=NOW - 1.0), machine()) == RemovalFindings()
     assert step_of(turn(going(REOPENING), machine(marked=False))) == ""
 
 
-def test_a_taint_without_a_removal_is_removed_but_a_persons_cordon_is_not() -> None:
+def test_a_leaving_taint_without_a_removal_is_removed_but_a_persons_cordon_stays() -> None:
     assert turn(going(), machine(), ledger=Ledger()).acts == (Unmark("n", "no removal of it is in progress"),)
     assert turn(going(), machine(marked=False, unschedulable=True), ledger=Ledger()).acts == ()
 
 
-def test_a_taint_on_an_unlisted_machine_belongs_to_another_gpuscaler_and_stays() -> None:
+def test_a_leaving_taint_stays_on_an_unlisted_machine_which_may_belong_to_another_gpuscaler() -> None:
     assert turn(going(), machine(provider_id="i-other"), ledger=Ledger()).acts == ()
 
 
 @pytest.mark.parametrize("step", [WAITING, DRAINING])
-def test_a_node_whose_taint_was_removed_by_someone_else_stays(step: str) -> None:
+def test_a_removal_is_abandoned_if_something_else_removes_the_leaving_taint(step: str) -> None:
     departure = turn(going(step, pods=(P,)), machine(marked=False), resident())
 
     assert departure.kept == (("n", "the leaving taint was removed by someone else"),)
@@ -337,7 +337,7 @@ def test_a_node_whose_taint_was_removed_by_someone_else_stays(step: str) -> None
 # Machines that go regardless of objections
 
 
-def test_an_interrupted_machine_is_drained_whatever_protects_its_pods() -> None:
+def test_an_interrupted_machine_is_drained_even_if_its_pods_are_protected() -> None:
     forced = {"forced": True, "pods": (P,), "ends": NOW + 60.0}
     protected = resident(options={"do_not_disrupt": True}), resident("new")
 
@@ -354,7 +354,7 @@ def test_an_interrupted_machine_does_not_wait_long_for_the_taint() -> None:
     assert turn(going(MARKING, forced=True, ends=NOW + 60.0, tried=NOW - 1.0), machine(marked=False), resident()) == RemovalFindings()
 
 
-def test_the_node_of_a_machine_that_went_as_announced_is_deleted() -> None:
+def test_the_node_is_deleted_after_its_machine_ended_as_announced() -> None:
     assert step_of(turn(going(DRAINING, forced=True, ends=NOW - 1.0), machine(), resident(), is_gone=True)) == ENDING
 
 
@@ -372,7 +372,7 @@ def begun(*items: Item, ledger: Ledger | None = None) -> list[ledger.Event]:
 def test_a_planned_removal_is_saved_with_the_ledgers_names() -> None:
     (left,) = begun(machine(marked=False))
 
-    assert left == ledger.Left(Removal("n", "i-1", KIND.key, "dear", NOW, NOW, pods=(P,), needs=("o-0",), to=("",)))
+    assert left == ledger.RemovalUpdated(Removal("n", "i-1", KIND.key, "dear", NOW, NOW, pods=(P,), needs=("o-0",), to=("",)))
 
 
 @pytest.mark.parametrize(
@@ -386,14 +386,14 @@ def test_a_planned_removal_is_saved_with_the_ledgers_names() -> None:
     ],
     ids=["gone", "no machine is known", "not ours", "under way", "arriving"],
 )
-def test_a_removal_without_a_clear_machine_is_not_begun(items: tuple[Item, ...], ledger: Ledger) -> None:
+def test_no_removal_begins_if_the_machine_of_the_node_is_ambiguous(items: tuple[Item, ...], ledger: Ledger) -> None:
     assert begun(*items, ledger=ledger) == []
 
 
-def test_a_machine_that_never_came_is_ended_at_once() -> None:
+def test_an_ordered_machine_that_never_registered_is_ended_at_once() -> None:
     late = OrderedMachine("o-0", "o", (KIND.key,), 1.0, NOW, instance="i-1")
 
-    assert remove_overdue(Overdue(late, "too late"), NOW).leaving == Removal("i-1", "i-1", KIND.key, "too late", NOW, NOW, ENDING)
+    assert remove_overdue(Overdue(late, "too late"), NOW).removal == Removal("i-1", "i-1", KIND.key, "too late", NOW, NOW, ENDING)
 
 
 # Random cases
@@ -419,9 +419,7 @@ def removals_and_nodes(draw: st.DrawFn) -> tuple[Removal, list[Item]]:
 
 
 @given(removals_and_nodes(), st.booleans())
-def test_no_machine_is_ended_while_pods_run_on_it_and_no_pod_is_evicted_from_an_open_node(
-    sight: tuple[Removal, list[Item]], is_gone: bool
-) -> None:
+def test_machines_with_pods_are_not_ended_and_open_nodes_not_drained(sight: tuple[Removal, list[Item]], is_gone: bool) -> None:
     removal, items = sight
     departure = turn(removal, *items, is_gone=is_gone)
     acts = {type(act) for act in departure.acts}
@@ -436,7 +434,7 @@ def test_no_machine_is_ended_while_pods_run_on_it_and_no_pod_is_evicted_from_an_
         assert acts <= {Unmark}
 
 
-def test_an_interrupted_machine_without_its_taint_gets_it_during_the_drain() -> None:
+def test_an_interrupted_machine_that_lost_its_taint_is_tainted_again_during_the_drain() -> None:
     """Without it an evicted pod may come back to the same machine, and be evicted again and again."""
     removal = going(DRAINING, forced=True, ends=NOW + 60.0, tried=NOW - REPEAT_SECONDS)
     acts = turn(removal, machine(marked=False), resident()).acts

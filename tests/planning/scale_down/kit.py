@@ -61,7 +61,7 @@ def situation(
         present=Room.of(cluster) if places else None,
         members=belongs,
         taken=frozenset((*taken, *(places or {}).values())),
-        templates=Templates(cluster, rules, state.blocked_offerings).without_unsettled(state.unsettled_offerings),
+        templates=Templates(cluster, rules, state.blocked_offerings).without_unsettled(state.no_moves_to),
         limits=remaining(rules, state, have).for_mix(),
     )
 

@@ -213,8 +213,8 @@ def test_two_machines_of_a_pool_never_return_at_once_nor_any_to_untrusted_spot(
         back[member.pool.name] += 1
         for machine in targets:
             key = (machine.pool, machine.market, machine.instance_type, machine.zone)
-            assert key not in state.blocked_offerings | state.unsettled_offerings
-            assert state.restless.get(machine.pool, 0.0) <= NOW
+            assert key not in state.blocked_offerings | state.no_moves_to
+            assert state.spot_return_blocked_until.get(machine.pool, 0.0) <= NOW
         busy = {where.members[name].pool.name for name in state.disrupting if name in where.members and dear_and_busy(where.cluster, name)}
         assert member.pool.name not in busy
     assert all(count == 1 for count in back.values())

@@ -81,14 +81,14 @@ def test_a_gang_tries_spot_for_half_a_minute() -> None:
 
     def bought(seconds: float) -> list[str]:
         pods = [waiting(seconds, name, **gang) for name in "ab"]
-        return markets(planned(pods, BOTH, state=State(hunting=NOW - seconds + 1.0)))
+        return markets(planned(pods, BOTH, state=State(skip_untried_spot_since=NOW - seconds + 1.0)))
 
     assert bought(29.0) == ["spot", "spot"]
     assert bought(30.0) == ["on-demand", "on-demand"]
 
 
 def test_pods_pending_since_the_hunt_began_take_on_demand_even_if_some_spot_is_untried() -> None:
-    made = planned([waiting(9.0, "old"), waiting(1.0, "new")], BOTH, state=State(hunting=NOW - 8.0))
+    made = planned([waiting(9.0, "old"), waiting(1.0, "new")], BOTH, state=State(skip_untried_spot_since=NOW - 8.0))
 
     assert {machine.pods[0]: machine.market for machine in made.machines} == {"default/old": "on-demand", "default/new": "spot"}
 
@@ -96,7 +96,7 @@ def test_pods_pending_since_the_hunt_began_take_on_demand_even_if_some_spot_is_u
 def test_a_pod_that_hurries_takes_recently_granted_spot_but_not_untried_spot() -> None:
     both = pool(offering("untried", 0.3, market="spot"), offering("had", 0.4, market="spot"), ON_DEMAND)
     had = both.offerings[1].key
-    made = planned([waiting(9.0)], both, state=State(hunting=NOW - 8.0, proven_offerings=frozenset({had})))
+    made = planned([waiting(9.0)], both, state=State(skip_untried_spot_since=NOW - 8.0, proven_offerings=frozenset({had})))
 
     assert [(machine.market, machine.instance_type) for machine in made.machines] == [("spot", "had")]
 
@@ -104,18 +104,18 @@ def test_a_pod_that_hurries_takes_recently_granted_spot_but_not_untried_spot() -
 def test_a_grant_of_spot_that_is_too_small_for_a_pod_does_not_keep_it_from_on_demand() -> None:
     big = offering("od.8", 9.0, gpus=8)
     both = pool(SPOT, offering("g.8", 2.0, market="spot", gpus=8), big)
-    state = State(hunting=NOW - 8.0, proven_offerings=frozenset({SPOT.key}))
+    state = State(skip_untried_spot_since=NOW - 8.0, proven_offerings=frozenset({SPOT.key}))
     made = planned([pod("p", spec(gpus=8), created=NOW - 9.0)], both, state=state)
 
     assert [machine.instance_type for machine in made.machines] == ["od.8"]
 
 
 def test_a_pod_without_the_condition_hurries_by_its_age() -> None:
-    assert markets(planned(pods("p", 1, created=NOW - 9.0), BOTH, state=State(hunting=NOW - 8.0))) == ["on-demand"]
+    assert markets(planned(pods("p", 1, created=NOW - 9.0), BOTH, state=State(skip_untried_spot_since=NOW - 8.0))) == ["on-demand"]
 
 
 def test_a_pod_that_admits_only_spot_continues_to_try_spot() -> None:
-    assert markets(planned([waiting(9.0, market=("spot",))], BOTH, state=State(hunting=NOW - 8.0))) == ["spot"]
+    assert markets(planned([waiting(9.0, market=("spot",))], BOTH, state=State(skip_untried_spot_since=NOW - 8.0))) == ["spot"]
 
 
 def test_spot_is_still_tried_if_no_on_demand_machine_fits() -> None:
@@ -123,14 +123,14 @@ def test_spot_is_still_tried_if_no_on_demand_machine_fits() -> None:
     made = planned(
         [pod("p", spec(gpus=8), created=NOW - 9.0)],
         pool(big, ON_DEMAND),
-        state=State(hunting=NOW - 8.0),
+        state=State(skip_untried_spot_since=NOW - 8.0),
     )
 
     assert markets(made) == ["spot"]
 
 
 def test_spot_is_still_tried_if_on_demand_is_refused_too() -> None:
-    state = State(hunting=NOW - 8.0, blocked_offerings=frozenset({ON_DEMAND.key}))
+    state = State(skip_untried_spot_since=NOW - 8.0, blocked_offerings=frozenset({ON_DEMAND.key}))
 
     assert markets(planned([waiting(9.0)], BOTH, state=state)) == ["spot"]
 
@@ -138,7 +138,7 @@ def test_spot_is_still_tried_if_on_demand_is_refused_too() -> None:
 def test_spot_is_still_tried_if_the_limits_admit_no_on_demand_machine() -> None:
     dear = pool(offering("od", 1.0, pool="dear"), max=0)
 
-    assert markets(planned([waiting(9.0)], pool(SPOT), dear, state=State(hunting=NOW - 8.0))) == ["spot"]
+    assert markets(planned([waiting(9.0)], pool(SPOT), dear, state=State(skip_untried_spot_since=NOW - 8.0))) == ["spot"]
 
 
 @pytest.mark.parametrize(

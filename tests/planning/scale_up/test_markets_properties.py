@@ -33,9 +33,9 @@ def troubled(draw: st.DrawFn) -> Case:
         case.state,
         blocked_offerings=blocked,
         probed_offerings=some(1) - blocked,
-        unsettled_offerings=blocked | some(1),
+        no_moves_to=blocked | some(1),
         paused_offerings={digest: some(2) for digest in digests if draw(st.booleans())},
-        hunting=draw(st.sampled_from((None, NOW - 8.0, NOW + 1.0))),
+        skip_untried_spot_since=draw(st.sampled_from((None, NOW - 8.0, NOW + 1.0))),
     )
     return dataclasses.replace(case, state=state)
 
@@ -64,7 +64,7 @@ def test_no_blocked_offering_is_bought_and_a_probe_is_one_machine(case: Case) ->
 def test_no_running_pod_moves_to_unsettled_offerings(case: Case) -> None:
     for machine in case.plan().machines:
         if machine.purpose == "replacement":
-            assert set(chosen(case, machine)) - case.state.unsettled_offerings
+            assert set(chosen(case, machine)) - case.state.no_moves_to
 
 
 @SEARCH

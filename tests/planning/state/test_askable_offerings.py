@@ -83,8 +83,8 @@ def test_no_pod_moves_to_a_set_that_was_refused_completely_a_short_while_ago() -
         return [machine.market for machine in planned([node("a", ON_DEMAND), runs], spot, pool(ON_DEMAND), state=state).machines]
 
     assert markets(State()) == ["spot"]
-    assert markets(State(unsettled_offerings=frozenset({spot.offerings[0].key}))) == ["spot"]
-    assert markets(State(unsettled_offerings=frozenset(offering.key for offering in spot.offerings))) == []
+    assert markets(State(no_moves_to=frozenset({spot.offerings[0].key}))) == ["spot"]
+    assert markets(State(no_moves_to=frozenset(offering.key for offering in spot.offerings))) == []
 
 
 def test_the_reason_of_an_unplaced_pod_contains_the_clouds_message() -> None:
@@ -99,7 +99,7 @@ def test_the_reason_of_an_unplaced_pod_contains_the_clouds_message() -> None:
 
 
 def test_a_settled_zone_is_preferred_among_zones_at_one_price() -> None:
-    fresh = State(unsettled_offerings=frozenset({SPOT[0].key}))
+    fresh = State(no_moves_to=frozenset({SPOT[0].key}))
 
     assert [machine.zone for machine in planned([pod("p")], pool(*SPOT)).machines] == ["z1"]
     assert [machine.zone for machine in planned([pod("p")], pool(*SPOT), state=fresh).machines] == ["z2"]
@@ -120,7 +120,7 @@ def test_settled_probes_come_first_and_each_is_sent_once() -> None:
     def asked(wanted: int) -> list[str]:
         three = zones(price=0.3, market="spot", names=("z1", "z2", "z3"))
         keys = [offering.key for offering in three]
-        state = State(probed_offerings=frozenset(keys), unsettled_offerings=frozenset(keys[:2]))
+        state = State(probed_offerings=frozenset(keys), no_moves_to=frozenset(keys[:2]))
         return sorted(machine.zone for machine in planned(pods("p", wanted), pool(*three), state=state).machines)
 
     assert asked(1) == ["z3"]
@@ -129,13 +129,13 @@ def test_settled_probes_come_first_and_each_is_sent_once() -> None:
 
 def test_a_more_expensive_zone_is_not_preferred_because_it_is_settled() -> None:
     near, far = offering(price=0.3, market="spot"), offering(price=0.31, market="spot", zone="z2")
-    fresh = State(unsettled_offerings=frozenset({near.key}))
+    fresh = State(no_moves_to=frozenset({near.key}))
 
     assert [machine.zone for machine in planned([pod("p")], pool(near, far), state=fresh).machines] == ["z1"]
 
 
 def test_preferences_of_pods_come_before_settled_offerings() -> None:
     likes = spec(gpus=1, preferred_nodes=((1, term((ZONE, "In", "z1"))),))
-    fresh = State(unsettled_offerings=frozenset({SPOT[0].key}))
+    fresh = State(no_moves_to=frozenset({SPOT[0].key}))
 
     assert [machine.zone for machine in planned([pod("p", likes)], pool(*SPOT), state=fresh).machines] == ["z1"]

@@ -271,15 +271,15 @@ def test_a_reclaim_blocks_the_offering_and_following_ones_count_as_one() -> None
 def test_pods_hurry_five_seconds_after_the_first_refusal_of_spot() -> None:
     breakers = after(*[Refused(OfferingKey("gpus", "spot", "g5.xlarge", f"zone-{number}"), 2.0 * number) for number in range(4)])
 
-    assert openness(breakers, ALL, 4.9).hunting is None
-    assert openness(breakers, ALL, 5.0).hunting == 0.0
+    assert openness(breakers, ALL, 4.9).skip_untried_spot_since is None
+    assert openness(breakers, ALL, 5.0).skip_untried_spot_since == 0.0
 
 
 def test_there_is_no_hunt_if_other_offerings_of_the_request_were_granted() -> None:
     breakers = after(Refused(A, 0.0, filled=True), Refused(B, 1.0, filled=True))
 
     assert blocked(breakers, 6.0) == {A, B, OTHER_POOL}
-    assert openness(breakers, ALL, 6.0).hunting is None
+    assert openness(breakers, ALL, 6.0).skip_untried_spot_since is None
 
 
 def test_a_partial_grant_leads_to_one_more_request_before_the_breaker_opens() -> None:
@@ -287,7 +287,7 @@ def test_a_partial_grant_leads_to_one_more_request_before_the_breaker_opens() ->
 
     assert (blocked(partial, 1.0), half_open(partial, 1.0)) == (set(), set())
     assert blocked(step(partial, Refused(A, 3.0)), 4.0) == {A, OTHER_POOL}
-    assert openness(partial, ALL, 6.0).hunting == 0.0
+    assert openness(partial, ALL, 6.0).skip_untried_spot_since == 0.0
 
 
 def proven(breakers: Breakers, now: float) -> set[OfferingKey]:
@@ -314,34 +314,34 @@ def test_only_the_latest_grant_of_an_offering_is_kept_and_old_ones_are_dropped()
 
 
 def test_a_hunt_ends_when_nothing_was_refused_for_a_while() -> None:
-    assert openness(after(Refused(A, 0.0)), ALL, 31.0).hunting is None
+    assert openness(after(Refused(A, 0.0)), ALL, 31.0).skip_untried_spot_since is None
 
 
 def test_a_later_refusal_starts_a_new_hunt() -> None:
     breakers = after(Refused(A, 0.0), Refused(B, 100.0))
 
-    assert openness(breakers, ALL, 104.0).hunting is None
-    assert openness(breakers, ALL, 106.0).hunting == 100.0
+    assert openness(breakers, ALL, 104.0).skip_untried_spot_since is None
+    assert openness(breakers, ALL, 106.0).skip_untried_spot_since == 100.0
 
 
 def test_there_is_no_hunt_for_on_demand() -> None:
-    assert openness(after(Refused(ON_DEMAND, 0.0)), ALL, 9.0).hunting is None
+    assert openness(after(Refused(ON_DEMAND, 0.0)), ALL, 9.0).skip_untried_spot_since is None
 
 
 def test_a_refused_probe_starts_a_hunt() -> None:
     breakers = after(Refused(A, -500.0), Asked(A, 0.0), Refused(A, 0.0))
 
-    assert openness(breakers, ALL, 6.0).hunting == 0.0
+    assert openness(breakers, ALL, 6.0).skip_untried_spot_since == 0.0
 
 
 def test_a_pod_that_arrives_during_a_hunt_hurries_after_its_own_refusal() -> None:
     breakers = after(*[Refused(OfferingKey("gpus", "spot", "g5.xlarge", f"zone-{number}"), 2.0 * number) for number in range(20)])
 
-    assert openness(breakers, ALL, 38.0).hunting == 32.0
+    assert openness(breakers, ALL, 38.0).skip_untried_spot_since == 32.0
 
 
 def unsettled(breakers: Breakers, now: float) -> set[OfferingKey]:
-    return set(openness(breakers, ALL, now).unsettled)
+    return set(openness(breakers, ALL, now).no_moves_to)
 
 
 def test_spot_that_comes_and_goes_is_requested_less_and_less_often() -> None:

@@ -16,6 +16,7 @@ from gpuscaler.planning.state.ledger.ledger import (
     Adopted,
     Answered,
     Broken,
+    BrokenPromiseCleared,
     Doubted,
     Event,
     Exchanged,
@@ -23,9 +24,7 @@ from gpuscaler.planning.state.ledger.ledger import (
     Found,
     Intended,
     Ledger,
-    Left,
     Lost,
-    Mended,
     Noticed,
     Opened,
     Order,
@@ -33,10 +32,11 @@ from gpuscaler.planning.state.ledger.ledger import (
     Planned,
     Promise,
     Promised,
+    PromiseFulfilled,
     Ready,
-    Redeemed,
     Registered,
     Removal,
+    RemovalUpdated,
     Settled,
     Withdrawal,
     Withdrawing,
@@ -158,7 +158,7 @@ def test_a_machine_leaves_the_ledger_when_it_opens() -> None:
 
 def test_a_removal_stops_waiting_when_its_machine_opens_and_is_bereft_when_it_is_lost() -> None:
     leaving = Removal("old", "i-old", DEAR, "dear", 0.0, 0.0, needs=("a-0", "a-1"))
-    ledger = after(intended_order("a", 2), Left(leaving))
+    ledger = after(intended_order("a", 2), RemovalUpdated(leaving))
 
     assert step(ledger, Opened("a-0")).leaving[0].needs == ("a-1",)
     assert not step(ledger, Opened("a-0")).leaving[0].bereft
@@ -168,7 +168,7 @@ def test_a_removal_stops_waiting_when_its_machine_opens_and_is_bereft_when_it_is
 def test_a_removal_that_waits_for_refused_machines_is_bereft() -> None:
     leaving = Removal("old", "i-old", DEAR, "dear", 0.0, 0.0, needs=("a-0",))
 
-    assert after(intended_order("a"), Left(leaving), Answered("a", 1.0)).leaving[0].bereft
+    assert after(intended_order("a"), RemovalUpdated(leaving), Answered("a", 1.0)).leaving[0].bereft
 
 
 @pytest.mark.parametrize("event", [Answered("b", 9.0), Settled("b"), Lost("b-0")], ids=["refused", "not filled", "lost"])
@@ -214,20 +214,20 @@ def test_a_node_has_one_promise_and_one_removal_at_a_time() -> None:
         Promised(Promise("n", CHEAP, ("p",), 1.0)),
         Promised(Promise("m", CHEAP, ("q",), 1.0)),
         Promised(Promise("n", CHEAP, ("p",), 2.0, ledger.OPEN)),
-        Left(Removal("n", "i", CHEAP, "idle", 1.0, 1.0)),
-        Left(Removal("n", "i", CHEAP, "idle", 1.0, 2.0, ledger.DRAINING)),
+        RemovalUpdated(Removal("n", "i", CHEAP, "idle", 1.0, 1.0)),
+        RemovalUpdated(Removal("n", "i", CHEAP, "idle", 1.0, 2.0, ledger.DRAINING)),
     )
 
     assert [(promise.node, promise.step) for promise in book.promises] == [("m", ledger.NOMINATING), ("n", ledger.OPEN)]
     assert [(removal.node, removal.step) for removal in book.leaving] == [("n", ledger.DRAINING)]
-    assert step(step(book, Redeemed("n")), Finished("n")).leaving == ()
+    assert step(step(book, PromiseFulfilled("n")), Finished("n")).leaving == ()
 
 
 def test_a_broken_promise_is_kept_until_its_nomination_is_gone() -> None:
     ledger = after(Broken("p", "n"), Broken("p", "m"), Broken("q", "n"))
 
     assert ledger.broken == (("p", "m"), ("q", "n"))
-    assert step(ledger, Mended("p")).broken == (("q", "n"),)
+    assert step(ledger, BrokenPromiseCleared("p")).broken == (("q", "n"),)
 
 
 def test_only_the_last_minutes_purchases_are_remembered() -> None:
@@ -259,9 +259,9 @@ def test_the_choices_of_a_machine_are_those_of_the_plan_until_its_offering_is_kn
         Opened("x"),
         Lost("x"),
         Exchanged("x", (("p", "q"),)),
-        Redeemed("x"),
+        PromiseFulfilled("x"),
         Finished("x"),
-        Mended("x"),
+        BrokenPromiseCleared("x"),
     ],
     ids=lambda event: type(event).__name__,
 )
@@ -335,7 +335,7 @@ def test_an_unknown_machine_is_recorded_and_then_adopted_like_an_ordered_one() -
     stranger = OrderedMachine("found-i-9", "", (CHEAP,), 0.5, 3.0, offering=CHEAP, instance="i-9", granted=3.0)
     ledger = after(Noticed({"i-9": 3.0}), Noticed({}), Adopted(stranger), Registered("found-i-9", "n", 5.0))
 
-    assert ledger.strangers == {}
+    assert ledger.unregistered == {}
     assert [(upcoming.id, upcoming.node, upcoming.instance_type) for upcoming in upcoming_machines(ledger)] == [("found-i-9", "n", "cheap")]
     assert step(ledger, Opened("found-i-9")).coming == ()
 

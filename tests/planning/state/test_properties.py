@@ -79,7 +79,7 @@ def test_no_offering_is_blocked_and_probed_at_once(events: list[Event], later: f
 
     assert not now_open.blocked & now_open.half_open
     assert now_open.probing <= now_open.half_open
-    assert now_open.blocked | now_open.half_open | now_open.unsettled <= set(KEYS)
+    assert now_open.blocked | now_open.half_open | now_open.no_moves_to <= set(KEYS)
 
 
 @given(histories())

@@ -38,8 +38,8 @@ _LOG = structlog.get_logger(__name__)
 STOPPING = (ApiError, Unreachable, NotLeaderError)
 
 #: How often the list and the notices are read from the cloud, in seconds; ``CALL_SECONDS`` is how long one call may take. A lease of 15 s
-#: that is renewed every 2 s always has more than 10 s left, and no call begins that may outlast it. Azure gives some machines a notice of
-#: 30 s: their pods should know within three seconds.
+#: that is renewed every 2 s always has more than 10 s left, and no call begins that may outlast the lease. Azure gives some machines a
+#: notice of 30 s: pods there should be warned within 3 s.
 LIST_SECONDS, NOTICE_SECONDS = 10.0, 2.0
 #: How often the list is read while machines are about to enter service that their group may end before they are protected, in seconds.
 #: To rebalance zones, a group takes about 20 s to start another machine before it ends one (aws/containers-roadmap#1453).
@@ -49,12 +49,12 @@ FOLLOW_SECONDS = 3.0
 CALL_SECONDS = 10.0
 #: After failures the interval grows to at most this many seconds, and to at most 12 times the usual one: notices must not wait long.
 LONGEST_PAUSE = 120.0
-#: How long ago a machine must have been launched to be on every list, in seconds, beside the lag that the provider states.
+#: How long ago a machine must have been launched to be on every list, in seconds, in addition to the lag that the provider states.
 SETTLED_SECONDS = 60.0
 
 
 class OrderAnswer(Struct, frozen=True, gc=False):
-    """The result of an order: steps for the ledger, fates for breakers."""
+    """The result of an order: steps for the ledger, and what became of each offering, for the breakers."""
 
     order: ledger.Order
     steps: tuple[ledger.Event, ...]
@@ -63,7 +63,7 @@ class OrderAnswer(Struct, frozen=True, gc=False):
 
 
 class EndResult(Struct, frozen=True, gc=False):
-    """The result of ending a machine; ``detail`` is empty if it is ending or gone. It was ``held`` if pods were found on it."""
+    """The result of ending a machine; ``detail`` is empty if it is ending or gone. ``held`` is set if pods were found on it."""
 
     instance: str
     node: str
@@ -81,14 +81,14 @@ class Cloud:
     def __init__(self, provider: Provider, *, now: Callable[[], float], fence: Callable[[float], None], wake: Callable[[], None]) -> None:
         self.provider = provider
         self.inventory: Inventory | None = None
-        #: When the cloud takes machines away, and when it maintains some, by id; 0 if it stated no time.
-        self.going: Mapping[str, float] = {}
-        self.worked_on: Mapping[str, float] = {}
+        #: The times of interruptions and of scheduled maintenance, by the machine's id; 0 if the cloud stated no time.
+        self.taken_away_at: Mapping[str, float] = {}
+        self.maintenance_at: Mapping[str, float] = {}
         #: Why the cloud takes machines away for other reasons than a spot interruption, in words, by id.
         self.why: Mapping[str, str] = {}
         self._listing = asyncio.Lock()
         self._protection_answers: list[scale_in_protection.ProtectionAnswered] = []
-        #: What fails now, by the name of the call.
+        #: The errors of calls that fail now, by the name of the call.
         self._troubles: dict[str, str] = {}
         #: Announcements other than interruptions that are known already, by machine and kind.
         self._announced: set[tuple[str, str]] = set()
@@ -102,7 +102,7 @@ class Cloud:
         self._ended: list[EndResult] = []
         self._withdrawn: list[str] = []
         self._sending: set[str] = set()
-        #: Orders that may still bring machines, and how many.
+        #: Orders that may still bring machines, with the number of those machines.
         self._unfilled: dict[str, tuple[ledger.Order, int]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
@@ -111,7 +111,7 @@ class Cloud:
 
     @property
     def trouble(self) -> str:
-        """What fails now, in sentences; empty if nothing does."""
+        """The calls that fail now, in sentences; empty if none fails."""
         return "; ".join(dict.fromkeys(self._troubles.values()))
 
     # Watching
@@ -190,8 +190,8 @@ class Cloud:
             instance for instance in before or () if instance.state in ALIVE and instance.id not in alive and instance.launched < settled
         ]
         self.inventory = inventory
-        self.going = {name: at for name, at in self.going.items() if name in alive}
-        self.worked_on = {name: at for name, at in self.worked_on.items() if name in alive}
+        self.taken_away_at = {name: at for name, at in self.taken_away_at.items() if name in alive}
+        self.maintenance_at = {name: at for name, at in self.maintenance_at.items() if name in alive}
         self.why = {name: why for name, why in self.why.items() if name in alive}
         # Some clouds repeat announcements about a machine even after it ended.
         self._announced = {announcement for announcement in self._announced if announcement[0] in alive or announcement in self._repeated}
@@ -204,19 +204,19 @@ class Cloud:
             # The usual case.
             self._repeated = frozenset()
             return
-        going = {**self.going, **{notice.instance: notice.at for notice in notices if notice.kind == INTERRUPTION}}
+        going = {**self.taken_away_at, **{notice.instance: notice.at for notice in notices if notice.kind == INTERRUPTION}}
         self.why = {**self.why, **{notice.instance: notice.why for notice in notices if notice.why}}
-        self.worked_on = {**self.worked_on, **{notice.instance: notice.at for notice in notices if notice.kind == MAINTENANCE}}
+        self.maintenance_at = {**self.maintenance_at, **{notice.instance: notice.at for notice in notices if notice.kind == MAINTENANCE}}
         announcements = [(notice.instance, notice.kind) for notice in notices if notice.kind not in (INTERRUPTION, TERMINATION)]
         new_announcements = [announcement for announcement in announcements if announcement not in self._announced]
         self._announced.update(new_announcements)
         self._repeated = frozenset((notice.instance, notice.kind) for notice in notices)
         self._announcements += dict.fromkeys(new_announcements)
-        if going != self.going or new_announcements:
-            self.going = going
+        if going != self.taken_away_at or new_announcements:
+            self.taken_away_at = going
             self._wake()
         if any(notice.kind == TERMINATION for notice in notices):
-            # The list says until when each of them is held, so it is read now and not at its next time.
+            # The list says how long each of these machines is held, so it is read at once instead of at the next interval.
             await self.refresh()
 
     async def follow(self) -> None:
@@ -256,7 +256,7 @@ class Cloud:
         self._spawn(self._end(instance, node, check))
 
     def extend(self, instance: str) -> None:
-        """Ask the cloud to hold a machine that it ends for longer; if that fails, the machine ends at the announced time."""
+        """Ask the cloud to delay a machine's termination further; if the call fails, the machine ends at the announced time."""
         self._spawn(self._extend(instance))
 
     def protect(self, act: Protect) -> None:
@@ -354,7 +354,7 @@ class Cloud:
             self._fence(CALL_SECONDS)
             async with asyncio.timeout(CALL_SECONDS):
                 await self.provider.protect(act.instances, on=act.on)
-            # The list confirms it.
+            # The new list shows the protection.
             await self.refresh()
         except CloudError as error:
             # A machine that is not in service yet, throttling or a lost connection says nothing about the group.
@@ -375,11 +375,15 @@ class Cloud:
             async with asyncio.timeout(CALL_SECONDS):
                 await self.provider.extend((instance,))
         except (CloudError, LostAnswerError, TimeoutError) as error:
-            _LOG.warning("a machine could not be held for longer", machine=instance, problem=describe_call_error(error))
+            _LOG.warning(
+                "the lifecycle hook that delays a machine's termination could not be extended",
+                machine=instance,
+                problem=describe_call_error(error),
+            )
         except STOPPING:
             raise
         except Exception:  # noqa: BLE001  # no answer of a cloud may end the loop
-            _LOG.exception("a machine could not be held for longer", machine=instance)
+            _LOG.exception("the lifecycle hook that delays a machine's termination could not be extended", machine=instance)
 
     async def _withdraw(self, withdrawal: ledger.Withdrawal) -> None:
         order = withdrawal.order or ledger.Order(withdrawal.token, "", (), 0, at=0.0, since=0.0)
@@ -411,7 +415,7 @@ def to_unfilled(order: ledger.Order, missing: int) -> UnfilledOrder:
 def failed_call_answer(order: ledger.Order, error: CloudError, now: float) -> OrderAnswer:
     """The result of an order for which the whole call failed.
 
-    An order that was sent before may have been granted then: the failure of this call says nothing about that.
+    If the order had been sent before, the earlier call may have been granted; this failure says nothing about the earlier call.
     """
     if order.state == ledger.DOUBTFUL:
         return OrderAnswer(order, (ledger.Doubted(order.token, now + error.retry_after),), (), error.detail)

@@ -16,7 +16,6 @@ from gpuscaler.kube.resources import NODES, PODS
 from gpuscaler.lifecycle.actions import (
     ON_MACHINES,
     Act,
-    Ajar,
     Bind,
     Checkpoint,
     Clear,
@@ -30,11 +29,12 @@ from gpuscaler.lifecycle.actions import (
     Mark,
     Nominate,
     OnPod,
+    OpenWindow,
     Unmark,
 )
 from gpuscaler.lifecycle.node_marks.soft_taints import SOFT, SOFT_TAINTS
 from gpuscaler.model.options import CHECKPOINT_REQUESTED
-from gpuscaler.model.taints import AJAR
+from gpuscaler.model.taints import WINDOW_EFFECT
 from gpuscaler.model.well_known import ARRIVING_TAINT, CLOSING_TAINTS, EXCLUDE_LABEL, EXCLUDE_VALUE, KEPT_TAINT, LEAVING_TAINT, POOL_LABEL
 
 #: The maximum number of writes in progress.
@@ -131,7 +131,9 @@ class ClusterWriter:
             Close: lambda act: self._write(
                 act.node, _set_closing_taint(WireTaint(KEPT_TAINT if act.kept else ARRIVING_TAINT, "NoSchedule"))
             ),
-            Ajar: lambda act: self._write(act.node, _set_closing_taint(WireTaint(KEPT_TAINT if act.kept else ARRIVING_TAINT, AJAR))),
+            OpenWindow: lambda act: self._write(
+                act.node, _set_closing_taint(WireTaint(KEPT_TAINT if act.kept else ARRIVING_TAINT, WINDOW_EFFECT))
+            ),
             Mark: lambda act: self._write(act.node, _set_own_taint(LEAVING_TAINT, present=True), client=self._at_once),
             Unmark: lambda act: self._write(act.node, _remove_leaving_taint),
             Discourage: lambda act: self._write(act.node, _set_taints(SOFT_KEYS, [WireTaint(key, SOFT) for key in act.taints])),
@@ -200,7 +202,7 @@ class ClusterWriter:
             if node.metadata.deleted:
                 return f"pod {act.pod}: {_node_gone_message(act.node)}"
             if lost := _describe_lost_devices(node, act.devices):
-                return f"pod {act.pod}: node {act.node} {lost}; it is bound once the node offers that again"
+                return f"pod {act.pod}: node {act.node} {lost}; the pod is bound once the node offers them again"
             await self._client.bind(namespace, name, act.node, uid=act.uid)
         except Conflict as error:
             # It may be bound already: by an attempt that got no answer, or by the previous leader.
@@ -291,7 +293,7 @@ class ClusterWriter:
 def _subject(act: Act) -> tuple[object, ...]:
     """The subject of an act: a node's closing taint, a node's leaving taint, or something that only acts of its kind write."""
     kind: object = type(act)
-    for subject, acts in (("closed", (Lift, Close, Ajar)), ("leaving", (Mark, Unmark))):
+    for subject, acts in (("closed", (Lift, Close, OpenWindow)), ("leaving", (Mark, Unmark))):
         kind = subject if isinstance(act, acts) else kind
     return kind, getattr(act, "pod", "") or getattr(act, "node", "")
 
@@ -341,8 +343,8 @@ def _set_closing_taint(wanted: WireTaint | None) -> Change:
     def change(node: WireNode) -> dict[str, Any]:
         taints, cordoned = node.spec.taints or [], bool(node.spec.unschedulable)
         before = [taint for taint in taints if taint.key in CLOSING]
-        ours = cordoned and any(taint.effect == AJAR for taint in before)
-        cordon = wanted is not None and wanted.effect == AJAR
+        ours = cordoned and any(taint.effect == WINDOW_EFFECT for taint in before)
+        cordon = wanted is not None and wanted.effect == WINDOW_EFFECT
         if cordon and cordoned and not ours:
             return {}
         after = [wanted] if wanted is not None else []

@@ -61,7 +61,7 @@ RETRY_SECONDS = 1.0
 #: How recently the cluster and the cloud's list must have been confirmed to be fresh, in seconds. API servers confirm a quiet watch once a
 #: minute.
 FRESH_PICTURE, FRESH_LIST = 120.0, 45.0
-#: How old an observation may be, in seconds, to act and plan on it. A write only takes longer if the API server is unreachable.
+#: How old an observation may be, in seconds, to act and plan on it. Saving takes longer than this only if the API server is unreachable.
 MAX_OBSERVATION_AGE = 30.0
 
 #: The stages of a turn.
@@ -118,12 +118,12 @@ class Controller:
         self._planner, self._machine_indexes = Planner(policy), MachineIndexes()
         self._acting: set[asyncio.Task[list[Outcome]]] = set()
         self._labelling: asyncio.Task[list[Outcome]] | None = None
-        self._unevicted: list[EvictionRefused] = []
-        self._unbound: list[BindingRefused] = []
-        self._unseen: dict[str, str] = {}
+        self._refused_evictions: list[EvictionRefused] = []
+        self._refused_bindings: list[BindingRefused] = []
+        self._late_pods_by_node: dict[str, str] = {}
         self._failure: BaseException | None = None
         self.failures = Failures(self._alarm.wake)
-        #: The facts of the last observation if it failed: those that come only once are passed to the next one as well.
+        #: The facts of the last observation if it failed. Facts that are reported only once are passed to the next observation as well.
         self._unprocessed_facts: Facts | None = None
         #: The current computation and its cluster, to be repeated without some of its objects.
         self._stage = OBSERVING
@@ -141,7 +141,7 @@ class Controller:
 
     @property
     def trouble(self) -> str:
-        """Why it cannot begin, or what fails now, for people; empty if nothing is wrong."""
+        """Why the controller cannot begin, or what fails now, for people; empty if nothing is wrong."""
         return "; ".join(filter(None, (self._unreadable, self.failures.trouble)))
 
     @property
@@ -294,10 +294,10 @@ class Controller:
         if not self._dry_run and not await self._act_in_time(reconciliation, cluster, started):
             return
         self.failures.succeeded(ACTING)
-        list_wanted = self._inventory_wait.observe(cluster.nodes, facts.going, facts.inventory, now)
+        list_wanted = self._inventory_wait.observe(cluster.nodes, facts.taken_away_at, facts.inventory, now)
         if list_wanted or self._inventory_wait.is_due(facts.inventory, now):
             self._cloud.refresh_soon()
-        self._cloud.read_often(reconciliation.guarded.soon)
+        self._cloud.read_often(reconciliation.protection.soon)
         if self._alarm.plans.take(started, urgent=urgent):
             if self._time() < self._no_plan_before:
                 self._alarm.plan_by(self._no_plan_before)
@@ -325,7 +325,7 @@ class Controller:
         for end_result in ended:
             self._recorder.ended(end_result, now)
             if end_result.held:
-                self._unseen[end_result.node] = end_result.detail
+                self._late_pods_by_node[end_result.node] = end_result.detail
         confirmed = map(ledger.Withdrawn, withdrawn)
         self.memory = replace(self.memory, ledger=ledger.fold_events(self.memory.ledger, confirmed))
         return refused
@@ -333,26 +333,29 @@ class Controller:
     def _collect_facts(self, now: float) -> Facts:
         provider = self._cloud.provider
         announced, vanished = self._cloud.take_announcements()
-        unevicted, self._unevicted = tuple(self._unevicted), []
-        unbound, self._unbound = tuple(self._unbound), []
-        unseen, self._unseen = self._unseen, {}
+        refused_evictions, self._refused_evictions = tuple(self._refused_evictions), []
+        refused_bindings, self._refused_bindings = tuple(self._refused_bindings), []
+        late_pods_by_node, self._late_pods_by_node = self._late_pods_by_node, {}
         if self._unprocessed_facts is not None:
             announced, vanished = (*self._unprocessed_facts.announced, *announced), (*self._unprocessed_facts.vanished, *vanished)
-            unevicted, unseen = (*self._unprocessed_facts.unevicted, *unevicted), {**self._unprocessed_facts.unseen, **unseen}
-            unbound = (*self._unprocessed_facts.unbound, *unbound)
+            refused_evictions, late_pods_by_node = (
+                (*self._unprocessed_facts.refused_evictions, *refused_evictions),
+                {**self._unprocessed_facts.late_pods_by_node, **late_pods_by_node},
+            )
+            refused_bindings = (*self._unprocessed_facts.refused_bindings, *refused_bindings)
         return Facts(
             inventory=self._cloud.inventory,
             attempts=self._attempts,
             messages=self._attempts.messages,
-            going=self._cloud.going,
-            worked_on=self._cloud.worked_on,
+            taken_away_at=self._cloud.taken_away_at,
+            maintenance_at=self._cloud.maintenance_at,
             why=self._cloud.why,
-            guarded=self._cloud.take_protection_answers(),
+            protection_answers=self._cloud.take_protection_answers(),
             announced=announced,
             vanished=vanished,
-            unevicted=unevicted,
-            unbound=unbound,
-            unseen=unseen,
+            refused_evictions=refused_evictions,
+            refused_bindings=refused_bindings,
+            late_pods_by_node=late_pods_by_node,
             holds=self._holds,
             # While an object is skipped that other objects depend on, nothing is removed.
             fresh=self._is_fresh(now) and all(each.kind == Pod.__name__ for each in self.memory.poison),
@@ -362,7 +365,7 @@ class Controller:
                 lag=provider.read_lag,
                 keeps_tokens=provider.keeps_tokens,
                 began=self._began,
-                seen=now - self._picture.stale_for(self._time()),
+                observed_until=now - self._picture.stale_for(self._time()),
             ),
         )
 
@@ -384,7 +387,7 @@ class Controller:
     async def _act_in_time(self, reconciliation: Reconciliation, cluster: Cluster, started: float) -> bool:
         """Save an observation and act on it; False if saving took so long that the cluster must be observed again first.
 
-        The API server was unreachable in between: pods have gone, groups have launched machines, and the observation is out of date.
+        The API server was unreachable meanwhile: pods may have gone, groups may have launched machines, and the observation is out of date.
         """
         await self._store.save(self.memory)
         if self._time() > started + MAX_OBSERVATION_AGE:
@@ -436,7 +439,7 @@ class Controller:
             return
         if (failure := task.exception()) is not None:
             if isinstance(failure, Exception) and not isinstance(failure, STOPPING):
-                # The next observation yields the acts that were not done again.
+                # The next observation derives the remaining acts again.
                 self.failures.note(ACTING, failure)
                 self._recorder.failed(f"{ACTING} failed", failure, self._now())
             else:
@@ -447,9 +450,11 @@ class Controller:
             self._recorder.acted(outcome, self._now())
             act = outcome.act
             if outcome.detail and isinstance(act, Evict):
-                self._unevicted.append(EvictionRefused(act.node, act.pod, act.uid, outcome.detail, outcome.budget, outcome.retry_after))
+                self._refused_evictions.append(
+                    EvictionRefused(act.node, act.pod, act.uid, outcome.detail, outcome.budget, outcome.retry_after)
+                )
             elif isinstance(act, Bind) and outcome.lasting:
-                self._unbound.append(BindingRefused(act.pod, act.node, outcome.detail))
+                self._refused_bindings.append(BindingRefused(act.pod, act.node, outcome.detail))
 
     async def _plan(self, cluster: Cluster, reconciliation: Reconciliation) -> None:
         """Make a plan from the observation ``reconciliation``, save its intents, and send its orders."""
@@ -466,7 +471,7 @@ class Controller:
             state,
             consolidating=self._begin_consolidation(state),
             unlisted=reconciliation.unlisted,
-            upcoming=(*state.upcoming, *reconciliation.owed),
+            upcoming=(*state.upcoming, *reconciliation.unordered),
             buying_held=held.sentence(BUYING, now),
             removing_held=held.sentence(REMOVING, now),
         )
@@ -527,7 +532,7 @@ class Controller:
 
     def _begin_consolidation(self, state: State) -> bool:
         """Whether consolidation is due in the next plan."""
-        now, unsettled, changed = self._time(), state.unsettled_offerings, self._version != self._consolidated_version
+        now, unsettled, changed = self._time(), state.no_moves_to, self._version != self._consolidated_version
         if not (self._is_fresh(self._now()) and self._consolidation.is_due(unsettled, now, self._alarm.pace, changed=changed)):
             return False
         self._consolidation, self._consolidated_version = Consolidation(now, unsettled), self._version

@@ -119,7 +119,7 @@ def observe(
             silence = replace(silence, held=held)
             if fresh and not held:
                 begun[member.pool.name] = now
-                steps.append(ledger.Left(_removal_of(silence, cluster, after, now)))
+                steps.append(ledger.RemovalUpdated(_removal_of(silence, cluster, after, now)))
                 fading.append(EndingMachine(node.name, node.provider_id, silence.offering))
         if not silence.reported and now >= silence.since + REPORT_SECONDS:
             silence = replace(silence, reported=True)
@@ -216,7 +216,7 @@ class _Objections:
             return "another node has the same spec.providerID"
         if node.scale_down_disabled or node.do_not_disrupt:
             return "the node has a do-not-disrupt or scale-down-disabled annotation"
-        if node.provider_id in self._announced.going or self._is_repaired(node):
+        if node.provider_id in self._announced.taken_away_at or self._is_repaired(node):
             return "the cloud has announced work on this machine"
         if is_halted(self._ledger, self._index, self._policy):
             return "too many nodes are not Ready at once"
@@ -225,7 +225,7 @@ class _Objections:
         return "" if begun is None else "the removal of another such machine of the pool began less than 10 minutes before"
 
     def _is_repaired(self, node: Node) -> bool:
-        at = self._announced.worked_on.get(node.provider_id)
+        at = self._announced.maintenance_at.get(node.provider_id)
         return at is not None and (not at or self._now < at + REPAIR_SECONDS)
 
     def dark_zone(self, node: Node) -> str | None:

@@ -22,9 +22,9 @@ UNCORDONED = "it was uncordoned while it was open to DaemonSet pods only"
 
 def update_kept_taints(ledger: Ledger, cluster: Cluster, policy: Policy, index: MachineIndex, inventory: Inventory | None) -> Iterator[Act]:
     """Replace the arriving taint by the kept taint on open machines of pools with ``min_gpus_per_pod``, and remove it from all others."""
-    let_go = inventory.let_go if inventory is not None else ()
+    released_pools = inventory.released_pools if inventory is not None else ()
     for node in cluster.table.tainted(KEPT_TAINT):
-        if node.bought is not None and node.bought.pool in let_go and not node.deleted:
+        if node.bought is not None and node.bought.pool in released_pools and not node.deleted:
             yield Lift(node.name, f"pool {node.bought.pool} is no longer managed by gpuscaler")
     for node, min_gpus in _nodes_at_rest(ARRIVING_TAINT, ledger, cluster, policy, index):
         if min_gpus:

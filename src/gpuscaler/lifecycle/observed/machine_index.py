@@ -68,9 +68,9 @@ class MachineIndex:
         self.nodes = nodes
         self.listed = listed
 
-    def unpooled(self, policy: Policy, let_go: Iterable[str] = ()) -> tuple[Unpooled, ...]:
-        """Return machines listed for pools that ``policy`` does not have and that were not ``let_go``, in the order of these pools."""
-        pools = {pool.name for pool in policy.pools}.union(let_go)
+    def unpooled(self, policy: Policy, released_pools: Iterable[str] = ()) -> tuple[Unpooled, ...]:
+        """Return machines listed for pools that are neither in ``policy`` nor in ``released_pools``, in the order of these pools."""
+        pools = {pool.name for pool in policy.pools}.union(released_pools)
         unknown_pools = sorted(self.listed.by_pool.keys() - pools)
         return tuple(Unpooled(pool, self.listed.by_pool[pool][0].id, len(self.listed.by_pool[pool])) for pool in unknown_pools)
 

@@ -1,4 +1,4 @@
-"""Input and result of a reconcile pass, and the view its stages share: plain data."""
+"""Input and result of a reconcile pass, and the view that its stages share: plain data."""
 
 from collections.abc import Mapping
 
@@ -23,39 +23,41 @@ from gpuscaler.planning.state.ledger.ledger import Order
 
 
 class Facts(Struct, frozen=True, gc=False):
-    """The facts besides the cluster: the cloud's list, when kube-scheduler last failed each pod, whether all of it is fresh.
+    """All facts of a pass besides the cluster. ``inventory`` is the cloud's list; nothing is removed unless all facts are ``fresh``.
 
-    ``messages`` are kube-scheduler's messages for these failures, by pod. ``going`` are machines that the cloud has announced to take away,
-    and ``worked_on`` those that it will work on, by id, with the time, or 0 if it is unknown. ``why`` is why some are taken away, where it
-    is not the cloud's usual reason. ``guarded`` are the results of protecting machines. ``announced`` are all other announcements, by id
-    and as one word, passed on once. ``vanished`` are machines that were listed before and are not listed any more. ``unevicted`` are the
-    evictions that failed since the last pass, ``unbound`` the bindings that were refused for good. ``unseen`` are nodes on which a last
-    check found pods that no watch has shown, with that as text. ``holds`` are the holds that people have set. Without ``fresh`` nothing is
-    removed.
+    ``attempts`` is when kube-scheduler last failed to place each pod, by pod, and ``messages`` its messages about that. ``taken_away_at``
+    is when the cloud will take machines away, and ``maintenance_at`` when it will work on machines, as announced, by id; 0 if the time is
+    unknown. ``why`` is the announced reason, where it is not the cloud's usual one. All other announcements are in ``announced``, as pairs
+    of an id and one word, in the first pass after their arrival only. ``vanished`` are machines that the cloud no longer lists.
+    ``protection_answers`` are the results of requests to protect machines from scale-in.
+
+    ``refused_evictions`` are the evictions that failed since the last pass, ``refused_bindings`` the bindings that were refused for good.
+    ``late_pods_by_node`` are nodes where the final API read found pods missing from the watch, with a description. ``holds`` are the holds
+    that people have set.
     """
 
     inventory: Inventory | None = None
     attempts: Mapping[str, float] = {}
     messages: Mapping[str, str] = {}
-    going: Mapping[str, float] = {}
-    worked_on: Mapping[str, float] = {}
+    taken_away_at: Mapping[str, float] = {}
+    maintenance_at: Mapping[str, float] = {}
     why: Mapping[str, str] = {}
-    guarded: tuple[scale_in_protection.ProtectionAnswered, ...] = ()
+    protection_answers: tuple[scale_in_protection.ProtectionAnswered, ...] = ()
     announced: tuple[tuple[str, str], ...] = ()
     vanished: tuple[Instance, ...] = ()
-    unevicted: tuple[termination.EvictionRefused, ...] = ()
-    unbound: tuple[BindingRefused, ...] = ()
-    unseen: Mapping[str, str] = {}
+    refused_evictions: tuple[termination.EvictionRefused, ...] = ()
+    refused_bindings: tuple[BindingRefused, ...] = ()
+    late_pods_by_node: Mapping[str, str] = {}
     holds: Holds = Holds()
     fresh: bool = True
     waits: Waits = Waits()
 
 
 class View(Struct, frozen=True, gc=False):
-    """The view that all stages of one pass share; it does not change during the pass.
+    """The data that all stages of one pass read; it does not change during the pass.
 
-    ``before`` is the memory at the start. ``waits`` are those of the facts, but no time runs out while removals are held;
-    ``removing_held`` gives the reason as text.
+    ``before`` is the memory at the start of the pass. ``waits`` are the waits of the facts, but nothing times out while removals are on
+    hold; ``removing_held`` is the reason for the hold as text, empty without one.
     """
 
     before: Memory
@@ -76,13 +78,16 @@ class View(Struct, frozen=True, gc=False):
 class Reconciliation(Struct, frozen=True, gc=False):
     """The result of a pass: the new ``memory``, the actions to take now, and the findings.
 
-    ``refused`` are pods that nodes with room for them do not take, ``doubtful`` orders to be sent again, ``withdrawals`` tokens of orders
-    that the cloud must not fill any further. ``remarks`` are worth reporting, and so are machines of pools that are not configured,
-    ``unpooled``; no action is taken on them. ``unlisted`` are nodes that belong to no pool, because the cloud's list does not have their
-    machines. ``owed`` are machines that come without an order, ``let_go`` pools that are no longer managed but still have something of
-    ours. ``crowded`` are machines on their way whose pods no longer have room there. ``turned_away`` are pods that were bound but not
-    admitted by the kubelet. ``guarded`` are the findings about groups that balance zones, ``announced`` the announcements about machines
-    that go.
+    ``outcomes`` are promises that were kept or broken, ``stray`` pods that were bound to another node than promised, ``unfit`` nodes that
+    differ from their node template, ``kept`` nodes whose removal was given up, with the reason. ``refused`` are pods that a node with room
+    for them does not take, ``turned_away`` pods that were bound but not admitted by the kubelet, ``crowded`` ordered machines whose pods
+    no longer have room there. ``doubtful`` are orders to send again, ``withdrawals`` the tokens of orders to withdraw.
+
+    ``remarks`` and ``unpooled``, the machines of pools that are not configured, are reported; no action is taken on them. ``unlisted`` are
+    nodes that belong to no pool, because the cloud's list does not have their machines. ``unordered`` are machines on their way without an
+    order of ours, ``released_pools`` pools that are no longer managed but still have machines in progress or taints of ours.
+    ``protection`` are the findings about groups that balance their zones, ``announced`` the announcements about machines that the cloud
+    takes away or works on.
     """
 
     memory: Memory
@@ -100,7 +105,7 @@ class Reconciliation(Struct, frozen=True, gc=False):
     unpooled: tuple[Unpooled, ...] = ()
     crowded: frozenset[str] = frozenset()
     unlisted: frozenset[str] = frozenset()
-    owed: tuple[Upcoming, ...] = ()
-    let_go: tuple[ReleasedPool, ...] = ()
-    guarded: scale_in_protection.ProtectionFindings = scale_in_protection.ProtectionFindings(scale_in_protection.Guarding())
+    unordered: tuple[Upcoming, ...] = ()
+    released_pools: tuple[ReleasedPool, ...] = ()
+    protection: scale_in_protection.ProtectionFindings = scale_in_protection.ProtectionFindings(scale_in_protection.Guarding())
     announced: interruptions.Announcements = interruptions.Announcements()

@@ -64,7 +64,7 @@ def reconcile(
     indexes = indexes or MachineIndexes()
     held = facts.holds.sentence(REMOVING, now)
     # Machines that are overdue are ended once removals are resumed.
-    waits = replace(facts.waits, seen=-math.inf) if held else facts.waits
+    waits = replace(facts.waits, observed_until=-math.inf) if held else facts.waits
     view = View(memory, cluster, policy, facts, now, indexes, indexes.of(cluster, facts.inventory), waits, held)
     return reduce(lambda findings, stage: stage(findings, view), STAGES, Reconciliation(memory))
 
@@ -91,7 +91,7 @@ def with_findings(
 
 def adopt(findings: Reconciliation, view: View) -> Reconciliation:
     """Add machines of our pools that were not ordered here to the ledger."""
-    strangers = adopt_machines(
+    adopted = adopt_machines(
         findings.memory.ledger,
         view.cluster,
         view.inventory,
@@ -101,23 +101,23 @@ def adopt(findings: Reconciliation, view: View) -> Reconciliation:
         index=view.index,
         breakers=findings.memory.breakers,
     )
-    return replace(with_findings(findings, steps=strangers), arrivals=Arrivals(strangers))
+    return replace(with_findings(findings, steps=adopted), arrivals=Arrivals(adopted))
 
 
 def guard(findings: Reconciliation, view: View) -> Reconciliation:
     """Protect busy machines from groups that even out their zones."""
     deliveries = view.inventory.deliveries if view.inventory is not None else ()
-    guarded = scale_in_protection.observe(
+    protection = scale_in_protection.observe(
         findings.memory.guarding,
         findings.memory.ledger,
         view.cluster,
         view.policy,
         index=view.index,
-        answers=view.facts.guarded,
+        answers=view.facts.protection_answers,
         now=view.now,
         surplus={delivery.pool for delivery in deliveries if delivery.surplus},
     )
-    return replace(with_findings(findings, acts=guarded.acts, guarding=guarded.guarding), guarded=guarded)
+    return replace(with_findings(findings, acts=protection.acts, guarding=protection.guarding), protection=protection)
 
 
 def register(findings: Reconciliation, view: View) -> Reconciliation:
@@ -130,7 +130,7 @@ def register(findings: Reconciliation, view: View) -> Reconciliation:
         waits=view.waits,
         now=view.now,
         index=view.index,
-        exposed=findings.guarded.exposed,
+        exposed=findings.protection.exposed,
         breakers=view.before.breakers,
     )
     findings = with_findings(findings, steps=arrived.steps)
@@ -143,11 +143,9 @@ def count_launched(findings: Reconciliation, view: View) -> Reconciliation:
     steps: list[ledger.Event] = []
     if len(current.orders) < len(view.before.ledger.orders):
         # Machines of an order that just closed may be unclaimed now: the plan of this pass counts them.
-        strangers = adopt_machines(
-            current, view.cluster, view.inventory, view.policy, waits=view.facts.waits, now=view.now, index=view.index
-        )
-        noted = ledger.fold_events(current, strangers).strangers
-        steps.append(ledger.Noticed({**noted, **current.strangers}))
+        adopted = adopt_machines(current, view.cluster, view.inventory, view.policy, waits=view.facts.waits, now=view.now, index=view.index)
+        noted = ledger.fold_events(current, adopted).unregistered
+        steps.append(ledger.Noticed({**noted, **current.unregistered}))
     return with_findings(findings, steps=(*steps, *note_missing(current, view.inventory, view.now)))
 
 
@@ -171,16 +169,16 @@ def interrupt(findings: Reconciliation, view: View) -> Reconciliation:
         view.index,
         view.now,
     )
-    worked_on, ends = _worked_on(memory.worked_on, facts, index), interruptions.update_ends(memory.ends, index.listed)
-    announced = interruptions.Announcements(facts.going, worked_on, ends, facts.why)
+    maintenance_at, ends = _maintenance_times(memory.maintenance_at, facts, index), interruptions.update_ends(memory.ends, index.listed)
+    announced = interruptions.Announcements(facts.taken_away_at, maintenance_at, ends, facts.why)
     interrupted = interruptions.remove_interrupted(memory.ledger, view.cluster, view.policy, announced, now, index=index)
     unexpected = interruptions.unexpectedly_gone(view.before.ledger, facts.vanished, index)
     findings = with_findings(
         findings,
         steps=interrupted.steps,
         breaker_events=(*interrupted.breaker_events, *interruptions.reclaim_events((instance.key for instance in unexpected), now)),
-        remarks=interruptions.describe_changes(index, unexpected, facts.announced, facts.worked_on),
-        worked_on=worked_on,
+        remarks=interruptions.describe_changes(index, unexpected, facts.announced, facts.maintenance_at),
+        maintenance_at=maintenance_at,
         ends=ends,
     )
     return replace(findings, announced=announced)
@@ -204,7 +202,7 @@ def end_silent(findings: Reconciliation, view: View) -> Reconciliation:
 
 def process_answers(findings: Reconciliation, view: View) -> Reconciliation:
     """Process the results of evictions, and machines of which only the Node is left."""
-    findings = with_findings(findings, steps=termination.record_refusals(findings.memory.ledger, view.facts.unevicted, view.now))
+    findings = with_findings(findings, steps=termination.record_refusals(findings.memory.ledger, view.facts.refused_evictions, view.now))
     ledger = replace(findings.memory.ledger, coming=view.before.ledger.coming)
     return with_findings(findings, steps=interruptions.remove_terminated(ledger, view.index, view.now))
 
@@ -213,7 +211,7 @@ def judge_bindings(findings: Reconciliation, view: View) -> Reconciliation:
     """Process how kubelets and the API server answered to bindings."""
     memory = findings.memory
     admitted = rejected_pods.observe(memory.admissions, view.cluster, view.now)
-    refused = (*view.facts.unbound, *admitted.refused)
+    refused = (*view.facts.refused_bindings, *admitted.refused)
     findings = with_findings(
         findings, admissions=admitted.admissions, unbinding=pools_without_binding(memory.unbinding, refused, memory.ledger, view.now)
     )
@@ -281,10 +279,10 @@ def leave(findings: Reconciliation, view: View) -> Reconciliation:
         view.inventory,
         view.policy,
         now=view.now,
-        unseen=view.facts.unseen,
+        late_pods_by_node=view.facts.late_pods_by_node,
         index=view.index,
         held=view.removing_held,
-        unsafe=findings.guarded.unsafe,
+        unsafe=findings.protection.unsafe,
     )
     clocks = idle_clocks.step(findings.memory.clocks, idle_clocks.IdleObservation(view.indexes.idle(view.cluster, view.now), view.now))
     spared = _update_sparing(findings.memory.spared, departure, view.index, view.now)
@@ -319,11 +317,11 @@ def conclude(findings: Reconciliation, view: View) -> Reconciliation:
     ledger, waits = memory.ledger, view.facts.waits
     return replace(
         with_findings(findings, unfamiliar=find_unfamiliar(memory.unfamiliar, ledger, view.policy, index)),
-        unpooled=index.unpooled(view.policy, inventory.let_go if inventory is not None else ()),
-        let_go=find_released_pools(ledger, view.cluster, inventory),
+        unpooled=index.unpooled(view.policy, inventory.released_pools if inventory is not None else ()),
+        released_pools=find_released_pools(ledger, view.cluster, inventory),
         crowded=crowded_machines(ledger, view.cluster, view.policy),
         unlisted=frozenset() if inventory is None else index.outside(inventory.at - waits.lag - SKEW_SECONDS),
-        owed=unordered_machines(ledger, index, inventory, view.policy, waits=waits, now=view.now),
+        unordered=unordered_machines(ledger, index, inventory, view.policy, waits=waits, now=view.now),
     )
 
 
@@ -361,16 +359,18 @@ def _without_foreign(facts: Facts, ledger: Ledger, foreign: Set[str]) -> Facts:
     A machine of the ledger is ours even if the list does not have it yet.
     """
     foreign = foreign - {machine.instance for machine in ledger.coming}
-    going, worked_on = ({name: at for name, at in times.items() if name not in foreign} for times in (facts.going, facts.worked_on))
-    return replace(facts, going=going, worked_on=worked_on)
+    taken_away_at, maintenance_at = (
+        {name: at for name, at in times.items() if name not in foreign} for times in (facts.taken_away_at, facts.maintenance_at)
+    )
+    return replace(facts, taken_away_at=taken_away_at, maintenance_at=maintenance_at)
 
 
-def _worked_on(previous: Mapping[str, float], facts: Facts, index: MachineIndex) -> Mapping[str, float]:
+def _maintenance_times(previous: Mapping[str, float], facts: Facts, index: MachineIndex) -> Mapping[str, float]:
     """Return when the cloud works on listed machines: it may announce that only once, days before."""
-    if not (previous or facts.worked_on):
+    if not (previous or facts.maintenance_at):
         return previous
     listed = previous if facts.inventory is None else index.listed.by_id
-    return {**{name: at for name, at in previous.items() if name in listed}, **facts.worked_on}
+    return {**{name: at for name, at in previous.items() if name in listed}, **facts.maintenance_at}
 
 
 def _update_sparing(sparing: SparedNodes, departure: termination.RemovalFindings, index: MachineIndex, now: float) -> SparedNodes:

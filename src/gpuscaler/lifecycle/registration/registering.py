@@ -1,4 +1,4 @@
-"""Match the machines of the ledger with the cluster and the cloud's list: names, nodes, readiness, and machines that never came."""
+"""Match the machines of the ledger with the cluster and the cloud's list: their ids, nodes and readiness, and the ones that never came."""
 
 import math
 from collections.abc import Iterator, Set
@@ -9,7 +9,7 @@ from msgspec import Struct
 from gpuscaler.lifecycle.answers import events_of_absence
 from gpuscaler.lifecycle.observed.machine_index import MachineIndex
 from gpuscaler.lifecycle.observed.promised_pods import pending_pods
-from gpuscaler.lifecycle.registration.futile_launches import Relaunching
+from gpuscaler.lifecycle.registration.futile_launches import FailingRelaunches
 from gpuscaler.lifecycle.registration.readiness import NOTHING, Lack, find_lack, is_divided, requested_resources
 from gpuscaler.lifecycle.registration.unshown_resources import shows_no_gpus
 from gpuscaler.lifecycle.termination.starting import Overdue
@@ -31,17 +31,19 @@ from gpuscaler.planning.state.ledger.entries import SKEW_SECONDS
 from gpuscaler.planning.state.ledger.ledger import ACCEPTED, Ledger, Order, OrderedMachine
 
 NO_BREAKERS = Breakers()
-#: How long a machine stays closed, from when it is a node, for a gang whose rest has no machines yet. Then it is ended.
+#: How long a registered machine stays closed for a gang whose other pods have no machines yet. Then the machine is ended.
 GANG_SECONDS = 600.0
-#: How long after it became a node a machine that shows parts of its accelerators may still come to show whole ones, in seconds.
+#: How long a registered machine that shows only parts of its accelerators is expected to show whole ones, in seconds.
 DIVIDED_SECONDS = 60.0
 
 
 class Waits(Struct, frozen=True, gc=False):
-    """How long to wait, in seconds: for a machine to become a node, then to show all it promised; ``lag`` is how old a list may be.
+    """Time-outs and times for ordered machines, in seconds.
 
-    ``began`` is when this process began: earlier times come from other clocks, which may be minutes off. ``seen`` is when the cluster was
-    last known to be as shown: no machine is given up for what it did not show by then.
+    A machine has ``register`` to become a node, and then ``ready`` to show all promised resources. ``lag`` is how old the cloud's list may
+    be. With ``keeps_tokens`` the cloud answers a repeated order without buying again. ``began`` is when this process started: earlier times
+    come from other clocks, which may be minutes off. ``observed_until`` is the time of the last confirmed observation of the cluster;
+    time-outs are measured up to it.
     """
 
     register: float = 900.0
@@ -49,13 +51,13 @@ class Waits(Struct, frozen=True, gc=False):
     lag: float = 0.0
     keeps_tokens: bool = True
     began: float = 0.0
-    seen: float = math.inf
+    observed_until: float = math.inf
 
 
 class Arrivals(Struct, frozen=True, gc=False):
-    """``steps`` change the ledger, ``breaker_events`` are for breakers, ``arrived`` for boot times, ``overdue`` machines are to be ended.
+    """What became of ordered machines: ``steps`` are events for the ledger, ``breaker_events`` for breakers, ``arrived`` for boot times.
 
-    ``unfilled`` are tokens of orders whose rest is to be withdrawn.
+    ``overdue`` are machines to end, ``unfilled`` the tokens of orders whose missing machines are withdrawn.
     """
 
     steps: tuple[ledger.Event, ...] = ()
@@ -137,7 +139,7 @@ class _Registration(Draft):
         taken = (
             {machine.instance for machine in self.ledger.coming if machine.instance}
             | {removal.instance for removal in self.ledger.leaving}
-            | self.ledger.past
+            | self.ledger.departed_ids
         )
         unclaimed = {
             instance.id: instance for instance in (*self._closed_nodes(), *self.index.listed.alive.values()) if instance.id not in taken
@@ -155,14 +157,14 @@ class _Registration(Draft):
             self._settle(token, order, inventory)
 
     def _is_of(self, instance: Instance, machine: OrderedMachine, order: Order) -> bool:
-        """Whether an unclaimed instance may be the machine ``machine``: of its offerings, or of its pool and of no offering at all."""
+        """Whether an unclaimed instance may be ``machine``: it is of one of its offerings, or of its pool but of no known offering."""
         if instance.token:
             return instance.token == order.token
         is_undescribed = instance.pool == order.pool and instance.key not in self.offerings
         return (is_undescribed or instance.key in machine.offerings) and instance.launched >= order.at - SKEW_SECONDS
 
     def correct_offerings(self) -> None:
-        """Correct the offerings of machines to those of the cloud's list, whatever they were granted as.
+        """Correct the offerings of machines that were granted as another offering than the cloud lists.
 
         A group that chooses among markets reports only later in which market it launched a machine.
         """
@@ -172,7 +174,7 @@ class _Registration(Draft):
                 self.fold(ledger.Recognised(machine.id, listed.key))
 
     def _closed_nodes(self) -> list[Instance]:
-        """Return nodes with our arriving taint but no machine in the ledger, as instances; only where the cloud has no list."""
+        """Return nodes with our arriving taint but without a machine in the ledger, as instances; empty if the cloud has a list."""
         return [
             Instance(node.provider_id, *member.offering.key, launched=node.created)
             for node, member in foreign_nodes(self.cluster, self.ledger, self.policy, self.index)
@@ -180,7 +182,7 @@ class _Registration(Draft):
         ]
 
     def _settle(self, token: str, order: Order, inventory: Inventory | None) -> None:
-        """Give up the missing machines of an order: at once if its answer was lost and the list would show them, else when overdue."""
+        """Give up the missing machines of an order: if its answer was lost, once the list would show them; else when they are overdue."""
         if all(machine.order != token or machine.instance for machine in self.ledger.coming):
             return
         if order.state == ACCEPTED:
@@ -194,7 +196,7 @@ class _Registration(Draft):
         self.fold(ledger.Settled(token))
 
     def give_up(self) -> None:
-        """Count machines that their group gave up during the start as failed, even unordered ones: the group tries again by itself."""
+        """Count machines that their group gave up during their start as failed, also unordered ones: the group launches others itself."""
         for instance in self.index.listed.given_up:
             if instance.pool in self.pools:
                 self.breaker_events.append(
@@ -264,7 +266,7 @@ class _Registration(Draft):
         return None if is_divided(what, node, offering) else what
 
     def _learn_boot_time(self, machine: OrderedMachine, node: Node, registered: float) -> None:
-        """Learn the boot time of ``machine``, unless it became ready while this process was down, or was a node before that."""
+        """Learn the boot time of ``machine``, unless it became ready while this process was down, or was a node before it was granted."""
         if not machine.order and node.created < machine.granted:
             return
         registered_at = node.created if machine.began < node.created < registered else registered
@@ -273,31 +275,31 @@ class _Registration(Draft):
 
     def time_out(self) -> None:
         """End machines that are overdue."""
-        then = min(self.now, self.waits.seen)
+        observed_at = min(self.now, self.waits.observed_until)
         lacks: Lack | None = None
         promised = {promise.node for promise in self.ledger.promises}
         for machine in self.ledger.coming:
             over = (
                 machine.node
-                and then >= machine.registered + GANG_SECONDS
+                and observed_at >= machine.registered + GANG_SECONDS
                 and machine.node not in promised
                 and not self.is_used(machine.node)
             )
             if over and is_half_gang(machine, self.cluster):
-                # That says nothing about the machine.
+                # The missing pods of the gang say nothing about this machine.
                 self.overdue.append(Overdue(machine, f"the rest of gang {machine.gang} got no machines within {GANG_SECONDS:g} s"))
                 self.fold(ledger.Lost(machine.id))
                 continue
             if not machine.instance or machine.ready or (not machine.order and self.is_used(machine.node)):
                 continue
-            if then >= machine.granted and self.is_relaunched(machine):
+            if observed_at >= machine.granted and self.is_relaunched(machine):
                 reason = f"machines of pool {machine.key.pool} keep failing, and its group launches new ones by itself"
                 self.overdue.append(Overdue(machine, reason))
                 self.fold(ledger.Lost(machine.id))
                 continue
-            if not machine.node and then >= machine.granted + self.waits.register:
+            if not machine.node and observed_at >= machine.granted + self.waits.register:
                 reason = f"machine {machine.instance} did not become a node within {self.waits.register:g} s (pace.register_timeout)"
-            elif machine.node and then >= machine.registered + self.waits.ready:
+            elif machine.node and observed_at >= machine.registered + self.waits.ready:
                 node = self.cluster.nodes.get(machine.node)
                 lacks = self.lack_of(machine, node) if node is not None else Lack("its Node is gone")
                 if lacks is not None and lacks.resource and self.is_only_replaced(machine):
@@ -310,19 +312,19 @@ class _Registration(Draft):
                 continue
             self.overdue.append(Overdue(machine, reason))
             if machine.order and not machine.node:
-                # A machine that was not ordered here may have been a node for long, until its Node was deleted.
+                # A machine that was not ordered here may have been a node for a long time, until its Node was deleted.
                 self.breaker_events += events_of_absence(machine.key, machine.asked, self.now, reason)
             elif machine.order:
                 self.breaker_events.append(failure_event(machine, self.now, reason, lacks))
             elif machine.node and lacks is not None and lacks.resource:
-                # Even if it was not ordered here, it predicts what the next ones show.
+                # Even a machine that was not ordered here predicts what the next ones show.
                 self.breaker_events.append(failure_event(machine, self.now, reason, lacks))
             self.fold(ledger.Lost(machine.id))
 
     def is_only_replaced(self, machine: OrderedMachine) -> bool:
-        """Whether ending an unordered machine would only make its group start another of a type that never shows its GPUs.
+        """Whether a group would only replace an unordered machine by another of a type that never shows its GPUs, if it were ended.
 
-        Such a machine is kept until the next of the type may be tried.
+        Such a machine is kept until the breaker of its type lets another one be tried.
         """
         pool, breaker = self.pools.get(machine.key.pool), shows_no_gpus(self.breakers, machine.key)
         if machine.order or pool is None or breaker is None or not is_open(breaker, self.now):
@@ -330,28 +332,28 @@ class _Registration(Draft):
         return sum(listed.pool == pool.name for listed in self.index.listed.alive.values()) <= pool.min
 
     def is_relaunched(self, machine: OrderedMachine) -> bool:
-        """Whether a group has launched a machine by itself that will fail like those before.
+        """Whether a group has launched ``machine`` by itself and it is expected to fail like the machines before.
 
-        The group continues as long as its desired capacity asks for it; that is lowered as the machine is ended.
+        The group launches machines up to its desired capacity, which is lowered when the machine is ended.
         """
         pool, listed = self.pools.get(machine.key.pool), self.index.listed.alive.get(machine.instance)
         if machine.order or pool is None or listed is None or (machine.node and not listed.doubt):
             return False
-        return self.relaunching.covers(listed) and len(self.index.listed.by_pool.get(pool.name, ())) > pool.min
+        return self.failing_relaunches.contains(listed) and len(self.index.listed.by_pool.get(pool.name, ())) > pool.min
 
     @cached_property
-    def relaunching(self) -> Relaunching:
-        return Relaunching(self.ledger, self.index, self.breakers, self.now)
+    def failing_relaunches(self) -> FailingRelaunches:
+        return FailingRelaunches(self.ledger, self.index, self.breakers, self.now)
 
     def is_used(self, node: str) -> bool:
-        """Whether a closed node runs pods that would be missed: a machine that was not ordered here may have been open before."""
+        """Whether a closed node runs pods other than those that leave with it: a machine not ordered here may have been open before."""
         return any(not leaves_with_machine(pod, self.now) for pod in self.cluster.on_node.get(node, {}).values())
 
 
 def is_half_gang(machine: OrderedMachine, cluster: Cluster) -> bool:
-    """Whether a machine was bought for a pending gang that has no room as a whole: a pod of it that ran there would run alone.
+    """Whether a machine was bought for a pending gang that does not have machines for all pods, so that it should not open for some.
 
-    If some pods of the gang run there already, the gang has begun, whatever else is pending.
+    If pods of the gang run there already, the gang has started, whichever of its pods are pending.
     """
     if not machine.gang or any(pending_pods(machine.pods, cluster)):
         return False
@@ -370,10 +372,9 @@ def failure_event(machine: OrderedMachine, now: float, reason: str, lacks: Lack 
 
 
 def foreign_nodes(cluster: Cluster, ledger: Ledger, policy: Policy, index: MachineIndex) -> Iterator[tuple[Node, Member]]:
-    """Yield nodes of our pools with our arriving taint that no machine of ``ledger`` stands for: other people added them.
+    """Yield nodes of our pools with our arriving taint that belong to no machine of ``ledger``: something else added them.
 
-    Only if the cloud has no list: listed machines become machines of the ledger, by
-    :mod:`~gpuscaler.lifecycle.registration.unregistered`.
+    This is for clouds without a list: :mod:`~gpuscaler.lifecycle.registration.unregistered` adds listed machines to the ledger.
     """
     if index.listed.instances is not None:
         return

@@ -1,16 +1,17 @@
-"""Machines that the cloud lists for a pool of ours and that are neither in the ledger nor open. Each costs money and serves nothing.
+"""Machines that the cloud lists for a pool of ours and that are neither in the ledger nor open. Each costs money and serves no pod.
 
-Their causes: a memory was lost, an order was given up and filled all the same, other people raised a pool or deleted a Node, or a group
-launches machines by itself: up to its minimum, for an update, in place of one that ended. A machine whose node is closed by our arriving
-taint is opened like any other new machine, however old it is. Of those without a node, a young one may still become one and counts as on
-its way; an old one is given up.
+Several causes are known: the state ConfigMap was lost; an order was given up, but filled after all; a person raised the desired capacity of
+a group or deleted a Node; a group launches machines by itself, to reach its minimum, for an update, or in place of a machine that ended.
+
+If such a machine has a node that is closed by our arriving taint, it is opened like a machine that was ordered, whatever its age. Without a
+node it is unregistered: while it may still register, it counts as on its way; later it is given up.
 """
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Set
 
 from gpuscaler.lifecycle.observed.machine_index import MachineIndex
-from gpuscaler.lifecycle.registration.futile_launches import Relaunching
+from gpuscaler.lifecycle.registration.futile_launches import FailingRelaunches
 from gpuscaler.lifecycle.registration.registering import NO_BREAKERS, Waits
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Instance, Inventory
@@ -23,10 +24,11 @@ from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.entries import SKEW_SECONDS
 from gpuscaler.planning.state.ledger.ledger import Ledger, OrderedMachine
 
-#: After this many seconds, plus the possible age of the list, a listed machine belongs to no answer that is still on its way.
+#: After this many seconds, plus the possible age of the list, a listed machine cannot belong to an order whose answer is still to come.
 LISTED_SECONDS = 60.0
-#: Old machines are skipped if more than this many, and more than this share of all listed machines, have no node.
-FEW, SHARE = 3, 0.45
+#: Machines that can no longer register are not added if there are more than this many, and more than this share of all listed machines:
+#: then their Nodes were lost, not the machines.
+MAX_LOST_NODES, MAX_LOST_SHARE = 3, 0.45
 
 
 def adopt_machines(
@@ -40,35 +42,36 @@ def adopt_machines(
     index: MachineIndex,
     breakers: Breakers = NO_BREAKERS,
 ) -> tuple[ledger.Event, ...]:
-    """Return steps that note unordered machines in ``current``, and that add them to the ledger once they have been there for long enough.
+    """Return steps that note unregistered machines in ``current``, and that add them to the ledger once they have existed for long enough.
 
     ``index`` is the index of ``cluster`` and ``inventory``. Machines that a group launches in place of failed ones, according to
     ``breakers``, are added at once: a minute later they may be gone and replaced again.
 
-    They count as on their way from when they were first seen, so that those without a node are given up ``waits.register`` later.
+    A machine is on its way from when it was first seen, so that it is given up ``waits.register`` later if it has no node.
     """
     if inventory is None:
         return ()
-    unordered = {instance.id: instance for instance in _strangers(current, cluster, index, policy)}
-    since_of = {name: since for name, since in current.strangers.items() if name in unordered}
-    then = min(now, waits.seen, inventory.at)
-    noted = {name: since_of.get(name, then) for name in unordered}
-    relaunching = Relaunching(current, index, breakers, now)
+    unregistered = {instance.id: instance for instance in _unregistered(current, cluster, index, policy)}
+    since_of = {name: since for name, since in current.unregistered.items() if name in unregistered}
+    observed_at = min(now, waits.observed_until, inventory.at)
+    noted = {name: since_of.get(name, observed_at) for name in unregistered}
+    failing = FailingRelaunches(current, index, breakers, now)
     due = [
         instance
-        for name, instance in sorted(unordered.items())
-        if then >= noted[name] + _patience(instance, noted[name], waits) or relaunching.covers(instance)
+        for name, instance in sorted(unregistered.items())
+        if observed_at >= noted[name] + _adoption_delay(instance, noted[name], waits) or failing.contains(instance)
     ]
-    old = [instance for instance in due if not is_young(instance, noted[instance.id], waits)]
-    if len(old) > FEW and len(old) > SHARE * len(index.listed.alive):
-        # If that many lost their Nodes, the Nodes were lost and not the machines (I4).
-        due = [instance for instance in due if instance not in old]
+    lost = [instance for instance in due if not may_still_register(instance, noted[instance.id], waits)]
+    if len(lost) > MAX_LOST_NODES and len(lost) > MAX_LOST_SHARE * len(index.listed.alive):
+        # If so many machines have no Nodes, the Nodes were lost and not the machines (I4).
+        due = [instance for instance in due if instance not in lost]
     still_noted = {name: since for name, since in noted.items() if all(name != instance.id for instance in due)}
-    steps: list[ledger.Event] = [] if still_noted == current.strangers else [ledger.Noticed(still_noted)]
+    steps: list[ledger.Event] = [] if still_noted == current.unregistered else [ledger.Noticed(still_noted)]
     prices = {offering.key: offering.price for offering in policy.offerings.values()}
     steps += [_adoption(instance, noted[instance.id], prices) for instance in due]
-    ours = {pool.name for pool in policy.pools if not pool.min_gpus_per_pod} | set(inventory.let_go)
-    return (*steps, *(_adoption(instance, then, prices) for instance in _closed(current, cluster, index, ours)))
+    opening_pools = {pool.name for pool in policy.pools if not pool.min_gpus_per_pod} | set(inventory.released_pools)
+    closed = _machines_of_closed_nodes(current, cluster, index, opening_pools)
+    return (*steps, *(_adoption(instance, observed_at, prices) for instance in closed))
 
 
 def adopted_name(instance: str) -> str:
@@ -94,74 +97,74 @@ def _adoption(instance: Instance, since: float, prices: Mapping[OfferingKey, flo
     )
 
 
-def _closed(ledger: Ledger, cluster: Cluster, index: MachineIndex, pools: Set[str]) -> Iterator[Instance]:
+def _machines_of_closed_nodes(current: Ledger, cluster: Cluster, index: MachineIndex, pools: Set[str]) -> Iterator[Instance]:
     """Yield listed machines of ``pools`` whose node has our arriving taint, and that no order may be waiting for.
 
-    Pools that keep their machines for large pods close nodes on purpose and are not among ``pools``. Released pools are: nothing else would
-    open their nodes.
+    ``pools`` has no pools that keep their machines for large pods, since these close nodes on purpose. It has the released pools, because
+    nothing else would open their nodes.
     """
     closed = [node for node in cluster.table.tainted(ARRIVING_TAINT) if node.provider_id in index.listed.alive and not node.deleted]
     if not closed:
         return
     under_way = (
-        {promise.node for promise in ledger.promises}
-        | {removal.node for removal in ledger.leaving}
-        | {machine.node for machine in ledger.coming}
+        {promise.node for promise in current.promises}
+        | {removal.node for removal in current.leaving}
+        | {machine.node for machine in current.coming}
     )
-    ledger_ids, is_ordered = in_ledger(ledger), _ordered(ledger)
+    ledger_ids, is_ordered = in_ledger(current), _may_be_ordered(current)
     for node in closed:
         instance = index.listed.alive[node.provider_id]
-        # If two nodes claim the same machine, it is unknown which of them is right.
-        sure = len(index.by_machine[instance.id]) == 1 and node.name not in under_way
-        if sure and instance.id not in ledger_ids and instance.pool in pools and not is_ordered(instance):
+        # If two nodes have the same provider ID, it is unknown to which of them the machine belongs.
+        is_unambiguous = len(index.by_machine[instance.id]) == 1 and node.name not in under_way
+        if is_unambiguous and instance.id not in ledger_ids and instance.pool in pools and not is_ordered(instance):
             yield instance
 
 
-def in_ledger(ledger: Ledger) -> Set[str]:
-    """Return the ids of machines that ``ledger`` knows, including those that have left it while an order still waits for unnamed ones."""
-    return {machine.instance for machine in ledger.coming} | {removal.instance for removal in ledger.leaving} | ledger.past
+def in_ledger(current: Ledger) -> Set[str]:
+    """Return the ids of the machines of ``current``, and of those that left it while an order still waited for machines without an id."""
+    return {machine.instance for machine in current.coming} | {removal.instance for removal in current.leaving} | current.departed_ids
 
 
-def _ordered(ledger: Ledger) -> Callable[[Instance], bool]:
-    """Return a function that tells whether a machine may be one that an open order waits for.
+def _may_be_ordered(current: Ledger) -> Callable[[Instance], bool]:
+    """Return a function that decides whether a machine may belong to an order that still waits for machines.
 
-    Without tokens, that is any machine of its offerings that had not been seen when the order was made.
+    If the cloud lists no tokens, every machine of an offering of the order may, unless it had been seen before the order was made.
     """
-    tokens = {order.token for order in ledger.orders}
+    tokens = {order.token for order in current.orders}
     awaited: dict[OfferingKey, float] = {}
-    for order in ledger.orders:
+    for order in current.orders:
         for key in order.offerings:
             awaited[key] = min(order.at, awaited.get(key, math.inf))
 
     def is_ordered(instance: Instance) -> bool:
         if instance.token:
             return instance.token in tokens
-        return instance.key in awaited and awaited[instance.key] < ledger.strangers.get(instance.id, math.inf)
+        return instance.key in awaited and awaited[instance.key] < current.unregistered.get(instance.id, math.inf)
 
     return is_ordered
 
 
-def _patience(instance: Instance, since: float, waits: Waits) -> float:
-    """Return how long after it was first seen ``instance`` is added: soon while it may become a node, else when its time is over."""
-    return waits.lag + LISTED_SECONDS if is_young(instance, since, waits) else waits.register
+def _adoption_delay(instance: Instance, since: float, waits: Waits) -> float:
+    """Return how long after ``instance`` was first seen it is added: soon if it may still register, else when its time-out is over."""
+    return waits.lag + LISTED_SECONDS if may_still_register(instance, since, waits) else waits.register
 
 
-def is_young(instance: Instance, since: float, waits: Waits) -> bool:
-    """Whether ``instance`` may still become a node, by when it was launched."""
+def may_still_register(instance: Instance, since: float, waits: Waits) -> bool:
+    """Whether ``instance``, first seen at ``since``, was launched so recently that it may still become a node."""
     return instance.launched > since - waits.register
 
 
-def _strangers(ledger: Ledger, cluster: Cluster, index: MachineIndex, policy: Policy) -> Iterator[Instance]:
-    """Yield machines that are listed for a pool of ours, and that belong to no node, removal or order."""
-    ledger_ids, is_ordered = in_ledger(ledger), _ordered(ledger)
+def _unregistered(current: Ledger, cluster: Cluster, index: MachineIndex, policy: Policy) -> Iterator[Instance]:
+    """Yield machines that are listed for a pool of ours, and that belong to no node, no removal and no order."""
+    ledger_ids, is_ordered = in_ledger(current), _may_be_ordered(current)
     nodeless = [instance for instance in index.nodeless if instance.id not in ledger_ids]
     if not nodeless or any(entry.object.startswith("Node ") for entry in cluster.set_aside):
-        # A Node that cannot be parsed may belong to any of them (I4).
+        # A Node that cannot be parsed may be the node of any of these machines (I4).
         return
     pools = {pool.name for pool in policy.pools}
-    # The same holds for a node of ours that has no provider ID yet.
+    # So may a node of ours that has no provider ID yet, if it is not much older than the machine.
     unnamed = index.unnamed
-    doubtful = max((unnamed[name].created for name in (members(unnamed, policy) if unnamed else ())), default=-math.inf)
+    newest_unnamed = max((unnamed[name].created for name in (members(unnamed, policy) if unnamed else ())), default=-math.inf)
     for instance in nodeless:
-        if instance.pool in pools and not is_ordered(instance) and doubtful < instance.launched - SKEW_SECONDS:
+        if instance.pool in pools and not is_ordered(instance) and newest_unnamed < instance.launched - SKEW_SECONDS:
             yield instance

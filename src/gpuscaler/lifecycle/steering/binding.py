@@ -169,7 +169,7 @@ class Binder:
         may exclude the next one, for which one more machine would be bought. What such rules admit changes with each binding, so they do
         not count here. Machines with pods that are left to a scheduler do not wait for this; pods that are bound already run.
         """
-        if binding.left or binding.promise.closes or not self._pods_with_rules or node not in self._room.table.row:
+        if binding.left or binding.promise.closes_again or not self._pods_with_rules or node not in self._room.table.row:
             return ""
         row = self._room.table.row[node]
         for bucket in self._pods_with_rules:
@@ -331,20 +331,24 @@ class Binder:
         promise = replace(promise, pods=tuple(pod.key for pod in pods))
         if len(left) < len(pods):
             return Binding(
-                replace(promise, stood=0.0), bind, rejected, left, self._why_unbound([pod for pod in pods if pod not in left], promise)
+                replace(promise, pods_ready_at=0.0),
+                bind,
+                rejected,
+                left,
+                self._why_unbound([pod for pod in pods if pod not in left], promise),
             )
-        return self._left_to_schedulers(promise if promise.stood else replace(promise, stood=self._now), rejected, left)
+        return self._left_to_schedulers(promise if promise.pods_ready_at else replace(promise, pods_ready_at=self._now), rejected, left)
 
     def _left_to_schedulers(self, promise: Promise, rejected: tuple[Pod, ...], left: tuple[Pod, ...]) -> Binding:
         """Nominate the remaining pods of a machine to which no pod will be bound any more; then it opens."""
         nominated = [pod for pod in left if self.steering(pod, promise.offering.pool) == NOMINATE]
-        begins, why = promise.stood, ""
+        begins, why = promise.pods_ready_at, ""
         if promise.sent:
             begins, why = begins + MARGIN_SECONDS, "its pods are bound; kube-scheduler gets a moment to observe that"
-        elif not (promise.pods or promise.called):
+        elif not (promise.pods or promise.abandoned_at):
             begins, why = begins + UNWANTED_SECONDS, "no pod waits for it any more, but the next plan may assign pods to it"
         if lacks := self._lacking.get(promise.node, "") if self._now < promise.since + PATIENCE_SECONDS and left else "":
-            return Binding(replace(promise, stood=0.0), (), rejected, left, lacks)
+            return Binding(replace(promise, pods_ready_at=0.0), (), rejected, left, lacks)
         if self._now < begins:
             return Binding(promise, (), rejected, left, why)
         if nominated and promise.nominated < begins:

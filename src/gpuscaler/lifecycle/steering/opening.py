@@ -114,7 +114,7 @@ def promised_on(
             pods_on.setdefault(placement.node, []).append(placement.pod)
     memberships = members({name: cluster.nodes[name] for name in pods_on}, policy)
     return tuple(
-        ledger.Promised(Promise(name, member.offering.key, tuple(pods_on[name]), now, closes=True))
+        ledger.Promised(Promise(name, member.offering.key, tuple(pods_on[name]), now, closes_again=True))
         for name, member in memberships.items()
         if member.pool.name in kept and member.offering is not None
     )
@@ -191,7 +191,7 @@ class _Opening(Draft):
         else:
             # A machine that was meant for no pod opens at once.
             called = 0.0 if machine.pods else self.now
-            self.fold(ledger.Promised(Promise(node.name, machine.key, seated, self.now, closes=keeps, called=called)))
+            self.fold(ledger.Promised(Promise(node.name, machine.key, seated, self.now, closes_again=keeps, abandoned_at=called)))
 
     def misses_labels(self, machine: OrderedMachine, node: Node) -> bool:
         """Whether to wait for labels that promised pods select by. If they do not come, the promises are broken before it opens."""
@@ -212,7 +212,7 @@ class _Opening(Draft):
 
         Pods with a valid nomination are not part of a plan.
         """
-        if promise.lifted:
+        if promise.taint_removed_at:
             return
         elsewhere = {pod for ordered in self.ledger.coming if ordered.id != machine.id for pod in ordered.pods}
         own_pods = [
@@ -221,9 +221,9 @@ class _Opening(Draft):
         pods = tuple(dict.fromkeys(pod.key for pod in own_pods))
         # Bound pods still have to be recorded. A machine that could not get all its pods takes no new ones: it opens.
         bound = [pod.key for pod in filter(None, map(self.cluster.pods.get, promise.pods)) if pod.node_name]
-        pods = tuple(dict.fromkeys((*bound, *(key for key in pods if key in promise.pods or not promise.called))))
+        pods = tuple(dict.fromkeys((*bound, *(key for key in pods if key in promise.pods or not promise.abandoned_at))))
         if set(pods) != set(promise.pods):
-            self.fold(ledger.Promised(replace(promise, pods=pods, stood=0.0)))
+            self.fold(ledger.Promised(replace(promise, pods=pods, pods_ready_at=0.0)))
 
     def why_held(self, machine: OrderedMachine) -> str:
         """Return, as text, why a ready machine cannot open for its gang yet: the rest has no room, or is not ready."""
@@ -249,13 +249,13 @@ class _Opening(Draft):
     def update_promise(self, promise: Promise) -> None:
         node = self.cluster.nodes.get(promise.node)
         if node is None or node.deleted:
-            self.fold(ledger.Redeemed(promise.node))
+            self.fold(ledger.PromiseFulfilled(promise.node))
         elif promise.node in self.bindings:
             self.bind_or_open(promise, node, self.bindings[promise.node])
         elif promise.step == OPEN:
             self.check_arrivals(promise, node)
         elif is_closed(node):
-            self.fold(ledger.Redeemed(promise.node))
+            self.fold(ledger.PromiseFulfilled(promise.node))
         elif self.now >= promise.nominated + REPEAT_SECONDS:
             self.fold(ledger.Promised(replace(promise, nominated=self.now)))
             self.acts.append(Close(node.name, "it is kept for large pods, and the pods that it was opened for are bound", kept=True))
@@ -274,21 +274,21 @@ class _Opening(Draft):
         self.acts += binding.acts
         for pod in binding.gone:
             self.plan_again(promise, node, pod)
-        after = replace(binding.promise, called=self.now) if binding.gone else binding.promise
+        after = replace(binding.promise, abandoned_at=self.now) if binding.gone else binding.promise
         if not (after.pods or binding.acts) and any(is_half_gang(machine, self.cluster) for machine in self.machines_of(node)):
             # Once open, a pod of the gang would run alone there. After a while it may get other pods of the gang, or is ended. Not at once,
             # because a plan might put the same pods there again and again.
             late = self.now >= promise.since + PATIENCE_SECONDS
-            self.fold(ledger.Redeemed(node.name) if late else ledger.Promised(after))
+            self.fold(ledger.PromiseFulfilled(node.name) if late else ledger.Promised(after))
             return
-        if not binding.closed and promise.closes and not binding.left:
+        if not binding.closed and promise.closes_again and not binding.left:
             # It is kept for large pods and has them: no other pod may come.
-            self.fold(ledger.Redeemed(node.name))
+            self.fold(ledger.PromiseFulfilled(node.name))
             self.note_opened(node.name)
             return
-        if not binding.closed and self.now >= promise.lifted + REPEAT_SECONDS:
+        if not binding.closed and self.now >= promise.taint_removed_at + REPEAT_SECONDS:
             self.acts.append(Lift(node.name, describe_opening(binding.left, bool(promise.sent))))
-            after = replace(after, lifted=self.now)
+            after = replace(after, taint_removed_at=self.now)
         if after != promise:
             self.fold(ledger.Promised(after))
 
@@ -354,18 +354,18 @@ class _Opening(Draft):
 
     def fulfil(self, promise: Promise) -> None:
         """End a promise that no pod waits for any more."""
-        if promise.closes:
+        if promise.closes_again:
             self.fold(ledger.Promised(replace(promise, pods=(), step=CLOSING, since=self.now, nominated=self.now)))
             self.acts.append(Close(promise.node, "it is kept for large pods, and the pods that it was opened for are bound", kept=True))
         else:
-            self.fold(ledger.Redeemed(promise.node))
+            self.fold(ledger.PromiseFulfilled(promise.node))
 
     def withdraw_nominations(self) -> None:
         """Withdraw nominations that did not lead to a binding: they would reserve room for pods that do not come."""
         for key, name in self.ledger.broken:
             pod = self.cluster.pods.get(key)
             if pod is None or pod.node_name or pod.finished or pod.nominated_node != name:
-                self.fold(ledger.Mended(key))
+                self.fold(ledger.BrokenPromiseCleared(key))
             else:
                 self.acts.append(Nominate(pod.key, pod.uid, ""))
 

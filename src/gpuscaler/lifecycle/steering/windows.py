@@ -15,14 +15,14 @@ from functools import cached_property
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuscaler.lifecycle.actions import Act, Ajar, Close
+from gpuscaler.lifecycle.actions import Act, Close, OpenWindow
 from gpuscaler.lifecycle.interruptions import Remark
 from gpuscaler.lifecycle.steering.binding import steering_of
 from gpuscaler.model.cluster import Cluster, Delta
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import OFF, Policy
-from gpuscaler.model.taints import AJAR, Taint, untolerated
+from gpuscaler.model.taints import WINDOW_EFFECT, Taint, untolerated
 from gpuscaler.model.well_known import ARRIVING_TAINT, CLOSING_TAINTS, KEPT_TAINT, UNSCHEDULABLE
 from gpuscaler.model.workloads import Workload
 from gpuscaler.planning.capacity.node_templates import daemon_sets, runs_on
@@ -83,7 +83,7 @@ class WindowFindings(Struct, frozen=True, gc=False):
 
 
 def as_closed(cluster: Cluster) -> Cluster:
-    """Return ``cluster`` with open windows shown as closed, except for :attr:`~gpuscaler.model.nodes.Node.ajar`.
+    """Return ``cluster`` with open windows shown as closed, except for :attr:`~gpuscaler.model.nodes.Node.in_window`.
 
     The node controller writes a taint for each cordon, and removes it a moment after the cordon is gone.
     """
@@ -93,13 +93,13 @@ def as_closed(cluster: Cluster) -> Cluster:
 
 
 def _as_closed(node: Node) -> Node:
-    ajar = node.unschedulable and any(taint.key in CLOSING_TAINTS and taint.effect == AJAR for taint in node.taints)
-    if node.unschedulable and not ajar:
+    in_window = node.unschedulable and any(taint.key in CLOSING_TAINTS and taint.effect == WINDOW_EFFECT for taint in node.taints)
+    if node.unschedulable and not in_window:
         return node
     taints = tuple(taint for taint in node.taints if taint.key != UNSCHEDULABLE)
-    if ajar:
+    if in_window:
         taints = tuple(replace(taint, effect="NoSchedule") if taint.key in CLOSING_TAINTS else taint for taint in taints)
-        return replace(node, taints=taints, unschedulable=False, ajar=True)
+        return replace(node, taints=taints, unschedulable=False, in_window=True)
     return node if len(taints) == len(node.taints) else replace(node, taints=taints)
 
 
@@ -129,7 +129,7 @@ def _sites(ledger: Ledger, cluster: Cluster, policy: Policy) -> list[ClosedNode]
         node = cluster.nodes.get(promise.node)
         if node is not None and promise.step == NOMINATING and is_closed(node):
             sites.setdefault(node.name, ClosedNode(node, promise.offering.pool, node.provider_id))
-    opening = {promise.node for promise in ledger.promises if promise.step != NOMINATING or promise.lifted}
+    opening = {promise.node for promise in ledger.promises if promise.step != NOMINATING or promise.taint_removed_at}
     kept = {node.name: node for node in cluster.table.tainted(KEPT_TAINT) if node.name not in sites}
     for name, member in members(kept, policy).items() if kept else ():
         if member.pool.min_gpus_per_pod:
@@ -213,26 +213,26 @@ class _WindowPass:
         failed = tuple(attempt for attempt in window.failed if attempt.daemon in missing)
         window = Window(node.uid, opened, seen, closed, failed)
         due = sorted(missing.keys() - {attempt.daemon for attempt in failed if self._now < attempt.again})
-        if node.ajar:
-            after = self._ajar(site, window, missing, due)
+        if node.in_window:
+            after = self._step_open(site, window, missing, due)
         elif is_closed(node) or self._steering(site) != OFF:
-            after = self._shut(site, window, due)
+            after = self._step_closed(site, window, due)
         else:
             return None
         return None if after == Window(node.uid) else after
 
-    def _shut(self, site: ClosedNode, window: Window, due: list[str]) -> Window:
+    def _step_closed(self, site: ClosedNode, window: Window, due: list[str]) -> Window:
         """Open the window of a node that lacks DaemonSet pods; close a node that has none of our taints."""
         if window.opened and not window.seen and self._now < window.opened + REPEAT_SECONDS:
             return window
         window = Window(window.uid, closed=window.closed, failed=window.failed)
         if due:
             names = ", ".join(f"DaemonSet {name}" for name in due)
-            self.acts.append(Ajar(site.node.name, f"until it has pods of {names}", kept=site.kept))
+            self.acts.append(OpenWindow(site.node.name, f"until it has pods of {names}", kept=site.kept))
             return replace(window, opened=self._now, closed=0.0)
         return replace(window, closed=0.0) if is_closed(site.node) else self._close(site, window)
 
-    def _ajar(self, site: ClosedNode, window: Window, missing: Mapping[str, str], due: list[str]) -> Window:
+    def _step_open(self, site: ClosedNode, window: Window, missing: Mapping[str, str], due: list[str]) -> Window:
         """Close the window once the node's DaemonSet pods have come, or after a while."""
         window = replace(window, opened=window.opened or self._now, seen=window.seen or self._now)
         if due and not window.closed and self._now < window.seen + OPEN_SECONDS:

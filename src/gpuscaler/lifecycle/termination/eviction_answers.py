@@ -41,7 +41,7 @@ def record_refusals(current: Ledger, refused: Iterable[EvictionRefused], now: fl
 
 
 def _update_evictions(removal: Removal, evictions: tuple[Eviction, ...]) -> list[ledger.Event]:
-    return [] if evictions == removal.evictions else [ledger.Left(replace(removal, evictions=evictions))]
+    return [] if evictions == removal.evictions else [ledger.RemovalUpdated(replace(removal, evictions=evictions))]
 
 
 def _apply_refusal(entry: Eviction, refusal: EvictionRefused | None, now: float) -> Eviction:

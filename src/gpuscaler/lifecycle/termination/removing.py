@@ -62,12 +62,12 @@ def continue_removals(
     policy: Policy,
     *,
     now: float,
-    unseen: Mapping[str, str] | None = None,
+    late_pods_by_node: Mapping[str, str] | None = None,
     index: MachineIndex | None = None,
     held: str = "",
     unsafe: Mapping[OfferingKey, str] | None = None,
 ) -> RemovalFindings:
-    """Return the next steps of all removals in progress. ``unseen`` are nodes on which a last check found pods, as text.
+    """Return the next steps of all removals in progress. ``late_pods_by_node`` are nodes on which a last check found pods, as text.
 
     While a person holds removals, ``held`` is the reason: removals that can still be undone are undone, except for machines that the cloud
     takes. ``index`` is the index of ``cluster`` and ``inventory``, if the caller has one.
@@ -75,7 +75,7 @@ def continue_removals(
     index = index or MachineIndex.of(cluster, inventory)
     removals = _Removals(ledger, cluster, policy, now, index)
     removals.listed_at = 0.0 if inventory is None else inventory.at
-    removals.unseen = unseen or {}
+    removals.late_pods_by_node = late_pods_by_node or {}
     removals.unsafe = unsafe or {}
     removals.deliveries = () if inventory is None else inventory.deliveries
     removals.held = held
@@ -110,7 +110,7 @@ class _Removals(Draft):
         self.acts: list[Act] = []
         self.kept: list[tuple[str, str]] = []
         self.given_up: list[GivenUp] = []
-        self.unseen: Mapping[str, str] = {}
+        self.late_pods_by_node: Mapping[str, str] = {}
         self.deliveries: tuple[Delivery, ...] = ()
         self.unsafe: Mapping[OfferingKey, str] = {}
         self.held = ""
@@ -187,7 +187,7 @@ class _Removals(Draft):
 
     def enter_step(self, removal: Removal, step: str) -> Removal:
         moved = self.in_step(removal, step)
-        self.fold(ledger.Left(moved))
+        self.fold(ledger.RemovalUpdated(moved))
         return moved
 
     def in_step(self, removal: Removal, step: str) -> Removal:
@@ -196,7 +196,7 @@ class _Removals(Draft):
     def save(self, removal: Removal) -> None:
         """Save what changed within a step."""
         if removal not in self.begun:
-            self.fold(ledger.Left(removal))
+            self.fold(ledger.RemovalUpdated(removal))
 
     def mark(self, removal: Removal, node: Node) -> None:
         if is_marked(node) or (removal.forced and removal.tried and self.now >= removal.tried + REPEAT_SECONDS / 2):
@@ -309,12 +309,12 @@ class _Removals(Draft):
     def end(self, removal: Removal, node: Node | None) -> None:
         """End the machine, and verify that it is gone. Right before, the node is checked for the last time."""
         is_gone = self.alive is not None and removal.instance not in self.alive and self.listed_at > max(removal.since, removal.tried)
-        if node is not None and not removal.forced and removal.node in self.unseen:
+        if node is not None and not removal.forced and removal.node in self.late_pods_by_node:
             # Until the watch shows these pods the node looks idle, so it must not be closed again at once.
-            self.given_up.append(GivenUp(node.name, removal.instance, removal.offering, self.unseen[removal.node], self.now))
-            self.keep(removal, node, self.unseen[removal.node])
+            self.given_up.append(GivenUp(node.name, removal.instance, removal.offering, self.late_pods_by_node[removal.node], self.now))
+            self.keep(removal, node, self.late_pods_by_node[removal.node])
         elif removal.tried and is_gone:
-            self.fold(ledger.Finished(removal.node) if node is None else ledger.Left(self.in_step(removal, CLEARING)))
+            self.fold(ledger.Finished(removal.node) if node is None else ledger.RemovalUpdated(self.in_step(removal, CLEARING)))
         elif not removal.tried or self.now >= removal.tried + END_SECONDS:
             self.end_if_empty(removal, node)
 
@@ -340,7 +340,7 @@ class _Removals(Draft):
             self.save(removal)
 
     def ask_to_end(self, removal: Removal, node: Node | None) -> None:
-        self.fold(ledger.Left(replace(removal, tried=self.now)))
+        self.fold(ledger.RemovalUpdated(replace(removal, tried=self.now)))
         check_pods = node is not None and not removal.forced and removal.since > removal.at
         self.acts.append(End(removal.instance, removal.node, removal.reason, check_pods))
 
@@ -362,7 +362,7 @@ class _Removals(Draft):
         if not is_marked(node) and node.labels.get(EXCLUDE_LABEL) != EXCLUDE_VALUE:
             self.fold(ledger.Finished(removal.node))
         elif self.now >= removal.tried + REPEAT_SECONDS:
-            self.fold(ledger.Left(replace(removal, tried=self.now)))
+            self.fold(ledger.RemovalUpdated(replace(removal, tried=self.now)))
             self.acts.append(Unmark(node.name, "its removal was given up"))
 
     def clean_up(self) -> None:

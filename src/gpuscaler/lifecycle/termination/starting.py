@@ -41,7 +41,7 @@ def begin_removals(
             continue
         offering = memberships[node.name].offering
         steps.append(
-            ledger.Left(
+            ledger.RemovalUpdated(
                 Removal(
                     node=node.name,
                     instance=node.provider_id,
@@ -58,10 +58,10 @@ def begin_removals(
     return steps
 
 
-def remove_overdue(overdue: Overdue, now: float) -> ledger.Left:
+def remove_overdue(overdue: Overdue, now: float) -> ledger.RemovalUpdated:
     """Return the removal of a machine that never opened: nothing runs there, so it is ended at once."""
     machine = overdue.machine
-    return ledger.Left(
+    return ledger.RemovalUpdated(
         Removal(
             node=machine.node or machine.instance,
             instance=machine.instance,

@@ -25,7 +25,7 @@ from gpuscaler.planning.state.offering_events import Changed
 #: The time from ordering a machine until the pod works on it, for plans that must hold: the default time limit for registration, after
 #: which another machine is ordered.
 CHANGEOVER_SECONDS = 900.0
-#: The longest time until a decision to wait is reviewed. A decision for spot stands until the machine is there, a changeover later.
+#: The longest time until a decision to wait is reviewed. A decision for spot stands until its machine is ready, which takes one changeover.
 STEP_SECONDS = 60.0
 #: The minimum time for which a gang tries spot. All of it goes to one zone and one GPU product, so one request cannot name every zone and
 #: product, and each one without capacity costs one answer. On-demand would cost extra for many machines, mostly for a long time.
@@ -41,7 +41,9 @@ def restrict_to_markets(draft: PlanDraft, demand: Demand, policy: Policy, state:
     has_spot, untried = bool(spot), spot - state.proven_offerings
 
     def is_plain(pod_class: PodClass) -> bool:
-        return not has_spot or (state.hunting is None and pod_class.options.spot_wait is None and pod_class.options.deadline is None)
+        return not has_spot or (
+            state.skip_untried_spot_since is None and pod_class.options.spot_wait is None and pod_class.options.deadline is None
+        )
 
     all_classes = chain(demand.classes, *(gang.classes for gang in demand.gangs))
     if not (state.paused_offerings or state.refusing) and all(map(is_plain, all_classes)):
@@ -57,7 +59,7 @@ def restrict_to_markets(draft: PlanDraft, demand: Demand, policy: Policy, state:
         pods, done = draft.cluster.pods, state.progress
 
         def markets_of(key: str) -> AllowedMarkets:
-            hunting = state.hunting if together is None or now >= together + GANG_SECONDS else None
+            hunting = state.skip_untried_spot_since if together is None or now >= together + GANG_SECONDS else None
             return allowed_markets(pod_class.options, waiting_since(pods[key], together), hunting, now, done=done.get(key, 0.0))
 
         return split_by_market(pod_class, markets_of, draft, untried)
@@ -115,7 +117,7 @@ HURRY = "spot was refused while the pod was waiting"
 
 
 def allowed_markets(options: PodOptions, since: float, hunting: float | None, now: float, *, done: float = 0.0) -> AllowedMarkets:
-    """The markets that may be bought for a pod that has been pending ``since`` then, in the order of ``MARKETS``.
+    """The markets that may be bought for a pod that has been pending since the time ``since``, in the order of ``MARKETS``.
 
     ``done`` is the part of its work, in seconds, that it does not have to repeat.
     """
@@ -184,7 +186,7 @@ def market_changes(pod: Pod, done: float) -> list[float]:
 
 
 def changed_pools(before: Policy, after: Policy, now: float) -> tuple[Changed, ...]:
-    """The pools that differ ``after``, or all pools if anything else differs. Changed prices and stocks do not count: they fix nothing."""
+    """The pools that differ ``after``, or all pools if anything else differs. Prices and stocks do not count: they resolve no failure."""
     if replace_struct(before, pools=()) != replace_struct(after, pools=()):
         return (Changed(now),)
     pools = {pool.name: configuration_of(pool) for pool in before.pools}

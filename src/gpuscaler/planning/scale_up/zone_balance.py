@@ -1,4 +1,4 @@
-"""Zone balance: machines of groups that balance their zones are bought in the emptiest zone that costs the same."""
+"""Zone balance: machines of groups that balance their zones are bought in the zone with the fewest machines, at the same cost."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from gpuscaler.planning.state import State
 def balance(
     machines: Sequence[PlannedMachine], cluster: Cluster, policy: Policy, state: State, members: Mapping[str, Member]
 ) -> tuple[PlannedMachine, ...]:
-    """``machines`` of a plan, moved to the emptiest zones that suit their pods at no higher price."""
+    """``machines`` of a plan, moved to the zones with the fewest machines that suit their pods at no higher price."""
     pools = {pool.name: pool for pool in policy.pools if pool.balances and (pool.chooser == "buyer" or pool.names_zone)}
     if not pools or not any(machine.pool in pools for machine in machines):
         return tuple(machines)
@@ -64,7 +64,7 @@ def _move(machine: PlannedMachine, zone: str, pool: Pool, cluster: Cluster, stat
     by_key = {offering.key: offering for offering in pool.offerings}
     wanted = {(choice.market, choice.instance_type) for choice in machine.choices} or {(machine.market, machine.instance_type)}
     offerings = [by_key.get(OfferingKey(pool.name, market, kind, zone)) for market, kind in wanted]
-    refused = state.blocked_offerings | state.half_open_offerings | state.unsettled_offerings
+    refused = state.blocked_offerings | state.half_open_offerings | state.no_moves_to
     if any(
         offering is None or offering.key in refused or offering.count is not None or not _serves(offering, specs, overhead)
         for offering in offerings

@@ -15,10 +15,11 @@ from gpuscaler.planning.state.breakers import Breakers
 class Upcoming(Struct, frozen=True, gc=False):
     """A machine that was bought and is not open yet (an entry of the ledger).
 
-    ``id`` names it in plans. ``node`` is the name of its Node object once it has registered; until it leaves the ledger, such a node is
-    planned with the resources that its offering promises, not those that it shows. ``choices`` are all the (instance type, market, zone)
-    it may become. ``behind`` are the fallbacks that were requested in its place, as long as it is unknown what was granted. ``pods`` are
-    the pods it was bought for ("namespace/name"). An ``unproven`` machine counts for limits, but no pods are planned onto it.
+    ``id`` identifies it in plans. ``node`` is the name of its Node object once it has registered; until the machine leaves the ledger, this
+    node is planned with the resources that its offering promises, not with those that it shows. ``choices`` are the (instance type, market,
+    zone) that the plan chose, any of which the machine may turn out to be; ``behind`` are the fallbacks of its order. Both are empty once
+    its offering is known. ``pods`` are the pods it was bought for ("namespace/name"). No pods are planned onto an ``unproven`` machine, but
+    it counts for limits.
     """
 
     id: str
@@ -39,7 +40,7 @@ class Upcoming(Struct, frozen=True, gc=False):
 
     @property
     def keys(self) -> list[OfferingKey]:
-        """All offerings that it may turn out to be."""
+        """The chosen offerings that the machine may turn out to be."""
         return [OfferingKey(self.pool, market, kind, zone) for kind, market, zone in self.choices] or [self.key]
 
 
@@ -50,31 +51,36 @@ class Ending(Struct, frozen=True, gc=False):
     offering: OfferingKey
 
 
-class State(Struct, frozen=True, gc=False):
+#: The names under which fields of :class:`State` are stored, where they differ.
+_STORED_NAMES = {"skip_untried_spot_since": "hunting", "spot_return_blocked_until": "restless", "no_moves_to": "unsettled_offerings"}
+
+
+class State(Struct, frozen=True, gc=False, rename=_STORED_NAMES):
     """The memory of the planner between plans.
 
-    ``idle_seconds``: how long each node has been observed idle; the idle time of a node that is missing here is unknown.
+    ``idle_seconds``: how long each node has been observed idle, by node; a missing node has an unknown idle time.
 
     ``blocked_offerings``: keys of offerings whose breaker is open. ``half_open_offerings``: those whose breaker is half-open; each may be
-    requested once before the answer. ``probed_offerings``: those of them of which only one machine may be requested.
-    ``unsettled_offerings``: those that running pods are not moved to, because they were refused or reclaimed a short while ago.
-    ``paused_offerings``: those that broke their promises to pods, by the digest of the specification of the pods they are not bought for.
-    ``refusing``: nodes that did not take pods which should fit there, by the digest of the specification of the pods that avoid them.
-    ``hunting``: pods that have been unschedulable since this moment or longer take no spot now that would have to be tried first; they may
-    use ``proven_offerings``: spot offerings that were granted recently and not refused since. ``restless``: pools in which spot was
-    reclaimed recently, with the time before which no running pods are moved back to their spot.
+    requested once before the answer. ``probed_offerings``: the half-open ones of which only one machine may be requested.
+    ``no_moves_to``: offerings that running pods are not moved to, because they were refused or reclaimed recently.
+    ``paused_offerings``: offerings whose machines did not take the pods they were bought for; they are not bought for pods of that
+    specification, whose digest is the key. ``refusing``: nodes that did not take pods which should fit there, by the digest of the
+    specification of the pods that avoid them. ``skip_untried_spot_since``: pods pending since before this time buy only spot offerings
+    granted recently, ``proven_offerings``, and no untried ones; None if there is no such time. ``spot_return_blocked_until``: pools in
+    which spot was reclaimed recently, with the time before which no running pods are moved back to their spot machines.
 
     ``bought_last_minute``: machines bought in the last 60 s. ``disrupting``: names of nodes whose removal is in progress.
     ``broken_promises``: pods ("namespace/name") that were promised a node and that the scheduler did not bind there; their nomination no
-    longer counts. ``spared``: nodes whose removal failed a short while ago, and why. ``vanishing``: nodes whose machines are being taken
-    away; their pods need room elsewhere before that. ``unlisted``: nodes whose machines the cloud does not list for this cluster: they
-    belong to no pool and count for nothing.
+    longer counts. ``spared``: nodes that are not removed now because a recent removal failed, and why it failed. ``vanishing``: nodes
+    whose machines the cloud is taking away; their pods must get a place on other nodes first. ``unlisted``: nodes whose machines the cloud
+    does not list for this cluster: they belong to no pool and count for no limit.
 
-    ``progress``: the part of its work, in seconds, that a pending pod with a deadline does not have to repeat. ``breakers`` explain the
-    blocked offerings. ``consolidating``: whether to check if running pods would fit better elsewhere; this is the most expensive part of
-    a plan, so a caller that plans at every change need not request it each time. Idle machines are removed regardless. ``buying_held``
+    ``progress``: how many seconds of its work a pending pod with a deadline need not repeat. ``breakers`` explain why offerings are
+    blocked. ``consolidating``: whether to plan consolidation. This is the most expensive part of a plan, so a caller that plans at every
+    change need not request it each time. Idle machines are removed in any case. ``buying_held``
     and ``removing_held``: why a hold stops buying or removing; empty without a hold. ``ending``: machines that count for limits and
-    dollars until they are gone, but no longer for the maximum of their pools.
+    dollars until they are gone, but no longer for the maximum of their pools. ``unbalancing``: offerings that are not bought, and why:
+    their group would end a busy machine to balance its zones.
     """
 
     upcoming: tuple[Upcoming, ...] = ()
@@ -82,12 +88,12 @@ class State(Struct, frozen=True, gc=False):
     blocked_offerings: frozenset[OfferingKey] = frozenset()
     half_open_offerings: frozenset[OfferingKey] = frozenset()
     probed_offerings: frozenset[OfferingKey] = frozenset()
-    unsettled_offerings: frozenset[OfferingKey] = frozenset()
+    no_moves_to: frozenset[OfferingKey] = frozenset()
     paused_offerings: Mapping[str, frozenset[OfferingKey]] = {}
     refusing: Mapping[str, frozenset[str]] = {}
-    hunting: float | None = None
+    skip_untried_spot_since: float | None = None
     proven_offerings: frozenset[OfferingKey] = frozenset()
-    restless: Mapping[str, float] = {}
+    spot_return_blocked_until: Mapping[str, float] = {}
     bought_last_minute: int = 0
     disrupting: frozenset[str] = frozenset()
     spared: Mapping[str, str] = {}

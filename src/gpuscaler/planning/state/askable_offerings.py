@@ -1,4 +1,4 @@
-"""The offerings that may be requested from the cloud now, and the time until which that holds."""
+"""The offerings that may be requested from the cloud now, and the next time at which this changes."""
 
 from collections.abc import Iterable, Mapping
 
@@ -31,41 +31,42 @@ ANSWER_SECONDS = 1.0
 class Openness(Struct, frozen=True, gc=False):
     """The offerings that may be requested now.
 
-    Nothing of ``blocked``, and one request for each of ``half_open``, of one machine if it is in ``probing``. Running pods are not moved
-    to ``unsettled`` offerings, which were refused or reclaimed a short while ago. Pods that have been pending since ``hunting`` take only
-    ``proven`` spot, which was granted recently and not refused since. ``hunting`` is None when no pod has to hurry, and nothing is
-    ``proven`` then. Running pods are not moved back to spot of a pool in ``restless`` before the given time.
+    Do not request ``blocked`` offerings. Request each ``half_open`` one once; if it is also in ``probing``, for one machine. Running pods
+    are not moved to the offerings of ``no_moves_to``, which were refused or reclaimed recently. Pods pending since before
+    ``skip_untried_spot_since`` buy only ``proven`` spot offerings, granted recently and not refused since, and no untried ones. When no
+    pod has waited too long for spot, that time is None and ``proven`` is empty. Running pods are not moved back to spot machines of the
+    pools in ``spot_return_blocked_until`` before the given time.
     """
 
     blocked: frozenset[OfferingKey] = frozenset()
     half_open: frozenset[OfferingKey] = frozenset()
     probing: frozenset[OfferingKey] = frozenset()
-    unsettled: frozenset[OfferingKey] = frozenset()
-    hunting: float | None = None
+    no_moves_to: frozenset[OfferingKey] = frozenset()
+    skip_untried_spot_since: float | None = None
     proven: frozenset[OfferingKey] = frozenset()
-    restless: Mapping[str, float] = {}
+    spot_return_blocked_until: Mapping[str, float] = {}
 
 
 def openness(breakers: Breakers, offerings: Iterable[OfferingKey], now: float) -> Openness:
     """Derive the openness of ``offerings`` at ``now`` from the breakers."""
     hunt = breakers.hunt
     hurry = hunt is not None and hunt.since + HUNT_SECONDS <= now <= hunt.last + HUNT_QUIET
-    # A pod that arrived during the hunt got its own refusal a second later, and hurries after the same time from then.
-    hunting = max(hunt.since, hunt.last - HUNT_SECONDS - ANSWER_SECONDS) if hunt is not None and hurry else None
+    # A pod that arrived while spot was being refused got its own refusal a second later, and waits for spot as long from then.
+    skip_untried_spot_since = max(hunt.since, hunt.last - HUNT_SECONDS - ANSWER_SECONDS) if hunt is not None and hurry else None
     proven = frozenset(proof.offering for proof in breakers.proofs if hurry and now < proof.at + PROOF_SECONDS)
-    restless = {pool: at + RETURN_SECONDS for pool, at in breakers.reclaims.items()}
+    spot_return_blocked_until = {pool: at + RETURN_SECONDS for pool, at in breakers.reclaims.items()}
     active = [breaker for breaker in breakers.open if has_enough_strikes(breaker) and not withholds(breaker)]
     fresh = [closed.target for closed in breakers.closed if now < closed.at + SETTLE_SECONDS]
     if not active and not fresh:
-        return Openness(hunting=hunting, proven=proven, restless=restless)
+        return Openness(skip_untried_spot_since=skip_untried_spot_since, proven=proven, spot_return_blocked_until=spot_return_blocked_until)
     exact = {place_of(breaker.target): breaker for breaker in active if is_exact(breaker.target)}
     wide = [breaker for breaker in active if not is_exact(breaker.target)]
     fresh_places, fresh = {place_of(target) for target in fresh if is_exact(target)}, [target for target in fresh if not is_exact(target)]
-    blocked, half_open, probing, unsettled = set(), set(), set(), set()
+    blocked, half_open, probing, no_moves_to = set(), set(), set(), set()
     for key in offerings:
         place = key[1:]
         if place in fresh_places or (fresh and any(target.covers(key) for target in fresh)):
-            unsettled.add(key)
+            no_moves_to.add(key)
         covering = [breaker for breaker in wide if breaker.target.covers(key)]
         if (breaker := exact.get(place)) is not None:
             covering.append(breaker)
@@ -78,8 +79,16 @@ def openness(breakers: Breakers, offerings: Iterable[OfferingKey], now: float) -
             if any(breaker.cause not in LIGHT for breaker in covering):
                 probing.add(key)
         if any(not is_settled(breaker, now) for breaker in covering):
-            unsettled.add(key)
-    return Openness(frozenset(blocked), frozenset(half_open), frozenset(probing), frozenset(unsettled), hunting, proven - blocked, restless)
+            no_moves_to.add(key)
+    return Openness(
+        frozenset(blocked),
+        frozenset(half_open),
+        frozenset(probing),
+        frozenset(no_moves_to),
+        skip_untried_spot_since,
+        proven - blocked,
+        spot_return_blocked_until,
+    )
 
 
 def with_breakers(state: State, breakers: Breakers, offerings: Iterable[OfferingKey], now: float) -> State:
@@ -94,16 +103,16 @@ def with_openness(state: State, openness: Openness, breakers: Breakers) -> State
         blocked_offerings=openness.blocked,
         half_open_offerings=openness.half_open,
         probed_offerings=openness.probing,
-        unsettled_offerings=openness.unsettled,
-        hunting=openness.hunting,
+        no_moves_to=openness.no_moves_to,
+        skip_untried_spot_since=openness.skip_untried_spot_since,
         proven_offerings=openness.proven,
-        restless=openness.restless,
+        spot_return_blocked_until=openness.spot_return_blocked_until,
         breakers=breakers,
     )
 
 
 def is_settled(breaker: Breaker, now: float) -> bool:
-    """Whether the last failure of ``breaker`` is so long ago that running pods may be moved to a probe machine."""
+    """Whether the last failure of ``breaker`` is long enough ago for running pods to be moved to a new machine of its offerings."""
     return breaker.cause == THROTTLED or (not is_open(breaker, now) and now >= breaker.last + SETTLE_SECONDS)
 
 

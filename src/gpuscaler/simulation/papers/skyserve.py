@@ -154,7 +154,7 @@ class GpuscalerFleet(OnDemand):
                 break
             zone = min(zones, key=lambda zone: (replicas_in[zone], self.keys[zone] in may.half_open, zone))
             refused = not self.request(fleet, zone)
-        unsettled = openness(self.breakers, self.keys, fleet.now).unsettled
+        unsettled = openness(self.breakers, self.keys, fleet.now).no_moves_to
         relied = sum(self.keys[zone] not in unsettled for zone in fleet.spot(ready=True))
         fleet.keep_on_demand(max(0, TARGET - relied))
         return fleet.now + ANSWER if refused else next_openness_change(self.breakers, fleet.now)

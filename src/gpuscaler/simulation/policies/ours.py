@@ -164,7 +164,7 @@ class Gpuscaler:
 
     def _is_consolidation_due(self, state: State, now: float) -> bool:
         """Whether a plan should look for better places for running pods."""
-        unsettled = state.unsettled_offerings
+        unsettled = state.no_moves_to
         if self._movable and not self._consolidation.is_due(unsettled, now, PACE, changed=self._changed):
             return False
         self._consolidation, self._changed = Consolidation(now, unsettled), False
@@ -264,6 +264,6 @@ def purpose(machines: Sequence[PlannedMachine]) -> str:
     if purposes == {"spare"}:
         return f"headroom of pool {first.pool}, at ${first.price_per_hour:.3f} per hour each"
     if "demand" not in purposes:
-        return f"for pods of more expensive machines, at ${first.price_per_hour:.3f} per hour each"
+        return f"to take over the pods of more expensive machines, at ${first.price_per_hour:.3f} per hour each"
     pods = sum(len(machine.pods) for machine in machines if machine.purpose == "demand")
     return f"the cheapest that fits {pods} pending {'pod' if pods == 1 else 'pods'}, at ${first.price_per_hour:.3f} per hour each"

@@ -150,10 +150,10 @@ class Records:
         latest.memory = reconciliation.memory
         latest.cluster, latest.observed_at, latest.unpooled = cluster, now, reconciliation.unpooled
         latest.unlisted = reconciliation.unlisted
-        released_before, latest.released_pools = {released.pool for released in latest.released_pools}, reconciliation.let_go
+        released_before, latest.released_pools = {released.pool for released in latest.released_pools}, reconciliation.released_pools
         for what in (
             HistoryEvent(now, kinds.NOTICED, describe_released_pool(released))
-            for released in reconciliation.let_go
+            for released in reconciliation.released_pools
             if released.pool not in released_before
         ):
             self._emit(what)

@@ -1,5 +1,6 @@
 """Converts the calls of the recorder to events. Pure: the same calls give the same events."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
@@ -206,13 +207,15 @@ def _arrival_events(
                 yield HistoryEvent(now, kinds.GRANTED, text, machine=instance, offering=key, order=machines[machine].order)
             case ledger.Adopted(machine=ordered):
                 text = (
-                    f"machine {ordered.instance} ({format_offering(ordered.key)}) is no node and was not ordered here; "
+                    f"machine {ordered.instance} ({format_offering(ordered.key)}) has no node and was not ordered by this controller; "
                     "it counts as an ordered machine"
                 )
                 yield HistoryEvent(now, kinds.NOTICED, text, machine=ordered.instance, offering=ordered.key)
             case ledger.Registered(machine=machine, node=node) if machine in machines:
                 ordered = machines[machine]
-                text = f"machine {ordered.instance} has become node {node} {format_duration(now - (ordered.began or now))} after its grant"
+                text = (
+                    f"machine {ordered.instance} registered as node {node}, {format_duration(now - (ordered.began or now))} after its grant"
+                )
                 yield HistoryEvent(
                     now, kinds.REGISTERED, text, node=node, machine=ordered.instance, offering=ordered.key, order=ordered.order
                 )
@@ -227,7 +230,7 @@ def _arrival_events(
                 yield HistoryEvent(
                     now,
                     kinds.READY,
-                    f"node {ordered.node} is ready {format_duration(seconds)} after its grant{comparison}",
+                    f"node {ordered.node} became ready {format_duration(seconds)} after the cloud granted its machine{comparison}",
                     node=ordered.node,
                     machine=ordered.instance,
                     offering=ordered.key,
@@ -337,7 +340,7 @@ def failed_act_event(outcome: Outcome, now: float) -> HistoryEvent | None:
     if outcome.budget or not outcome.tried:
         # A PodDisruptionBudget that blocks is no failure: the removal shows what it waits for. Acts that were not tried failed before.
         return None
-    what = type(act).__name__.lower()
+    what = re.sub(r"(?<!^)(?=[A-Z])", " ", type(act).__name__).lower()
     pods = (act.pod,) if isinstance(act, OnPod) else ()
     return HistoryEvent(now, kinds.ACTED, f"{what} failed: {outcome.detail}", pods=pods, node=act.node)
 

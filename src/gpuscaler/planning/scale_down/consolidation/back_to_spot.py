@@ -63,7 +63,9 @@ class SpotReturns:
 
     def _restless(self, pools: Iterable[str]) -> Blocker | None:
         state, now = self._situation.state, self._situation.now
-        until = {pool: state.restless[pool] for pool in sorted(pools) if now < state.restless.get(pool, 0.0)}
+        until = {
+            pool: state.spot_return_blocked_until[pool] for pool in sorted(pools) if now < state.spot_return_blocked_until.get(pool, 0.0)
+        }
         if not until:
             return None
         pool = max(until, key=until.__getitem__)
@@ -75,7 +77,7 @@ class SpotReturns:
     def notes(self, candidates: Iterable[Candidate]) -> dict[str, str]:
         """By node, a note for machines that stay although spot of their instance type is cheaper, since that spot is not trusted yet."""
         state, now = self._situation.state, self._situation.now
-        distrusted = state.blocked_offerings | state.unsettled_offerings
+        distrusted = state.blocked_offerings | state.no_moves_to
         if not distrusted:
             return {}
         offered = (

@@ -1,4 +1,4 @@
-"""The draft of a ledger: the parts of one reconcile pass fold their events into it, one after the other."""
+"""The draft of a ledger: the stages of one reconcile pass fold their events into it, one after the other."""
 
 from gpuscaler.planning.state.ledger.events import Event
 from gpuscaler.planning.state.ledger.ledger import Ledger, step

@@ -7,11 +7,12 @@ from gpuscaler.model.offerings import OfferingKey
 #: States of an order: saved and perhaps sent; sent but its answer was lost; answered.
 INTENDED, DOUBTFUL, ACCEPTED = "intended", "doubtful", "accepted"
 
-#: Steps of a promise: the machine is closed and its pods are bound or nominated; it is open and waits for its pods; it is closed again.
+#: Steps of a promise: the machine is closed while its pods are bound or nominated; it is open and waits for its pods; it is being closed
+#: again.
 NOMINATING, OPEN, CLOSING = "nominating", "open", "closing"
 
-#: Steps of a removal: closing the node, waiting for its replacement, evicting its pods, waiting until their volumes are detached, ending
-#: the machine, deleting its Node if nothing else does; or opening the node again.
+#: Steps of a removal: taint the node; wait for its replacement; evict its pods; wait until their volumes are detached; end the machine;
+#: delete its Node if nothing else does. Or, if the removal is given up: open the node again.
 MARKING, WAITING, DRAINING, DETACHING = "marking", "waiting", "draining", "detaching"
 ENDING, CLEARING, REOPENING = "ending", "clearing", "reopening"
 
@@ -20,7 +21,10 @@ SKEW_SECONDS = 30.0
 
 
 class Order(Struct, frozen=True, gc=False):
-    """A purchase of ``count`` machines of any of ``offerings``; ``token`` identifies it at the cloud, ``since`` is when ``state`` began."""
+    """A purchase of ``count`` machines, each of any of ``offerings``; ``token`` identifies it to the cloud.
+
+    ``at`` is when it was decided, ``since`` when its ``state`` began.
+    """
 
     token: str
     pool: str
@@ -35,12 +39,13 @@ class OrderedMachine(Struct, frozen=True, gc=False):
     """One machine of an order that is not open yet.
 
     ``offerings`` are all that it may be: the first ``meant`` of them were chosen by the plan, the others are fallbacks; ``offering`` is the
-    actual one, once known. ``price`` is the planned price in dollars per hour. ``after`` was an order between machines; it is read but not
-    used. Times of events that have not happened yet are 0.
-    ``granted`` is when its id became known; time-outs count from there. ``launched`` is when the cloud started it, if that was earlier: a
-    controller that was down learns of machines late. ``order`` is empty for a machine that this controller did not order. ``gang`` is the
-    ``namespace/name`` of the one gang that it was bought for, empty for none or several. ``pods`` are those that the newest plan has for
-    it, ``bought_for`` those that it was ordered for.
+    actual one, once known. ``price`` is the planned price in dollars per hour. ``after`` is read from older versions but not used. Times
+    of events that have not happened yet are 0.
+
+    ``granted`` is when its id became known; time-outs count from then. ``launched`` is when the cloud launched it, if a controller that was
+    down learned of the machine later. ``order`` is empty for a machine that this controller did not order. ``gang`` is the
+    ``namespace/name`` of the gang that it was bought for, empty for none or several. ``pods`` are the pods that the newest plan puts on it,
+    ``bought_for`` the pods that it was ordered for.
     """
 
     id: str
@@ -64,21 +69,26 @@ class OrderedMachine(Struct, frozen=True, gc=False):
 
     @property
     def key(self) -> OfferingKey:
-        """The actual offering, or the preferred one while it is unknown."""
+        """The actual offering; while that is unknown, the preferred one."""
         return self.offering or self.offerings[0]
 
     @property
     def began(self) -> float:
-        """The known start of its boot; 0 before it was granted."""
+        """When the machine began to boot, as far as known; 0 before it was granted."""
         return self.launched or self.granted
 
 
-class Promise(Struct, frozen=True, gc=False):
-    """Pods that ``node``, a machine of ``offering``, was opened for, and the current ``step``, which began at ``since``.
+#: The names under which fields of :class:`Promise` are stored, where they differ.
+_STORED_NAMES = {"taint_removed_at": "lifted", "closes_again": "closes", "abandoned_at": "called", "pods_ready_at": "stood"}
 
-    ``sent`` are the pods whose bindings were sent. ``nominated`` is when bindings or nominations were last written, ``stood`` when all pods
-    to be bound were there, ``lifted`` when our taint was last removed. ``closes`` says that the node is closed again once its pods are
-    there. ``called`` is when one of its pods was given up, or when it had no pods: it takes no new pods, and opens.
+
+class Promise(Struct, frozen=True, gc=False, rename=_STORED_NAMES):
+    """The pods that ``node``, a machine of ``offering``, opens for, and the current ``step``, which began at ``since``.
+
+    ``sent`` are the pods whose bindings were sent. ``nominated`` is when bindings or nominations were last written. At ``pods_ready_at``
+    all pods to be bound were bound; our taint was last removed at ``taint_removed_at``. With ``closes_again`` the node is closed again once
+    its pods are bound. ``abandoned_at`` is when the promise to one of its pods was given up, or 0; from then on the promise takes no other
+    pods, and the node opens. It is also set at once for a machine without pods.
     """
 
     node: str
@@ -87,17 +97,17 @@ class Promise(Struct, frozen=True, gc=False):
     since: float
     step: str = NOMINATING
     nominated: float = 0.0
-    lifted: float = 0.0
-    closes: bool = False
-    called: float = 0.0
-    stood: float = 0.0
+    taint_removed_at: float = 0.0
+    closes_again: bool = False
+    abandoned_at: float = 0.0
+    pods_ready_at: float = 0.0
     sent: tuple[str, ...] = ()
 
 
 class Eviction(Struct, frozen=True, gc=False):
     """The progress of the eviction of a pod, identified by its uid. It was tried ``tries`` times; the next attempt is at ``again``.
 
-    ``why`` is the reason of the last refusal, ``budget`` says that it was a PodDisruptionBudget. ``signalled`` is when the pod was asked to
+    ``why`` is the reason for the last refusal; with ``budget`` a PodDisruptionBudget refused. ``signalled`` is when the pod was asked to
     save its work. Times of events that have not happened yet are 0.
     """
 
@@ -111,13 +121,13 @@ class Eviction(Struct, frozen=True, gc=False):
 
 
 class Removal(Struct, frozen=True, gc=False):
-    """A removal in progress. ``pods`` are those that the decision moves, ``needs`` ids of machines that must open first.
+    """A removal in progress. ``pods`` are the pods that its decision moves, ``needs`` the ids of machines that must open first.
 
-    ``bereft`` says that one of those machines failed. ``tried`` is when the step was last tried, ``evictions`` the progress of evictions
-    that have begun, ``detail`` what delays the step, in words. ``forced`` says that the machine ends at ``ends`` in any case. ``unready``
-    says that it is removed because its node is not Ready, and is kept if that changes. ``to`` are the target nodes of ``pods``, empty for
-    a pod that goes to a machine which was bought for it. ``held`` is the time in seconds for which the cloud keeps the machine per call
-    while it is emptied, and ``extended`` when the cloud was last asked for that.
+    ``bereft`` means that one of the needed machines failed. ``tried`` is when the step was last tried, ``evictions`` the progress of
+    evictions that have begun, ``detail`` what delays the step, as text. ``forced`` means that the machine ends at ``ends`` in any case.
+    ``unready`` means that the machine is removed because its node is not Ready, and is kept if the node becomes Ready. ``to`` are the
+    target nodes of ``pods``, empty for a pod that goes to a machine bought for it. ``held`` is how many seconds each call to the cloud
+    delays the end of the machine while it is drained, and ``extended`` is when the cloud was last called for this.
     """
 
     node: str
@@ -142,9 +152,9 @@ class Removal(Struct, frozen=True, gc=False):
 
 
 class Withdrawal(Struct, frozen=True, gc=False):
-    """The withdrawal of the rest of an order. ``tried`` is when the cloud was last asked for it, ``times`` the number of attempts.
+    """The withdrawal of what is missing of an order: ``tried`` is when the cloud was last asked for it, ``times`` how often.
 
-    ``missing`` machines of ``order`` had not come then. ``order`` is None if another version wrote this.
+    ``missing`` is how many machines of ``order`` had not come when it was withdrawn. ``order`` is None in entries of older versions.
     """
 
     token: str

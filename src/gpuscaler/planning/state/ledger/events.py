@@ -16,7 +16,7 @@ class Intended(Struct, frozen=True, gc=False, tag=True):
 
 
 class Answered(Struct, frozen=True, gc=False, tag=True):
-    """The cloud granted ``granted`` (id and offering of each), accepted ``pending`` more without a name, and refused the rest.
+    """The cloud granted machines, ``granted`` (id and offering of each), accepted ``pending`` more without ids, and refused the rest.
 
     ``launched`` has the launch times of machines by id, as far as the cloud reports them.
     """
@@ -36,7 +36,7 @@ class Doubted(Struct, frozen=True, gc=False, tag=True):
 
 
 class Found(Struct, frozen=True, gc=False, tag=True):
-    """The cloud lists a machine that must be ``machine`` of the ledger; ``launched`` is its launch time, 0 if it does not count."""
+    """The cloud lists a machine that must be ``machine`` of the ledger; ``launched`` is its launch time, 0 if unknown or not to be used."""
 
     machine: str
     instance: str
@@ -46,14 +46,14 @@ class Found(Struct, frozen=True, gc=False, tag=True):
 
 
 class Recognised(Struct, frozen=True, gc=False, tag=True):
-    """A machine of the ledger that was granted under another key is a machine of ``offering``, according to the cloud's list."""
+    """According to the cloud's list, a machine of the ledger is of ``offering``, not of the one that it was granted as."""
 
     machine: str
     offering: OfferingKey
 
 
 class Settled(Struct, frozen=True, gc=False, tag=True):
-    """Only the machines of an order that are known by now are wanted: the rest is to be withdrawn."""
+    """Only those machines of an order are still wanted that are known by now: the rest of the order is withdrawn."""
 
     token: str
 
@@ -72,19 +72,19 @@ class Withdrawn(Struct, frozen=True, gc=False, tag=True):
 
 
 class Noticed(Struct, frozen=True, gc=False, tag=True):
-    """The current machines of this cluster that are neither nodes nor in the ledger, by id, with the time each was first seen."""
+    """The machines of this cluster that are neither nodes nor in the ledger now, by id, with the time each was first seen."""
 
-    strangers: Mapping[str, float]
+    unregistered: Mapping[str, float]
 
 
-class Owing(Struct, frozen=True, gc=False, tag=True):
-    """The current groups that lack machines which this controller did not order, by pool, with the time since when."""
+class LaunchesExpected(Struct, frozen=True, gc=False, tag="Owing"):
+    """Groups, by pool, that are expected to launch machines which this controller did not order, with the time since when."""
 
     pools: Mapping[str, float]
 
 
 class Adopted(Struct, frozen=True, gc=False, tag=True):
-    """An unknown machine was added to the ledger: it becomes a node, or is given up."""
+    """A machine that was not ordered here was added to the ledger: it becomes a node, or is given up."""
 
     machine: OrderedMachine
 
@@ -117,20 +117,20 @@ class Lost(Struct, frozen=True, gc=False, tag=True):
 
 
 class Planned(Struct, frozen=True, gc=False, tag=True):
-    """The newest plan's pods for machines of the ledger, by machine."""
+    """The pods that the newest plan puts on machines of the ledger, by machine."""
 
     pods: Mapping[str, tuple[str, ...]]
 
 
 class Unfit(Struct, frozen=True, gc=False, tag=True):
-    """``machine`` lacks the labels that ``pods`` select by: these are planned again, and the machine is available to others."""
+    """``machine`` lacks the labels that ``pods`` select: these pods are planned again, and other pods may use the machine."""
 
     machine: str
     pods: tuple[str, ...]
 
 
 class Exchanged(Struct, frozen=True, gc=False, tag=True):
-    """In each of ``pairs``, ``machine`` takes the second pod instead of the first, and the first gets the second one's promise."""
+    """Pods changed places: of each of ``pairs``, ``machine`` is now for the second pod, and the first pod gets the second pod's machine."""
 
     machine: str
     pairs: tuple[tuple[str, str], ...]
@@ -142,29 +142,29 @@ class Promised(Struct, frozen=True, gc=False, tag=True):
     promise: Promise
 
 
-class Redeemed(Struct, frozen=True, gc=False, tag=True):
-    """A node has no open promises any more."""
+class PromiseFulfilled(Struct, frozen=True, gc=False, tag="Redeemed"):
+    """The promise of a node has ended: its pods are bound there, or no longer expected."""
 
     node: str
 
 
 class Broken(Struct, frozen=True, gc=False, tag=True):
-    """A node was opened for a pod and did not take it."""
+    """A node was opened for a pod, but the pod was not bound there."""
 
     pod: str
     node: str
 
 
-class Mended(Struct, frozen=True, gc=False, tag=True):
-    """A pod's broken promise no longer counts."""
+class BrokenPromiseCleared(Struct, frozen=True, gc=False, tag="Mended"):
+    """The broken promise to a pod no longer counts."""
 
     pod: str
 
 
-class Left(Struct, frozen=True, gc=False, tag=True):
-    """A removal was decided, or has changed to ``leaving``."""
+class RemovalUpdated(Struct, frozen=True, gc=False, tag="Left"):
+    """A removal was decided, or has changed to ``removal``."""
 
-    leaving: Removal
+    removal: Removal
 
 
 class Finished(Struct, frozen=True, gc=False, tag=True):
@@ -183,7 +183,7 @@ Event = (
     | Withdrawing
     | Withdrawn
     | Noticed
-    | Owing
+    | LaunchesExpected
     | Adopted
     | Registered
     | Ready
@@ -193,9 +193,9 @@ Event = (
     | Unfit
     | Exchanged
     | Promised
-    | Redeemed
+    | PromiseFulfilled
     | Broken
-    | Mended
-    | Left
+    | BrokenPromiseCleared
+    | RemovalUpdated
     | Finished
 )

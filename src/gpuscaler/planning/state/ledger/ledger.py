@@ -35,24 +35,24 @@ from gpuscaler.planning.state.ledger.events import (
     Adopted,
     Answered,
     Broken,
+    BrokenPromiseCleared,
     Doubted,
     Event,
     Exchanged,
     Finished,
     Found,
     Intended,
-    Left,
+    LaunchesExpected,
     Lost,
-    Mended,
     Noticed,
     Opened,
-    Owing,
     Planned,
     Promised,
+    PromiseFulfilled,
     Ready,
     Recognised,
-    Redeemed,
     Registered,
+    RemovalUpdated,
     Settled,
     Unfit,
     Withdrawing,
@@ -74,29 +74,29 @@ __all__ = [
     "Adopted",
     "Answered",
     "Broken",
+    "BrokenPromiseCleared",
     "Doubted",
     "Event",
     "Exchanged",
     "Finished",
     "Found",
     "Intended",
+    "LaunchesExpected",
     "Ledger",
-    "Left",
     "Lost",
-    "Mended",
     "Noticed",
     "Opened",
     "Order",
     "OrderedMachine",
-    "Owing",
     "Planned",
     "Promise",
+    "PromiseFulfilled",
     "Promised",
     "Ready",
     "Recognised",
-    "Redeemed",
     "Registered",
     "Removal",
+    "RemovalUpdated",
     "Settled",
     "Unfit",
     "Withdrawal",
@@ -110,15 +110,20 @@ __all__ = [
 ]
 
 
-class Ledger(Struct, frozen=True, gc=False):
+#: The names under which fields of :class:`Ledger` are stored, where they differ.
+_STORED_NAMES = {"departed_ids": "past", "unregistered": "strangers", "launches_expected_since": "owing"}
+
+
+class Ledger(Struct, frozen=True, gc=False, rename=_STORED_NAMES):
     """All orders, machines, promises and removals in progress.
 
-    ``serial`` numbers orders across restarts. ``bought`` are the times of the last minute's purchases and the number of machines of each.
-    ``past`` are machines that left the ledger while an order still waited for machines without a known id: they do not belong to that
-    order. ``broken`` are pods with the nodes that were opened for them and did not take them, while the nomination stands.
-    ``withdrawals`` are orders for which the cloud has not yet confirmed that no more machines will come. ``strangers`` are machines of
-    this cluster that are neither nodes nor in the ledger, by id, with the time each was first seen. ``owing`` is the time since when
-    groups, by pool, lack machines that this controller did not order.
+    ``coming`` are the ordered machines, ``leaving`` the removals. ``serial`` numbers orders across restarts. ``bought`` are the times of
+    the last minute's purchases and the number of machines of each. ``departed_ids`` are machines that left the ledger while an order still
+    waited for machines without a known id: they do not belong to that order. ``broken`` are pods, each with the node that was opened for
+    it and where it was not bound, as long as the pod is nominated to that node. ``withdrawals`` are withdrawn orders for which the cloud
+    has not confirmed yet that no more machines will come. ``unregistered`` are machines of this cluster that are neither nodes nor in the
+    ledger, by id, with the time each was first seen. ``launches_expected_since`` is, by pool, since when a group is expected to launch
+    machines that this controller did not order.
     """
 
     orders: tuple[Order, ...] = ()
@@ -127,11 +132,11 @@ class Ledger(Struct, frozen=True, gc=False):
     leaving: tuple[Removal, ...] = ()
     serial: int = 0
     bought: tuple[tuple[float, int], ...] = ()
-    past: frozenset[str] = frozenset()
+    departed_ids: frozenset[str] = frozenset()
     broken: tuple[tuple[str, str], ...] = ()
     withdrawals: tuple[Withdrawal, ...] = ()
-    strangers: Mapping[str, float] = {}
-    owing: Mapping[str, float] = {}
+    unregistered: Mapping[str, float] = {}
+    launches_expected_since: Mapping[str, float] = {}
 
 
 def step(ledger: Ledger, event: Event) -> Ledger:
@@ -139,20 +144,20 @@ def step(ledger: Ledger, event: Event) -> Ledger:
     match event:
         case Promised(promise=promise):
             return replace(ledger, promises=(*(old for old in ledger.promises if old.node != promise.node), promise))
-        case Redeemed(node=node):
+        case PromiseFulfilled(node=node):
             return replace(ledger, promises=tuple(promise for promise in ledger.promises if promise.node != node))
-        case Left(leaving=leaving):
-            return replace(ledger, leaving=(*(removal for removal in ledger.leaving if removal.node != leaving.node), leaving))
+        case RemovalUpdated(removal=updated):
+            return replace(ledger, leaving=(*(removal for removal in ledger.leaving if removal.node != updated.node), updated))
         case Finished(node=node):
             return replace(ledger, leaving=tuple(removal for removal in ledger.leaving if removal.node != node))
         case Broken(pod=pod, node=node):
             return replace(ledger, broken=(*(entry for entry in ledger.broken if entry[0] != pod), (pod, node)))
-        case Mended(pod=pod):
+        case BrokenPromiseCleared(pod=pod):
             return replace(ledger, broken=tuple(one for one in ledger.broken if one[0] != pod))
-        case Noticed(strangers=strangers):
-            return replace(ledger, strangers=strangers)
-        case Owing(pools=pools):
-            return replace(ledger, owing=pools)
+        case Noticed(unregistered=unregistered):
+            return replace(ledger, unregistered=unregistered)
+        case LaunchesExpected(pools=pools):
+            return replace(ledger, launches_expected_since=pools)
         case Intended() | Answered() | Doubted() | Settled() | Withdrawing() | Withdrawn():
             return _of_order(ledger, event)
         case _:
@@ -197,8 +202,8 @@ def _of_machine(
             )
         case Recognised(machine=machine, offering=offering):
             return _machine(ledger, machine, lambda machine: replace(machine, offering=offering))
-        case Adopted(machine=stranger):
-            return replace(ledger, coming=(*ledger.coming, stranger))
+        case Adopted(machine=adopted):
+            return replace(ledger, coming=(*ledger.coming, adopted))
         case Registered(machine=machine, node=node, at=at):
             return _machine(ledger, machine, lambda machine: replace(machine, node=node, registered=at))
         case Ready(machine=machine, at=at):
@@ -234,7 +239,7 @@ def unnamed_counts(ledger: Ledger) -> Mapping[str, int]:
 
 
 def known_offerings(ledger: Ledger) -> Mapping[str, OfferingKey]:
-    """The offerings of the machines of the ledger, by id: an outdated list of the cloud does not have them yet."""
+    """The offerings of the machines of the ledger, by id: an older list of the cloud does not have these machines yet."""
     return {machine.instance: machine.key for machine in ledger.coming if machine.instance}
 
 
@@ -247,7 +252,7 @@ def fold_events(ledger: Ledger, events: Iterable[Event]) -> Ledger:
 
 def _answered(ledger: Ledger, event: Answered) -> Ledger:
     """Assign ids to the granted machines, and remove the last of those that the cloud neither granted nor accepted."""
-    known_instances = {machine.instance for machine in ledger.coming if machine.instance} | ledger.past
+    known_instances = {machine.instance for machine in ledger.coming if machine.instance} | ledger.departed_ids
     # The cloud repeats its answer to a repeated order.
     grants = [grant for grant in dict.fromkeys(event.granted) if grant[0] not in known_instances]
     coming, pending, refused = [], event.pending, set[str]()
@@ -274,7 +279,7 @@ def _answered(ledger: Ledger, event: Answered) -> Ledger:
 def _surplus_machines(ledger: Ledger, event: Answered, grants: Iterable[tuple[str, OfferingKey]]) -> list[OrderedMachine]:
     """Machines that were granted beyond the size of an order: no pod needs them, but they cost as much as others."""
     first = next((machine for machine in ledger.coming if machine.order == event.token), None)
-    # The machines of an order that waits for nothing any more are no longer known.
+    # Of an order that waits for no more machines it is no longer known which machines it had.
     if first is None or all(order.token != event.token for order in ledger.orders):
         return []
     return [
@@ -296,7 +301,7 @@ def _granted(machine: OrderedMachine, instance: str, offering: OfferingKey, *, a
 
 
 def _unbought(bought: tuple[tuple[float, int], ...], at: float, refused: int) -> tuple[tuple[float, int], ...]:
-    """``bought`` without the ``refused`` machines ordered at ``at``: refused machines count against no limit."""
+    """``bought`` without the ``refused`` machines ordered at ``at``: refused machines do not count for limits."""
     left = []
     for when, machines in bought:
         less = min(machines, refused) if when == at else 0
@@ -334,7 +339,7 @@ def _without_machines(ledger: Ledger, machines: set[str]) -> Ledger:
             ledger,
             coming=tuple(machine for machine in ledger.coming if machine.id not in machines),
             leaving=tuple(removal if machines.isdisjoint(removal.needs) else replace(removal, bereft=True) for removal in ledger.leaving),
-            past=ledger.past | instances,
+            departed_ids=ledger.departed_ids | instances,
         )
     )
 
@@ -343,7 +348,7 @@ def _without_finished_orders(ledger: Ledger) -> Ledger:
     """The ledger without orders whose machines all have a known id."""
     awaited = {machine.order for machine in ledger.coming if not machine.instance}
     orders = tuple(order for order in ledger.orders if order.token in awaited)
-    return replace(ledger, orders=orders, past=ledger.past if orders else frozenset())
+    return replace(ledger, orders=orders, departed_ids=ledger.departed_ids if orders else frozenset())
 
 
 def upcoming_machines(ledger: Ledger) -> tuple[Upcoming, ...]:
