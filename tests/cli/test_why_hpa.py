@@ -51,7 +51,7 @@ def test_each_link_is_shown_and_the_broken_one_is_named(cluster: Served) -> None
         "    unknown scrape    the API cannot be asked",
         "    unknown rule      the API cannot be asked",
         "    broken  API       there is no APIService for this group; install the metrics API",
-        "    unknown HPA       it has not read the metric yet",
+        "    unknown HPA       the autoscaler has not read it yet",
         "    the API is broken",
     ]
 

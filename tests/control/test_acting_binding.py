@@ -63,7 +63,9 @@ async def test_nothing_is_bound_to_a_node_while_its_device_plugin_restarts() -> 
     here = Cluster(gpus=0)
     outcome = await here.bind(await here.begin())
 
-    assert outcome.detail == "pod default/p: node a shows 0 nvidia.com/gpu now, and 8 before; it is bound once the node offers that again"
+    assert (
+        outcome.detail == "pod default/p: node a shows 0 nvidia.com/gpu now, and 8 before; the pod is bound once the node offers them again"
+    )
     assert not outcome.lasting
     assert await here.runs_on() == ""
 

@@ -74,7 +74,7 @@ def alive(pid: int) -> bool:
     return False
 
 
-async def test_lines_are_passed_on_as_they_arrive() -> None:
+async def test_lines_of_the_measuring_process_are_passed_on_as_they_arrive() -> None:
     async with sampling("rounds(3, 'GPU-a', 'GPU-b'); time.sleep(9)") as (_, lines):
         await until(lambda: sum(isinstance(line, RoundEnd) for line in lines) == 3)
 
@@ -89,14 +89,14 @@ async def test_a_process_that_crashes_is_restarted_and_its_last_error_line_repor
     assert lines.readings()[:4] == ["GPU-a"] * 4
 
 
-async def test_the_reason_that_a_process_gives_for_its_end_is_used() -> None:
+async def test_the_reason_that_a_process_gives_for_its_exit_is_reported() -> None:
     async with sampling("rounds(1, 'GPU-a'); say('unavailable', 'stale', 'another library is needed'); sys.exit(1)") as (sampler, lines):
         await until(lambda: sampler.starts == 2)
 
     assert set(lines.troubles()) == {"another library is needed"}
 
 
-async def test_a_process_that_is_killed_is_started_again() -> None:
+async def test_a_killed_measuring_process_is_started_again() -> None:
     async with sampling("rounds(1000, 'GPU-a')") as (sampler, lines):
         await until(lambda: sampler.pid > 0 and bool(lines))
         os.kill(sampler.pid, 9)
@@ -105,7 +105,7 @@ async def test_a_process_that_is_killed_is_started_again() -> None:
     assert lines.troubles() == ["the measuring process ended with -9"]
 
 
-async def test_a_call_that_hangs_is_noticed_and_named_and_the_process_replaced() -> None:
+async def test_a_hanging_driver_call_is_named_and_its_process_replaced() -> None:
     async with sampling("rounds(2, 'GPU-a'); say('asking', 'GPU-b'); time.sleep(60)") as (sampler, lines):
         await until(lambda: sampler.pid > 0)
         first = sampler.pid
@@ -116,7 +116,7 @@ async def test_a_call_that_hangs_is_noticed_and_named_and_the_process_replaced()
     assert ended
 
 
-async def test_a_gpu_at_which_processes_hang_repeatedly_is_skipped_for_a_while() -> None:
+async def test_a_gpu_whose_measurement_hangs_repeatedly_is_skipped_for_a_while() -> None:
     script = """
 while True:
     rounds(1, 'GPU-a')
@@ -136,7 +136,7 @@ while True:
     assert "measuring GPU-b again" in lines.troubles()
 
 
-async def test_a_gpu_that_hangs_now_and_then_is_not_skipped() -> None:
+async def test_a_gpu_whose_measurement_hangs_rarely_is_not_skipped() -> None:
     async with sampling("rounds(3, 'GPU-a', 'GPU-b'); say('asking', 'GPU-b'); time.sleep(60)") as (sampler, lines):
         await until(lambda: sampler.starts == 4)
         alone = dict(sampler.skipped_until)
@@ -146,14 +146,14 @@ async def test_a_gpu_that_hangs_now_and_then_is_not_skipped() -> None:
     assert lines.told == []
 
 
-async def test_loading_the_driver_may_take_long() -> None:
+async def test_a_process_that_takes_long_to_load_the_driver_is_not_replaced() -> None:
     async with sampling("say('opening'); time.sleep(1.5); rounds(1000, 'GPU-a')") as (sampler, lines):
         await until(lambda: bool(lines.readings()))
 
     assert sampler.starts == 1
 
 
-async def test_a_process_that_found_nothing_to_measure_may_try_again() -> None:
+async def test_a_process_that_found_no_gpus_is_not_replaced_while_it_retries() -> None:
     async with sampling("say('unavailable', 'no-driver', 'no driver'); time.sleep(1.1); rounds(1000, 'GPU-a')") as (sampler, lines):
         await until(lambda: bool(lines.readings()))
 
@@ -162,14 +162,14 @@ async def test_a_process_that_found_nothing_to_measure_may_try_again() -> None:
 
 
 @pytest.mark.parametrize("nonsense", ["'no json at all'", "'[\"dancing\"]'", "'[\"reading\", 1]'", "'x' * 2_000_000"])
-async def test_a_process_that_writes_nonsense_is_replaced(nonsense: str) -> None:
+async def test_a_process_that_writes_invalid_lines_is_replaced(nonsense: str) -> None:
     async with sampling(f"print({nonsense}, flush=True); time.sleep(60)") as (sampler, lines):
         await until(lambda: sampler.starts == 2)
 
     assert "cannot be parsed" in lines.troubles()[0]
 
 
-async def test_the_time_between_starts_grows() -> None:
+async def test_the_delay_between_restarts_of_the_process_grows() -> None:
     waits = Pace(opening=10.0, patience=1.0, pause=0.3, first_wait=0.05, longest_wait=0.4)
     async with sampling("sys.exit(1)", pace=waits) as (sampler, _):
         began = time.monotonic()
@@ -178,7 +178,7 @@ async def test_the_time_between_starts_grows() -> None:
     assert time.monotonic() - began >= 0.05 + 0.1 + 0.2 + 0.4
 
 
-async def test_the_time_between_starts_is_reset_after_a_long_measurement() -> None:
+async def test_the_delay_between_restarts_is_reset_after_a_long_measurement() -> None:
     """Eight starts with growing waits between them would take 25 s."""
     waits = Pace(opening=10.0, patience=1.0, pause=0.3, first_wait=0.2, longest_wait=100.0)
     measured_well = f"for _ in range({HEALTHY_ROUNDS}): say('rested')"
@@ -186,7 +186,7 @@ async def test_the_time_between_starts_is_reset_after_a_long_measurement() -> No
         await until(lambda: sampler.starts == 8)
 
 
-async def test_no_process_is_started_while_too_many_cannot_be_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_process_is_started_while_too_many_killed_ones_still_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process inside a driver call that never returns outlives SIGKILL; here the signal is not sent."""
     killed: list[subprocess.Popen[bytes]] = []
 
@@ -197,7 +197,7 @@ async def test_no_process_is_started_while_too_many_cannot_be_killed(monkeypatch
     monkeypatch.setattr(subprocess.Popen, "kill", kill)
     monkeypatch.setattr(subprocess.Popen, "terminate", lambda _: None)
     async with sampling("say('asking', 'GPU-a'); time.sleep(60)") as (sampler, lines):
-        await until(lambda: sampler.stuck == MOST_STUCK and "does not release" in lines.troubles()[-1])
+        await until(lambda: sampler.stuck == MOST_STUCK and "has not released" in lines.troubles()[-1])
         starts = sampler.starts
         for process in killed[:MOST_STUCK]:
             os.kill(process.pid, 9)
@@ -209,7 +209,7 @@ async def test_no_process_is_started_while_too_many_cannot_be_killed(monkeypatch
     assert starts == MOST_STUCK
 
 
-async def test_the_process_is_gone_when_the_sampler_ends() -> None:
+async def test_the_measuring_process_is_ended_with_the_sampler() -> None:
     async with sampling("rounds(1000, 'GPU-a')") as (sampler, lines):
         await until(lambda: bool(lines))
         pid = sampler.pid

@@ -22,7 +22,7 @@ from tests.planning.building import node, offering, pod, pool, spec
 
 from gpuscaler.control.loop.attempts import Attempts
 from gpuscaler.control.loop.controller import Controller
-from gpuscaler.control.loop.store import FORM_KEY, KEY, MemoryStore
+from gpuscaler.control.loop.store import FORMAT_KEY, KEY, MemoryStore
 from gpuscaler.embedded.apiserver.api import ApiServer
 from gpuscaler.embedded.apiserver.faults import Fault
 from gpuscaler.embedded.serving.memory import MemoryTransport
@@ -62,7 +62,7 @@ async def test_f43_a_renewed_token_is_used_at_once_and_the_refused_write_is_repe
 async def rewrite(here: World, change: Callable[[dict[str, Any]], None]) -> None:
     """Rewrite the memory as another version of the program would have written it."""
     body = msgspec.json.decode(await here.user.get(CONFIG_MAPS, "gpuscaler-state", namespace="kube-system"))
-    assert body["data"][FORM_KEY] == "1"
+    assert body["data"][FORMAT_KEY] == "1"
     memory = msgspec.json.decode(zlib.decompress(b64decode(body["binaryData"][KEY])))
     change(memory)
     body["binaryData"][KEY] = b64encode(zlib.compress(msgspec.json.encode(memory))).decode()

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from gpuscaler.serving.connection_groups import Connection
 from gpuscaler.serving.connections import Bounds, Connections
-from gpuscaler.serving.rooms import Connection
 from gpuscaler.serving.turns import Go
 
 BOUNDS = Bounds(

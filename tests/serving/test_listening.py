@@ -16,9 +16,9 @@ import pytest
 from aiohttp import web
 
 from gpuscaler.serving.certificates import CertificateAuthority
+from gpuscaler.serving.connection_groups import Connection
 from gpuscaler.serving.connections import Bounds
 from gpuscaler.serving.listening import bind, peer_of
-from gpuscaler.serving.rooms import Connection
 from gpuscaler.serving.server import Server, serve
 from gpuscaler.serving.tls import LiveTls
 

@@ -11,10 +11,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
+from gpuscaler.serving.connection_groups import Connection
 from gpuscaler.serving.connections import Bounds, Connections
 from gpuscaler.serving.counted import Counted
 from gpuscaler.serving.listening import Listener, bind
-from gpuscaler.serving.rooms import Connection
 
 #: Longest head of a request, in bytes; browsers and Prometheus send a tenth of it.
 LONGEST_HEAD = 16384

@@ -117,7 +117,7 @@ class Exporter:
         for name, kind, help_, value in (
             ("readings_total", "counter", "Readings taken, of GPUs and MIG devices", measured.readings),
             ("measuring_starts_total", "counter", "How often the measuring process was started", sampler.starts),
-            ("stuck_processes", "gauge", "Measuring processes that were killed but that the driver does not release", sampler.stuck),
+            ("stuck_processes", "gauge", "Killed measuring processes that the driver has not released yet", sampler.stuck),
         ):
             page.add(f"gpuscaler_exporter_{name}", help_, kind).append(f"gpuscaler_exporter_{name} {value}")
         for process, pid in (("serving", os.getpid()), ("measuring", sampler.pid)):

@@ -87,7 +87,9 @@ class Sampler:
         wait = self.pace.first_wait
         while True:
             self._rounds = 0
-            ended = await self._run_once() if self.stuck < MOST_STUCK else f"saw {self.stuck} processes that the driver does not release"
+            ended = (
+                await self._run_once() if self.stuck < MOST_STUCK else f"saw {self.stuck} killed processes that the driver has not released"
+            )
             if self._rounds >= HEALTHY_ROUNDS:
                 wait = self.pace.first_wait
             self.take(Unavailable("failed", ended))

@@ -9,7 +9,7 @@ that hold connections, or reopen them continuously, cannot lock out others.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gpuscaler.serving.rooms import Connection, Room, Stage
+from gpuscaler.serving.connection_groups import Connection, ConnectionGroup, Stage
 from gpuscaler.serving.turns import Go, TurnRate, Turns
 
 
@@ -58,10 +58,10 @@ class Connections:
     clock: Callable[[], float]
     turns: Turns = field(init=False)
     closed: dict[str, int] = field(default_factory=dict, init=False)
-    _newcomers: Room = field(default_factory=Room, init=False)
-    _acquaintances: Room = field(default_factory=Room, init=False)
-    _strangers: Room = field(default_factory=Room, init=False)
-    _trusted: Room = field(default_factory=Room, init=False)
+    _newcomers: ConnectionGroup = field(default_factory=ConnectionGroup, init=False)
+    _acquaintances: ConnectionGroup = field(default_factory=ConnectionGroup, init=False)
+    _strangers: ConnectionGroup = field(default_factory=ConnectionGroup, init=False)
+    _trusted: ConnectionGroup = field(default_factory=ConnectionGroup, init=False)
     #: When a remembered address with a certificate expires.
     _known: dict[str, float] = field(default_factory=dict, init=False)
 
@@ -72,10 +72,10 @@ class Connections:
         )
 
     def __len__(self) -> int:
-        return sum(map(len, self._rooms))
+        return sum(map(len, self._groups))
 
     @property
-    def _rooms(self) -> tuple[Room, ...]:
+    def _groups(self) -> tuple[ConnectionGroup, ...]:
         return self._newcomers, self._acquaintances, self._strangers, self._trusted
 
     def open(self, peer: str, close: Callable[[], object]) -> Connection:
@@ -85,12 +85,12 @@ class Connections:
         if self._is_trusted(peer, now):
             self._join_trusted(connection)
             return connection
-        room = self._acquaintances if self.turns.knows(peer) else self._newcomers
-        room.enter(connection)
-        if room.of(peer) > self.bounds.by_peer:
-            self._end(room.first_of(peer), "connections per peer")
-        elif len(room) > self.bounds.waiting:
-            self._end(room.first(), "waiting connections")
+        group = self._acquaintances if self.turns.knows(peer) else self._newcomers
+        group.enter(connection)
+        if group.of(peer) > self.bounds.by_peer:
+            self._end(group.first_of(peer), "connections per peer")
+        elif len(group) > self.bounds.waiting:
+            self._end(group.first(), "waiting connections")
         return connection
 
     def turn(self, connection: Connection, go: Go) -> None:
@@ -128,9 +128,9 @@ class Connections:
 
     def make_room(self) -> None:
         """Close the least valuable connection without a certificate, if there is one."""
-        for room in (self._newcomers, self._acquaintances):
-            if room:
-                self._end(room.first(), "waiting connections")
+        for group in (self._newcomers, self._acquaintances):
+            if group:
+                self._end(group.first(), "waiting connections")
                 return
         if self._strangers:
             self._end(self._strangers.dispensable(), "connections")
@@ -142,7 +142,7 @@ class Connections:
         self._known[connection.peer] = self.clock() + KNOWN
         if len(self._known) > MOST_KNOWN:
             del self._known[next(iter(self._known))]
-        if connection.room is not None and not connection.trusted:
+        if connection.group is not None and not connection.trusted:
             self._join_trusted(connection)
 
     def _is_trusted(self, peer: str, now: float) -> bool:
@@ -179,26 +179,26 @@ class Connections:
         """Move a connection to a stage, behind all others: the one with the oldest activity stays first."""
         connection.stage, connection.moved_at = stage, self.clock()
         connection.until = connection.moved_at + seconds
-        if connection.room is not None:
-            connection.room.enter(connection)
+        if connection.group is not None:
+            connection.group.enter(connection)
 
     def remove(self, connection: Connection) -> None:
         """Remove a connection that was closed by either side; may be called more than once."""
         if connection.turn is not None:
             self.turns.withdraw(connection.peer, connection.turn)
             connection.turn = None
-        if connection.room is not None:
-            connection.room.leave(connection)
+        if connection.group is not None:
+            connection.group.leave(connection)
 
     def expire(self) -> None:
         """Close connections that have exceeded the time of their stage."""
         now = self.clock()
-        for connection in [connection for room in self._rooms for connection in room if connection.until <= now]:
+        for connection in [connection for group in self._groups for connection in group if connection.until <= now]:
             self._end(connection, f"time: {connection.stage.value}")
 
     def close_all(self) -> None:
         """Close all connections without counting them."""
-        for connection in [connection for room in self._rooms for connection in room]:
+        for connection in [connection for group in self._groups for connection in group]:
             self.remove(connection)
             connection.close()
 

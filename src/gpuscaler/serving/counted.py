@@ -2,8 +2,8 @@
 
 import asyncio
 
+from gpuscaler.serving.connection_groups import Connection
 from gpuscaler.serving.connections import Connections
-from gpuscaler.serving.rooms import Connection
 
 
 class Counted(asyncio.Protocol):

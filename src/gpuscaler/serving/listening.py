@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpuscaler.serving.connection_groups import Connection
 from gpuscaler.serving.connections import Connections
-from gpuscaler.serving.rooms import Connection
 
 #: Backlog of connections that the system completes before they are accepted here, if it allows that many. It drops further ones, and these
 #: clients retry after a second.

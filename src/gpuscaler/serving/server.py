@@ -12,10 +12,10 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
 from aiohttp.web_request import BaseRequest
 
+from gpuscaler.serving.connection_groups import Connection
 from gpuscaler.serving.connections import Bounds, Connections
 from gpuscaler.serving.counted import Counted
 from gpuscaler.serving.listening import Listener, bind
-from gpuscaler.serving.rooms import Connection
 
 _LOG = structlog.get_logger(__name__)
 #: Seconds for requests to finish when the server stops.

@@ -347,7 +347,7 @@ async def test_a_memory_of_a_newer_version_is_not_changed_and_ends_the_process(c
     await cluster.stop()
     await cluster.user.merge_patch(CONFIG_MAPS, "gpuscaler-state", {"data": {"form": "99"}}, namespace="kube-system")
     cluster.start(identity="two")
-    with pytest.raises(StoreError, match="saw form '99'"):
+    with pytest.raises(StoreError, match="saw format '99'"):
         async with asyncio.timeout(30):
             await cluster.lives[-1]
     assert (await cluster.lease())["holderIdentity"] == ""

@@ -320,7 +320,7 @@ async def test_a_leader_that_waits_for_a_repaired_memory_is_alive_and_reports_it
 
         assert service.liveness_problem() == ""
         troubles = [trouble for trouble in (await status(here)).troubles if "saw a memory that cannot be read" in trouble]
-        assert [trouble.endswith("other machines might be bought twice") for trouble in troubles] == [True]
+        assert [trouble.endswith("machines without a node might be bought twice") for trouble in troubles] == [True]
 
 
 async def test_metrics_count_events() -> None:

@@ -76,7 +76,7 @@ MUTANTS = (
     Mutant(
         case=74,
         at="Discovery._build_pools",
-        old="let_go.append(aws_pool)",
+        old="released.append(aws_pool)",
         new="",
         removes="groups that are no longer managed are forgotten at once",
     ),

@@ -76,8 +76,8 @@ MUTANTS = (
     Mutant(
         case=51,
         at="Connections.open",
-        old="len(room) > self.bounds.waiting",
-        new="len(room) > 1000 * self.bounds.waiting",
+        old="len(group) > self.bounds.waiting",
+        new="len(group) > 1000 * self.bounds.waiting",
         removes="the number of waiting connections is unlimited",
     ),
     Mutant(

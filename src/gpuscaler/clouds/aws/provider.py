@@ -89,9 +89,9 @@ class AwsProvider:
         self._discovery = discovery
         self._inbox = Inbox(self._calls, queue_url, region=queue_region) if queue_url else None
         self._listing = _Listing()
-        #: Groups that are pools, and those that were let go, where nothing new is started.
+        #: Groups that are pools, and those that were released, where nothing new is started.
         self._aws_pools: dict[str, AwsPool] = {}
-        self._let_go_names: tuple[str, ...] = ()
+        self._released_names: tuple[str, ...] = ()
         #: Regions that are still unknown (None before the first pass), the failures of the latest pass, and whether permissions were the
         #: cause.
         self._unknown: tuple[str, ...] | None = None
@@ -126,7 +126,7 @@ class AwsProvider:
         return self._inbox
 
     def way_to_buy(self, pool: str) -> tuple[str, str]:
-        """How machines of ``pool`` are bought, and if not in the way its group allows, why; else the reason is empty."""
+        """How machines of ``pool`` are bought, and why not in the way that its group allows; the reason is empty if it is that way."""
         if pool in self._fallback_reasons:
             return DESIRED, self._fallback_reasons[pool]
         aws_pool = self._aws_pools[pool]
@@ -144,8 +144,8 @@ class AwsProvider:
             self._discovering = asyncio.get_running_loop().run_in_executor(self._executor, self._discovery.discover)
         # The pass continues even if the caller is cancelled, and two must not run at once.
         discovered = await asyncio.shield(self._discovering)
-        self._aws_pools = {aws_pool.pool.name: aws_pool for aws_pool in (*discovered.pools, *discovered.let_go)}
-        self._let_go_names = tuple(aws_pool.pool.name for aws_pool in discovered.let_go)
+        self._aws_pools = {aws_pool.pool.name: aws_pool for aws_pool in (*discovered.pools, *discovered.released)}
+        self._released_names = tuple(aws_pool.pool.name for aws_pool in discovered.released)
         self._unknown, self._forbidden = discovered.unknown, discovered.forbidden
         troubles = {f"Region {region}" for region in discovered.failed}
         self._failed = tuple(f"{skipped.object}: {skipped.reason}" for skipped in discovered.set_aside if skipped.object in troubles)
@@ -181,7 +181,7 @@ class AwsProvider:
                 f"{self._inbox.last_malformed}"
             )
         if self._inbox.delete_error:
-            warnings.append(f"the queue: processed messages could not be deleted, and come again: {self._inbox.delete_error}")
+            warnings.append(f"the queue: processed messages could not be deleted and will be delivered again: {self._inbox.delete_error}")
         return tuple(warnings)
 
     async def inventory(self) -> Inventory:
@@ -192,7 +192,7 @@ class AwsProvider:
         if self._unknown is None or self._unknown:
             await self.read_account()
         if self._unknown:
-            problem = f"nothing is known yet about {', '.join(self._unknown)}, and a list without their machines would be incomplete"
+            problem = f"nothing is known yet about {', '.join(self._unknown)}, and a list without the machines there would be incomplete"
             raise CloudError(UNAUTHORISED if self._forbidden else UNKNOWN, "; ".join((*self._failed, problem)))
         at = self._calls.now()
         pools = {(aws_pool.group.region, aws_pool.group.name): aws_pool for aws_pool in self._aws_pools.values()}
@@ -207,7 +207,7 @@ class AwsProvider:
         listed_instances = [(group.region, self._instance(group, machine)) for group, machine in machines.values()]
         ended = await self._departed.list_ended(listed_instances, pools)
         deliveries = await self._delivery_tracker.deliveries(groups, pools)
-        return Inventory(at, (*(instance for _, instance in listed_instances), *ended), deliveries, self._let_go_names)
+        return Inventory(at, (*(instance for _, instance in listed_instances), *ended), deliveries, self._released_names)
 
     async def _read_groups(self, pools: Iterable[tuple[str, str]]) -> list[Group]:
         by_region: dict[str, list[str]] = {}

@@ -61,7 +61,7 @@ class Attempts(Mapping[str, float]):
         return len(self._at)
 
     async def run(self) -> None:
-        """Watch until cancelled. An attempt that is missed while the server is unreachable is made up for by the pod's next one."""
+        """Watch until cancelled. If an attempt is missed while the server is unreachable, the pod's next attempt is recorded instead."""
         query = {
             "watch": "true",
             "allowWatchBookmarks": "true",
@@ -89,7 +89,7 @@ class Attempts(Mapping[str, float]):
             last = (event.series.last_observed_time if event.series else None) or event.last_timestamp or event.event_time
             at = parse_timestamp(last, "lastTimestamp")
         except (msgspec.MsgspecError, RecursionError, UnreadableError):
-            # An Event that cannot be decoded costs one attempt, not the watch.
+            # An Event that cannot be decoded is skipped; the watch continues.
             return
         about = event.involved_object
         if event.reason != "FailedScheduling" or about is None or not about.name or watched.type == "DELETED":

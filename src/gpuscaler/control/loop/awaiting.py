@@ -1,6 +1,6 @@
-"""Delays plans until the cloud's list is new enough: there must be one, and it must show replacements for nodes that have just gone.
+"""Delays plans until there is a list of the cloud that is new enough to show replacements of nodes that have just gone.
 
-Without a list, machines that are starting and were not ordered here are unknown: they would be bought a second time.
+Without a list, starting machines that this controller did not order are unknown, and it would buy them a second time.
 
 A group replaces a machine that ended. A list from before the node went does not show the replacement, so a plan made from it buys the
 machine a second time, and from the same offering that has just been reclaimed.
@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from gpuscaler.model.instances import Inventory
 from gpuscaler.model.nodes import Node
 
-#: The longest time that plans wait for a list that is new enough, in seconds: a cloud that does not answer delays pods no longer.
+#: The longest time that plans wait for a list that is new enough, in seconds: a cloud that does not answer does not delay pods for longer
+#: than this.
 LONGEST_WAIT = 10.0
 #: How long a group that replaces machines early takes to launch one after the announcement, in seconds.
 EARLY_SECONDS = 3.0

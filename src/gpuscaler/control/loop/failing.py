@@ -77,7 +77,7 @@ class Failures:
     def search(self, cluster: Cluster, before: Cluster | None, attempt: Attempt, error_text: str) -> None:
         """Search, in a thread, for the objects of ``cluster`` without which ``attempt`` succeeds."""
         if self._search is None:
-            reason = f"planning failed with it and succeeded without it: {error_text}; it is skipped until it changes"
+            reason = f"planning failed with this object and succeeded without it: {error_text}; the object is skipped until it changes"
             call = asyncio.to_thread(culprits, cluster, before, attempt, reason)
             self._search = asyncio.get_running_loop().create_task(call)
             self._search.add_done_callback(lambda _: self._wake())

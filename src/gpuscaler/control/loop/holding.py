@@ -46,7 +46,7 @@ class HoldWatcher:
 
     def __init__(self, client: Client, *, namespace: str, now: Callable[[], float]) -> None:
         self.holds, self.trouble = Holds(), ""
-        # A brake must not wait behind hundreds of evictions.
+        # A hold must not wait behind hundreds of evictions.
         self._client, self._namespace, self._now = client.urgently(), namespace, now
         self._in_force = Holds()
         self._was_read = False
@@ -57,14 +57,14 @@ class HoldWatcher:
         return f"ConfigMap {self._namespace}/{NAME}"
 
     async def run(self, changed: Callable[[], None]) -> None:
-        """Read it until cancelled; ``changed`` is called when other holds are in force, also when one has expired."""
+        """Read the ConfigMap until cancelled; ``changed`` is called when other holds are in force, also when one has expired."""
         while True:
             await asyncio.sleep(POLL_SECONDS)
             if await self.poll():
                 changed()
 
     async def poll(self) -> bool:
-        """Read it once; True if other holds are in force than before."""
+        """Read the ConfigMap once; True if other holds are in force than before."""
         try:
             async with asyncio.timeout(READ_SECONDS):
                 data = await self._client.get(CONFIG_MAPS, NAME, namespace=self._namespace)
@@ -74,7 +74,7 @@ class HoldWatcher:
         except NotFound:
             self._was_read, self.holds, self.trouble = True, self._clocks.to_local_clock(Holds(), self._now()), ""
         except (ApiError, Unreachable, TimeoutError) as error:
-            # Rules that forbid reading are older than this feature: under them no hold can have been made.
+            # RBAC rules that forbid reading are older than this feature, so no hold can have been set.
             self._was_read = self._was_read or isinstance(error, Forbidden)
             if not self._was_read:
                 self.holds = Holds(Hold(reason=UNREAD), Hold(reason=UNREAD))
@@ -83,8 +83,8 @@ class HoldWatcher:
         except ValueError as error:
             self.holds = Holds(Hold(reason=UNREADABLE), Hold(reason=UNREADABLE))
             self.trouble = (
-                f"{self.place}: saw {error}, expected what `gpuscaler hold` writes; buying and removing are held until it is repaired; "
-                "run `gpuscaler resume`"
+                f"{self.place}: saw {error}, expected what `gpuscaler hold` writes; buying and removing are held until the "
+                "ConfigMap is repaired; run `gpuscaler resume`"
             )
         now, before = self._now(), self._in_force
         self._in_force = self.holds.in_force(now)
@@ -100,7 +100,8 @@ class HoldWatcher:
         offsets = [(activity, offset) for activity in ACTIVITIES if getattr(held, activity) and (offset := self._clocks.offset(activity))]
         return "; ".join(
             f"{self.place}: saw {activity} held by a clock that is about {abs(off):.0f} s {'ahead of' if off > 0 else 'behind'} this "
-            f"machine's, expected at most {CLOCK_SECONDS:g} s; the hold keeps its duration, counted from when it was seen; set both clocks"
+            f"machine's, expected at most {CLOCK_SECONDS:g} s; the hold keeps its duration, counted from when it was first read; "
+            "correct the clocks"
             for activity, off in offsets
         )
 
@@ -108,12 +109,12 @@ class HoldWatcher:
 class HoldClocks:
     """Converts holds set by a clock that is minutes off to the local clock: else ``--for 4m`` might end at once, or last an hour.
 
-    A hold that was missing when the ConfigMap was last read was set after that. If its start says otherwise, it was set by another clock.
+    A hold that was missing when the ConfigMap was last read was set after that read. If its start is earlier, it was set by another clock.
     """
 
     def __init__(self) -> None:
         self._read_at = -math.inf
-        #: By activity: the hold as it is written, as it counts, and how far the clock behind it is ahead of ours, in seconds.
+        #: For each activity: the hold as written, in local time, and how far the clock that set it is ahead of the local one, in seconds.
         self._converted: dict[str, tuple[Hold, Hold, float]] = {}
 
     def to_local_clock(self, written: Holds, now: float) -> Holds:
@@ -128,7 +129,7 @@ class HoldClocks:
         return Holds(**{activity: self._converted[activity][1] for activity in held})
 
     def offset(self, activity: str) -> float:
-        """How far the clock behind the hold is ahead of the local one, in seconds; 0 if it is right or unknown."""
+        """How far the clock that set the hold is ahead of the local one, in seconds; 0 if the clock is right or unknown."""
         return self._converted[activity][2] if activity in self._converted else 0.0
 
     def _measure_offset(self, hold: Hold, now: float) -> float:

@@ -16,8 +16,8 @@ from gpuscaler.kube.resources import CONFIG_MAPS
 from gpuscaler.lifecycle.memory import Memory
 
 _LOG = structlog.get_logger(__name__)
-#: The key with the memory, the key with the version of its form, and that version: a program does not touch a form that it does not know.
-KEY, FORM_KEY, FORM = "memory", "form", "1"
+#: The key with the memory, the key with the version of its format, and that version: a memory in an unknown format is left alone.
+KEY, FORMAT_KEY, FORMAT_VERSION = "memory", "form", "1"
 #: The size limit of a ConfigMap by Kubernetes' validation, less the size of the rest of the object.
 MOST_BYTES = 1_000_000
 #: The maximum size of an unpacked memory, in bytes; packing shrinks it to about a tenth.
@@ -26,7 +26,7 @@ MOST_UNPACKED = 64 * 2**20
 #: The advice for a memory of the controller that cannot be read.
 REPAIR_ADVICE = (
     "nothing is bought or removed; restore the ConfigMap, or delete it once every machine that the cloud lists is a node: "
-    "other machines might be bought twice"
+    "machines without a node might be bought twice"
 )
 
 
@@ -89,13 +89,13 @@ class Store(Generic[T]):
         return memory
 
     def _read(self, config_map: WireConfigMap) -> T:
-        form = (config_map.data or {}).get(FORM_KEY, "")
+        format_version = (config_map.data or {}).get(FORMAT_KEY, "")
         packed = (config_map.binary or {}).get(KEY, "")
-        if not packed and not form:
+        if not packed and not format_version:
             return self._empty
-        if form != FORM:
+        if format_version != FORMAT_VERSION:
             raise StoreError(
-                f"{self.place}: saw form {form!r} of the memory, expected {FORM!r}; "
+                f"{self.place}: saw format {format_version!r} of the memory, expected {FORMAT_VERSION!r}; "
                 f"run the version of gpuscaler that wrote it, or delete the ConfigMap once no machine is starting"
             )
         try:
@@ -125,7 +125,7 @@ class Store(Generic[T]):
         self._written = memory
 
     async def _put(self, memory: T) -> bytes:
-        """Write, also if the ConfigMap was deleted or corrupted: no controller does that, so the memory here is the only one."""
+        """Write, even if the ConfigMap was deleted or corrupted: no controller does either, so this process has the only memory."""
         try:
             return await self._write(memory)
         except NotFound:
@@ -153,7 +153,7 @@ class Store(Generic[T]):
         return await self._client.create(CONFIG_MAPS, body, namespace=self._namespace)
 
     async def _confirm_write(self, unconfirmed: T) -> None:
-        """Find out whether the last write took effect. The saved memory must be that one or its predecessor."""
+        """Find out whether the last write took effect. The saved memory must be the one of that write or its predecessor."""
         before = self._written
         saved = await self._load_if_written()
         if saved not in (None, unconfirmed, self._empty if before is None else before):
@@ -173,7 +173,13 @@ class Store(Generic[T]):
         }
         if self._version:
             metadata["resourceVersion"] = self._version
-        return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {FORM_KEY: FORM}, "binaryData": {KEY: packed}}
+        return {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": metadata,
+            "data": {FORMAT_KEY: FORMAT_VERSION},
+            "binaryData": {KEY: packed},
+        }
 
 
 class MemoryStore(Store[Memory]):

@@ -16,7 +16,7 @@ from gpuscaler.settings.priorities import Priorities, apply_priorities, parse_pr
 
 NAMESPACE, NAME, KEY = "kube-system", "cluster-autoscaler-priority-expander", "priorities"
 PLACE = f"ConfigMap {NAMESPACE}/{NAME}"
-#: How often it is read, in seconds.
+#: How often the ConfigMap is read, in seconds.
 POLL_SECONDS = 10.0
 #: How many pools of one priority are named.
 NAMED = 5
@@ -82,14 +82,14 @@ class PriorityExpander:
             self._announced = in_force
 
     async def run(self, changed: Callable[[], None]) -> None:
-        """Read it until cancelled; ``changed`` is called when the priorities have changed."""
+        """Read the ConfigMap until cancelled; ``changed`` is called when the priorities have changed."""
         while True:
             await asyncio.sleep(POLL_SECONDS)
             if await self.poll():
                 changed()
 
     async def poll(self) -> bool:
-        """Read it once; True if the priorities have changed."""
+        """Read the ConfigMap once; True if the priorities have changed."""
         before, self._was_polled = self._priorities, True
         try:
             data = await self._client.get(CONFIG_MAPS, NAME, namespace=NAMESPACE)

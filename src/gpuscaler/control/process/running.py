@@ -112,7 +112,7 @@ class Records(Recorder, Protocol):
     def settings_changed(self, settings: RunSettings, /) -> None: ...
 
     async def run(self) -> None:
-        """Serve and write until cancelled."""
+        """Serve the HTTP endpoints and write records until cancelled."""
 
 
 MakeRecords = Callable[[RunSettings, ProcessContext], Records]

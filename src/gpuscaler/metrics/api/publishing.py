@@ -44,7 +44,7 @@ class ServiceName(Struct, frozen=True):
     namespace: str
 
     def hosts(self) -> tuple[str, ...]:
-        """The names under which it is reached: kube-aggregator requires the second."""
+        """The names under which the Service is reached: kube-aggregator requires the second."""
         return (self.name, f"{self.name}.{self.namespace}.svc", f"{self.name}.{self.namespace}", "localhost", "127.0.0.1")
 
 
@@ -174,7 +174,7 @@ class Publisher:
         if (service.namespace, service.name) != (self.service.namespace, self.service.name):
             self.others[name] = f"{service.namespace}/{service.name}"
             other, expected = self.others[name], self._expected_service
-            return f"it leads to Service {other}, expected {expected}; not changed, and its metrics are not served here"
+            return f"it leads to Service {other}, expected {expected}; it stays unchanged, and its metrics are not served here"
         self.others.pop(name, None)
         if api_service.spec.insecure_skip_tls_verify:
             instead = "remove it" if authorities else "put the authority of its certificate in caBundle instead"

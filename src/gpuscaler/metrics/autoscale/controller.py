@@ -186,7 +186,7 @@ class AutoscaleController:
             _LOG.warning("autoscaler could not be written", workload=act.about.display_name, verb=act.verb, problem=str(error))
             if isinstance(error, Invalid | Forbidden):
                 self._warn(act.about, "AutoscaleFailed", f"the API server rejects its autoscaler: {error}", before)
-            # Invalid stays invalid until a person changes something.
+            # An invalid autoscaler stays invalid until a person changes something.
             return isinstance(error, Invalid)
         if act.verb == "refuse":
             self._warn(act.about, act.reason, act.note, before)

@@ -41,7 +41,10 @@ class ExistingAutoscaler(Struct, frozen=True):
 
 
 class AutoscalerAction(Struct, frozen=True):
-    """One act. ``body`` is the object to create, or to replace ``existing`` with; ``note`` is for people. ``refuse`` changes nothing."""
+    """One change to an autoscaler. ``body`` is the object to create, or to replace ``existing`` with.
+
+    ``note`` is the human-readable message. The verb ``refuse`` changes nothing.
+    """
 
     verb: Literal["create", "replace", "delete", "refuse"]
     reason: str
@@ -184,7 +187,7 @@ def _contains(actual: Any, wanted: Any) -> bool:
 
 
 def _of_profile(behavior: Any) -> bool:
-    """Whether ``behavior`` comes from a profile. Values from an admission webhook are kept: removing them would be undone again."""
+    """Whether ``behavior`` comes from a profile. Values from an admission webhook are kept: the webhook would add them again."""
     return any(_contains(behavior, profile.behavior) for profile in PROFILES.values())
 
 

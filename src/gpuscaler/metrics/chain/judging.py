@@ -139,7 +139,7 @@ def _autoscaler(facts: Facts) -> Link:
     status, reason, message = facts.condition
     if status == "False":
         return Link("HPA", "broken", f"{reason}: {message}")
-    return Link("HPA", "ok" if status == "True" else "unknown", f"{reason}: {message}" if reason else "it has not read the metric yet")
+    return Link("HPA", "ok" if status == "True" else "unknown", f"{reason}: {message}" if reason else "the autoscaler has not read it yet")
 
 
 def _is_shown(facts: Facts, name: str) -> bool:

@@ -123,7 +123,7 @@ class OutageLog:
 
     def check(self) -> None:
         now, finding = self.clock(), self.find()
-        # A metric that is no longer in use is neither wrong nor well, so its end is not logged.
+        # A metric that is no longer in use neither fails nor works, so the end of its outage is not logged.
         self._since = {about: self._since.get(about, now) for about in finding.failing}
         for about, why in finding.failing.items():
             if about not in self._logged and now - self._since[about] >= self.patience:

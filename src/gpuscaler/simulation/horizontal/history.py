@@ -40,9 +40,9 @@ class History(Struct, frozen=True, gc=False):
     def condition(self, kind: str) -> Condition | None:
         return next((condition for condition in self.conditions if condition.type == kind), None)
 
-    def with_recommendation(self, replicas: int, now: float, *, over: int | None) -> "History":
-        """Return the history with one more recommendation, in place of number ``over`` if that one is too old to matter."""
-        return replace(self, recommendations=_with_entry(self.recommendations, Recommendation(replicas, now), over))
+    def with_recommendation(self, replicas: int, now: float, *, replace_index: int | None) -> "History":
+        """Return the history with one more recommendation, replacing the entry at ``replace_index``, if given (that entry has expired)."""
+        return replace(self, recommendations=_with_entry(self.recommendations, Recommendation(replicas, now), replace_index))
 
     def with_scale_event(self, rules: ScalingRules, *, change: int, now: float) -> "History":
         """Return the history with one more scale event, up if ``change`` is positive; ``rules`` are those of its direction."""
@@ -51,8 +51,8 @@ class History(Struct, frozen=True, gc=False):
             replace(event, outdated=True) if event.at < cutoff and not event.outdated else event
             for event in (self.ups if change > 0 else self.downs)
         )
-        over = max((number for number, event in enumerate(events) if event.outdated), default=None)
-        events = _with_entry(events, ScaleEvent(abs(change), now), over)
+        replace_index = max((number for number, event in enumerate(events) if event.outdated), default=None)
+        events = _with_entry(events, ScaleEvent(abs(change), now), replace_index)
         return replace(self, ups=events) if change > 0 else replace(self, downs=events)
 
     def with_condition(self, kind: str, status: Status, reason: str, message: str, *, now: float) -> "History":
@@ -70,5 +70,5 @@ def changed_within(events: tuple[ScaleEvent, ...], period: int, now: float) -> i
     return wrapped32(sum(event.change for event in events if event.at > now - period))
 
 
-def _with_entry(entries: tuple[_Entry, ...], entry: _Entry, over: int | None) -> tuple[_Entry, ...]:
-    return (*entries, entry) if over is None else (*entries[:over], entry, *entries[over + 1 :])
+def _with_entry(entries: tuple[_Entry, ...], entry: _Entry, replace_index: int | None) -> tuple[_Entry, ...]:
+    return (*entries, entry) if replace_index is None else (*entries[:replace_index], entry, *entries[replace_index + 1 :])

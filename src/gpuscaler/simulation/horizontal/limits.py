@@ -52,13 +52,15 @@ def down_window(behavior: Behavior, settings: ControllerSettings) -> int:
 
 def _stabilized(history: History, recommended: int, *, now: float, window: float) -> tuple[BoundedReplicas, History]:
     """Return the highest recommendation of the window, for an object without ``behavior``."""
-    cutoff, highest, over = now - window, recommended, None
+    cutoff, highest, replace_index = now - window, recommended, None
     for number, past in enumerate(history.recommendations):
         if past.at < cutoff:
-            over = number
+            replace_index = number
         else:
             highest = max(highest, past.replicas)
-    return BoundedReplicas(highest, ("ScaleDownStabilized", HIGHER)), history.with_recommendation(recommended, now, over=over)
+    return BoundedReplicas(highest, ("ScaleDownStabilized", HIGHER)), history.with_recommendation(
+        recommended, now, replace_index=replace_index
+    )
 
 
 def _stabilized_by(
@@ -67,17 +69,17 @@ def _stabilized_by(
     """Return the number closest to the current one that the recommendations of both windows allow."""
     up_cutoff, down_cutoff = now - (behavior.up.window or 0), now - down_window(behavior, settings)
     lowest = highest = recommended
-    over = None
+    replace_index = None
     for number, past in enumerate(history.recommendations):
         if past.at > up_cutoff:
             lowest = min(lowest, past.replicas)
         if past.at > down_cutoff:
             highest = max(highest, past.replicas)
         if past.at < up_cutoff and past.at < down_cutoff:
-            over = number
+            replace_index = number
     stable = min(max(current, lowest), highest)
     words = ("ScaleUpStabilized", LOWER) if recommended >= current else ("ScaleDownStabilized", HIGHER)
-    return BoundedReplicas(stable, words), history.with_recommendation(recommended, now, over=over)
+    return BoundedReplicas(stable, words), history.with_recommendation(recommended, now, replace_index=replace_index)
 
 
 def _within_default_rate(autoscaler: Autoscaler, *, current: int, recommended: int) -> BoundedReplicas:

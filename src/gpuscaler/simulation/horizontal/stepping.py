@@ -63,7 +63,7 @@ def step(
         "AbleToScale", "True", "SucceededGetScale", "the HPA controller was able to get the target's current scale", now=now
     )
     if not history.recommendations:
-        history = history.with_recommendation(current, now, over=None)
+        history = history.with_recommendation(current, now, replace_index=None)
     if current == 0 and autoscaler.min_replicas != 0:
         message = "scaling is disabled since the replica count of the target is zero"
         return Outcome(0, history.with_condition("ScalingActive", "False", "ScalingDisabled", message, now=now))

@@ -87,7 +87,7 @@ class RunningService:
             return [], removed
         if self._last_step == -math.inf:
             count = self._initial_replicas()
-            self._history = self._history.with_recommendation(count, now, over=None)
+            self._history = self._history.with_recommendation(count, now, replace_index=None)
             new = self._add(count, now, loading=0.0)
             self._last_step = now
             self.next_at = self._next_step(now + SYNC_SECONDS)

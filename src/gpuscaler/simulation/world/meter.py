@@ -184,7 +184,7 @@ class Meter:
         self.evictions += 1
 
     def record_purchase(self, purchase: Purchase, now: float) -> None:
-        """Record a purchase for no particular pods; asking a market other than those that refused before ends a failover."""
+        """Record a purchase that names no pods. It ends the current failover if it tries a market that has not refused."""
         if any(intent.pods for intent in purchase.intents):
             return
         if self._dry and not {market for _, market, _, _ in purchase.offerings} & self._dry:

@@ -40,7 +40,7 @@ def group(region: str) -> Group:
 
 
 @pytest.mark.parametrize("first", ["ap-south-2", "us-east-1"])
-def test_a_type_missing_in_one_region_is_found_in_another_in_either_order(first: str) -> None:
+def test_a_type_missing_in_one_region_is_still_found_in_another(first: str) -> None:
     cache, calls, offered = AnswerCache(), cast(Calls, OneRegionHasIt()), {}
     regions = sorted(["ap-south-2", "us-east-1"], key=lambda name: name != first)
     with ThreadPoolExecutor(1) as workers:
@@ -52,7 +52,7 @@ def test_a_type_missing_in_one_region_is_found_in_another_in_either_order(first:
 
 
 @pytest.mark.parametrize("regions", [("us-west-2", "us-east-1"), ("us-east-1", "us-west-2")])
-def test_a_group_in_a_region_without_its_type_is_skipped_and_the_other_regions_is_a_pool(
+def test_of_two_groups_only_the_one_in_a_region_that_has_its_type_is_a_pool(
     regions: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     everywhere = instance_types.in_region
@@ -68,10 +68,10 @@ def test_a_group_in_a_region_without_its_type_is_skipped_and_the_other_regions_i
     discovered = aws.discover()
 
     assert [aws_pool.pool.name for aws_pool in discovered.pools] == ["gpus-us-east-1"]
-    assert "region us-west-2 does not offer type g5.xlarge; it is not used there" in reasons(discovered)["gpus-us-west-2"]
+    assert "region us-west-2 does not offer type g5.xlarge; the type is not used there" in reasons(discovered)["gpus-us-west-2"]
 
 
-def test_answers_of_a_simulated_account_are_not_used_for_the_real_one(tmp_path: Path) -> None:
+def test_cached_replies_of_a_simulated_account_are_not_used_for_the_real_one(tmp_path: Path) -> None:
     aws = Aws()
     aws.group("gpus", instance_type="g5.xlarge")
     aws.discover(folder=tmp_path)
@@ -90,7 +90,7 @@ def test_answers_of_a_simulated_account_are_not_used_for_the_real_one(tmp_path: 
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_each_endpoint_has_its_own_file(tmp_path: Path) -> None:
+def test_each_endpoint_has_its_own_cache_file(tmp_path: Path) -> None:
     save_cache(AnswerCache(prices={}), tmp_path, "http://127.0.0.1:4566")
     save_cache(AnswerCache(types={}), tmp_path, "https://ec2..amazonaws.com")
 

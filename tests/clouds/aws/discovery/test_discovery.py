@@ -99,7 +99,7 @@ def test_a_new_node_is_expected_to_have_the_labels_of_kubelet_and_cloud_controll
     assert offering.product == "NVIDIA-A10G"
 
 
-def test_a_group_of_kops_has_the_labels_that_openais_autoscaler_selects_by() -> None:
+def test_a_kops_group_has_the_labels_of_its_node_template_tags() -> None:
     """The group of the write-up S0, with a current type; g2 is retired."""
     aws = Aws()
     tags = {"KubernetesCluster": CLUSTER, "Name": f"gpu.{CLUSTER}", "k8s.io/role/node": "1", "KubernetesRole": "worker", "kube/gpu": "true"}
@@ -133,7 +133,7 @@ def test_a_managed_node_group_has_the_labels_and_taints_from_eks() -> None:
     assert aws_pool.pool.match_labels == {"eks.amazonaws.com/nodegroup": "gpu", "topology.kubernetes.io/zone": "us-east-1a"}
 
 
-def test_without_permission_for_eks_the_action_is_named_and_the_group_is_still_a_pool() -> None:
+def test_without_eks_permission_the_missing_action_is_named_and_the_group_is_still_a_pool() -> None:
     aws = Aws()
     aws.endpoint.faults.all.append(denied("DescribeNodegroup"))
     aws.group("eks-gpu", {"eks:cluster-name": CLUSTER, "eks:nodegroup-name": "gpu"}, instance_type="g5.xlarge")
@@ -158,7 +158,7 @@ def test_groups_with_requirements_instead_of_types_have_all_matching_types() -> 
     assert types == {"g5.xlarge", "g5.2xlarge"}
 
 
-def test_a_launch_configuration_is_supported_and_reported_as_outdated() -> None:
+def test_a_group_with_a_launch_configuration_is_a_pool_and_reported_as_outdated() -> None:
     aws = Aws()
     aws.client("autoscaling").create_launch_configuration(
         LaunchConfigurationName="old", InstanceType="g5.xlarge", ImageId="ami-1", SpotPrice="0.9"
@@ -202,7 +202,7 @@ def test_one_unreadable_group_does_not_stop_the_others() -> None:
     assert "counted in vcpu, expected units" in reasons(discovered)["counted"]
 
 
-def test_a_group_divided_between_markets_has_offerings_in_both_and_aws_chooses() -> None:
+def test_a_group_with_both_markets_has_offerings_in_both_and_aws_chooses_the_market() -> None:
     aws = Aws()
     aws.template("both", InstanceType="g5.xlarge")
     aws.group("both", **mixed("both", OnDemandBaseCapacity=2, OnDemandPercentageAboveBaseCapacity=25))
@@ -211,10 +211,10 @@ def test_a_group_divided_between_markets_has_offerings_in_both_and_aws_chooses()
 
     assert {offering.market for offering in aws_pool.pool.offerings} == {"spot", "on-demand"}
     assert (aws_pool.pool.chooser, aws_pool.pool.names_zone, aws_pool.launch) == ("cloud", False, "desired-capacity")
-    assert "AWS divides it between markets: the first 2 on demand, then 25 % of the rest" in aws_pool.warnings
+    assert "AWS divides the group between markets: the first 2 on demand, then 25 % of the rest" in aws_pool.warnings
 
 
-def test_weights_convert_units_to_machines() -> None:
+def test_weighted_capacity_is_converted_to_machines() -> None:
     aws = Aws()
     aws.template("weighed", InstanceType="g5.xlarge")
     overrides = ({"InstanceType": "g5.xlarge", "WeightedCapacity": "1"}, {"InstanceType": "g5.12xlarge", "WeightedCapacity": "4"})
@@ -243,7 +243,7 @@ def test_disks_and_network_devices_come_from_the_launch_template() -> None:
     assert plain["ephemeral-storage"] == 17 * 2**30
 
 
-def test_a_capacity_reservation_is_an_offering_without_further_cost() -> None:
+def test_a_capacity_reservation_is_an_offering_at_no_additional_cost() -> None:
     aws = Aws()
     reserved = aws.client("ec2").create_capacity_reservation(
         InstanceType="p4d.24xlarge", InstancePlatform="Linux/UNIX", AvailabilityZone="us-east-1a", InstanceCount=3
@@ -265,7 +265,7 @@ def test_a_capacity_reservation_is_an_offering_without_further_cost() -> None:
     assert [offering.market for offering in pool(discovered, "first").pool.offerings] == ["reserved", "on-demand"]
 
 
-def test_a_reservation_that_is_over_or_gone_is_reported_and_offers_nothing() -> None:
+def test_a_reservation_that_expired_or_is_missing_is_reported_and_has_no_offering() -> None:
     aws = Aws()
     ended = aws.client("ec2").create_capacity_reservation(
         InstanceType="g5.xlarge", InstancePlatform="Linux/UNIX", AvailabilityZone="us-east-1a", InstanceCount=1,
@@ -283,7 +283,7 @@ def test_a_reservation_that_is_over_or_gone_is_reported_and_offers_nothing() -> 
     assert "its capacity reservation cr-0123456789abcdef0 could not be read, so it is not used" in aws_pool.warnings
 
 
-def test_machines_end_half_an_hour_before_their_capacity_block_and_an_hour_for_ultraservers() -> None:
+def test_machines_end_30_minutes_before_their_capacity_block_or_60_for_ultraservers() -> None:
     aws = Aws()
     over = datetime.fromtimestamp(BEGAN + 86_400, UTC)
     for name, kind in (("block", "p5.48xlarge"), ("open", "p5.48xlarge")):
@@ -312,7 +312,7 @@ def test_machines_end_half_an_hour_before_their_capacity_block_and_an_hour_for_u
     assert [reservation("p5.48xlarge", block=True).is_usable(at) for at in (5399.0, 5400.0)] == [True, False]
 
 
-def test_a_managed_node_group_of_a_capacity_block_has_its_label() -> None:
+def test_a_managed_node_group_of_a_capacity_block_has_the_capacity_block_label() -> None:
     aws = Aws()
     reserved = aws.client("ec2").create_capacity_reservation(
         InstanceType="p5.48xlarge", InstancePlatform="Linux/UNIX", AvailabilityZone="us-east-1a", InstanceCount=2
@@ -332,7 +332,7 @@ def reservation(instance_type: str, *, block: bool) -> Reservation:
     return Reservation("cr-1", instance_type, "us-east-1a", 1, ends=7200.0, block=block)
 
 
-def test_groups_of_another_cluster_and_those_only_enabled_are_reported() -> None:
+def test_groups_of_another_cluster_and_groups_with_only_the_enabled_tag_are_reported() -> None:
     aws = Aws()
     aws.group("theirs", {f"{CA}/enabled": "true", f"{CA}/other": "owned"}, instance_type="g5.xlarge")
     aws.group("anybodys", {f"{CA}/enabled": "true"}, instance_type="g5.xlarge")
@@ -395,7 +395,7 @@ def test_without_permission_to_read_groups_the_action_is_named() -> None:
     assert aws.waited == []
 
 
-def test_answers_that_iam_denies_come_from_the_catalogue() -> None:
+def test_data_of_denied_calls_comes_from_the_catalogue() -> None:
     aws = Aws()
     aws.template("gpus", InstanceType="g5.xlarge", InstanceMarketOptions={"MarketType": "spot"})
     aws.group("gpus", LaunchTemplate={"LaunchTemplateName": "gpus"})
@@ -426,7 +426,7 @@ def test_throttled_reads_are_retried_with_growing_waits() -> None:
     assert all(low <= wait <= high for wait, low, high in zip(aws.waited, (0.125, 0.25, 0.5), (0.25, 0.5, 1.0), strict=True))
 
 
-def test_a_region_that_stays_throttled_is_reported_and_retry_after_is_observed() -> None:
+def test_a_region_that_stays_throttled_is_reported_and_its_retry_after_time_respected() -> None:
     aws = Aws()
     aws.endpoint.faults.all.append(throttled("DescribeAutoScalingGroups", retry_after=3))
 
@@ -436,7 +436,7 @@ def test_a_region_that_stays_throttled_is_reported_and_retry_after_is_observed()
     assert aws.waited == [3.0] * 4
 
 
-def test_unchanging_answers_are_not_requested_again() -> None:
+def test_data_that_never_changes_is_requested_only_once() -> None:
     aws = Aws()
     aws.template("gpus", InstanceType="g5.xlarge")
     aws.group("gpus", **mixed("gpus", OnDemandPercentageAboveBaseCapacity=0))
@@ -521,7 +521,7 @@ def test_a_broken_cache_file_is_ignored(tmp_path: Path) -> None:
         assert [aws_pool.pool.name for aws_pool in aws.discover(folder=tmp_path).pools] == ["gpus"]
 
 
-def test_a_pool_can_be_named_by_its_nodes_label_and_a_long_name_is_cut() -> None:
+def test_a_pool_can_be_named_by_a_node_label_and_long_names_are_shortened() -> None:
     aws = Aws()
     aws.group("asg-7f3a", {**DISCOVERED, f"{CA}/node-template/label/gpuscaler.io/pool": "gpus"}, instance_type="g5.xlarge")
     aws.template("gpus", InstanceType="g5.xlarge")
@@ -530,7 +530,7 @@ def test_a_pool_can_be_named_by_its_nodes_label_and_a_long_name_is_cut() -> None
     discovered = aws.discover()
 
     assert pool(discovered, "gpus").pool.offerings[0].labels["gpuscaler.io/pool"] == "gpus"
-    assert "it is called an-odd--name here" in pool(discovered, "an-odd--name").warnings
+    assert "the pool is called an-odd--name here" in pool(discovered, "an-odd--name").warnings
 
 
 def test_hundreds_of_groups_are_read_in_pages() -> None:
@@ -546,7 +546,7 @@ def test_hundreds_of_groups_are_read_in_pages() -> None:
     assert aws.session.call_counts["DescribeLaunchTemplateVersions"] == 1
 
 
-def test_each_group_of_a_terraform_module_with_one_per_type_and_market_is_a_pool() -> None:
+def test_each_group_of_a_terraform_module_with_one_group_per_type_and_market_is_a_pool() -> None:
     """The layout of the write-up S4: no fleets, spot groups beside on-demand ones, all but one from zero."""
     aws = Aws()
     for name in ("g5.xlarge", "g5.2xlarge", "g4dn.xlarge"):
@@ -574,7 +574,7 @@ def test_each_group_of_a_terraform_module_with_one_per_type_and_market_is_a_pool
     assert pool(discovered, "on-demand-g5-xlarge").warnings == ()
 
 
-def test_denied_templates_are_reported_once_and_requested_once_per_pass() -> None:
+def test_launch_templates_without_permission_are_reported_once_and_requested_once_per_pass() -> None:
     aws = Aws()
     for number in range(20):
         aws.group(f"gpus-{number}", instance_type="g5.xlarge")
@@ -589,7 +589,7 @@ def test_denied_templates_are_reported_once_and_requested_once_per_pass() -> Non
     assert aws.session.call_counts["DescribeLaunchTemplateVersions"] <= 8
 
 
-def test_one_missing_template_causes_no_further_reads_of_the_others() -> None:
+def test_a_missing_launch_template_does_not_cause_the_others_to_be_read_again() -> None:
     aws = Aws()
     for name in ("good", "gone"):
         aws.group(name, instance_type="g5.xlarge")
@@ -647,14 +647,14 @@ def test_only_managed_node_groups_with_accelerators_are_pools() -> None:
     sources = {aws_pool.pool.name: aws_pool.source for aws_pool in discovered.pools}
     assert sources == {"gpus": "eks", "taken": "named", "self-managed": "cluster-autoscaler"}
     assert reasons(discovered)["system"] == "it has no accelerator; name it in aws.groups to adopt it"
-    assert [aws_pool.pool.name for aws_pool in discovered.let_go] == ["system"]
+    assert [aws_pool.pool.name for aws_pool in discovered.released] == ["system"]
 
 
-def test_an_override_of_a_group_without_accelerators_is_reported_with_how_to_adopt_it() -> None:
+def test_settings_for_a_group_without_accelerators_are_reported_with_how_to_adopt_the_group() -> None:
     aws = Aws()
     aws.group("system", {"eks:cluster-name": CLUSTER, "eks:nodegroup-name": "system"}, instance_type="m5.xlarge")
 
     discovered = aws.discover(overrides=[PoolOverride("system", max=3)])
 
-    reason = "saw it in the file, but its group is not adopted: it has no accelerator; name it in aws.groups to adopt it"
+    reason = "saw the pool in the file, but its group is not adopted: it has no accelerator; name it in aws.groups to adopt it"
     assert [skipped.reason for skipped in discovered.set_aside if skipped.object == "Pool system"] == [reason]

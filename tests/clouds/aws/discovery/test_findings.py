@@ -22,7 +22,7 @@ def findings(group: Group = GOOD, *options: LaunchOption) -> tuple[str, ...]:
     return findings_of(group, options or (OPTION,), TYPES)
 
 
-def test_a_group_that_is_set_up_for_an_autoscaler_has_no_findings() -> None:
+def test_a_group_suitable_for_an_autoscaler_has_no_findings() -> None:
     assert findings() == ()
     assert findings(msgspec.structs.replace(GOOD, zones=("us-east-1a",), suspended=())) == ()
 
@@ -33,8 +33,8 @@ def test_a_group_that_is_set_up_for_an_autoscaler_has_no_findings() -> None:
         ({"suspended": ("AZRebalance", "Launch")}, "Launch is suspended, so no machine is ever launched"),
         ({"suspended": ("AZRebalance", "Terminate")}, "Terminate is suspended"),
         ({"suspended": ()}, "AZRebalance ends machines with running pods"),
-        ({"tags": {"eks:nodegroup-name": "gpus"}}, "even if AZRebalance is suspended; make one per zone"),
-        ({"operator": "eks.amazonaws.com"}, "only eks.amazonaws.com may change it"),
+        ({"tags": {"eks:nodegroup-name": "gpus"}}, "even if AZRebalance is suspended; make a node group for each zone"),
+        ({"operator": "eks.amazonaws.com"}, "only eks.amazonaws.com may change the group"),
         ({"capacity_rebalance": True}, "CapacityRebalance replaces machines"),
         ({"protected": False}, "not protected from scale-in"),
         ({"lifetime": 604_800}, "replaced after 7 days (MaxInstanceLifetime)"),
@@ -74,7 +74,7 @@ def test_a_setting_that_conflicts_with_an_autoscaler_is_reported_in_one_sentence
         ),
     ],
 )
-def test_a_problem_of_its_machines_is_reported_in_one_sentence(options: tuple[LaunchOption, ...], expected: str) -> None:
+def test_a_problem_of_a_groups_machines_is_reported_in_one_sentence(options: tuple[LaunchOption, ...], expected: str) -> None:
     (sentence,) = findings(GOOD, *options)
 
     assert expected in sentence
@@ -93,7 +93,7 @@ def test_a_problem_of_its_machines_is_reported_in_one_sentence(options: tuple[La
         ({"template": None, "configuration": "old"}, "fleet", "desired-capacity"),
     ],
 )
-def test_machines_are_bought_in_the_best_way_that_a_group_allows(change: dict[str, object], setting: str, way: str) -> None:
+def test_machines_are_bought_by_the_best_api_that_a_group_allows(change: dict[str, object], setting: str, way: str) -> None:
     assert choose_way_to_buy(msgspec.structs.replace(GOOD, **change), setting) == way
 
 

@@ -64,7 +64,7 @@ def test_without_a_cluster_name_nothing_is_adopted(tags: dict[str, str]) -> None
     assert "no cluster name" in judge(tags, cluster="", named=("group",)).reason
 
 
-def test_a_group_that_is_only_enabled_is_reported_and_not_adopted() -> None:
+def test_a_group_with_only_the_enabled_tag_is_reported_and_not_adopted() -> None:
     verdict = judge({f"{CA}/enabled": "true"})
 
     assert verdict.source == ""
@@ -134,15 +134,15 @@ def test_a_managed_node_group_with_configured_tags_is_adopted_without_accelerato
 
 
 @pytest.mark.parametrize("entry", ["group", "gr*", "tag:eks:nodegroup-name=gpu", "tag:eks:nodegroup-name"])
-def test_an_excluded_group_is_left_alone_even_if_it_is_named(entry: str) -> None:
-    assert judge(EKS, exclude=(entry,)) == Ownership(reason=f"aws.exclude has '{entry}'; it is left alone")
+def test_an_excluded_group_is_ignored_even_if_it_is_configured_by_name(entry: str) -> None:
+    assert judge(EKS, exclude=(entry,)) == Ownership(reason=f"it matches '{entry}' in aws.exclude and is ignored")
     assert judge(EKS, named=("group",), exclude=(entry,)).source == ""
 
 
 @pytest.mark.parametrize("entry", ["grou", "Group", "tag:eks:nodegroup-name=cpu", "tag:team"])
-def test_an_entry_that_does_not_match_excludes_nothing(entry: str) -> None:
+def test_an_exclude_entry_that_matches_no_group_excludes_nothing(entry: str) -> None:
     assert judge(EKS, exclude=(entry,)) == Ownership("eks")
 
 
-def test_another_clusters_group_is_reported_as_such_even_if_it_is_excluded() -> None:
+def test_another_clusters_group_is_reported_as_foreign_even_if_it_is_excluded() -> None:
     assert "expected" in judge({"KubernetesCluster": "other"}, exclude=("group",)).reason

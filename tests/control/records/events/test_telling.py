@@ -110,7 +110,7 @@ def test_an_open_machine_with_a_lost_answer_is_reported_by_its_name() -> None:
     life.observe(WAITS, node("n", KIND, provider_id="i-1", created=NOW + 50.0), at=60.0)
 
     assert life.kept.of_machines() == OPEN_AT_ONCE
-    assert "machine i-1 has become node n" in next(event.text for event in life.kept.events if event.kind == kinds.REGISTERED)
+    assert "machine i-1 registered as node n," in next(event.text for event in life.kept.events if event.kind == kinds.REGISTERED)
 
 
 @pytest.mark.parametrize("node_came", [False, True])

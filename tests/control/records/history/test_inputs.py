@@ -225,7 +225,7 @@ def test_entries_in_another_order_are_a_difference() -> None:
         (b"no zlib at all", "cannot be read"),
         (pack_decision(removal_decision())[:-20], "end early"),
         (zlib.compress(b"\x00\x00\x00\x01\xff"), "cannot be read"),
-        (zlib.compress(len(NEWER).to_bytes(4) + NEWER), "of form 9"),
+        (zlib.compress(len(NEWER).to_bytes(4) + NEWER), "in format version 9"),
     ],
 )
 def test_bytes_that_are_no_inputs_are_rejected_with_a_reason(data: bytes, said: str) -> None:

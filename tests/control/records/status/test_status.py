@@ -128,7 +128,7 @@ def test_blockers_of_machines_are_one_line_with_their_number_and_cost(capsys: py
         ("pdb", 1, 1.0, "n3"),
     ]
     assert (
-        "\nHeld: 2 machines ($13.00/h) by Jobs or gangs without gpuscaler.io/restart-cost, or with one above the saving; "
+        "\nHeld: 2 machines ($13.00/h) by Jobs or gangs without gpuscaler.io/restart-cost, or with a cost above the saving; "
         "1 machine ($1.00/h) by PodDisruptionBudgets. gpuscaler why node n1 names the object.\n"
     ) in capsys.readouterr().out
 

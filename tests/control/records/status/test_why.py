@@ -52,7 +52,7 @@ def node_lines(latest: Latest, name: str = "n1") -> tuple[str, ...]:
 def test_a_pod_with_an_ordered_machine_shows_the_order_and_the_forecast() -> None:
     (line,) = pod_lines(latest(WAITS, ledger=Ledger(coming=(machine(),))))
 
-    assert line == f"g.1 {G1.market} in {G1.zone} was ordered 30s ago; it takes about 1m after its grant; $1.00/h"
+    assert line == f"g.1 {G1.market} in {G1.zone} was ordered 30s ago; once granted, it should be ready in about 1m; $1.00/h"
 
 
 def test_a_ready_machine_shows_why_it_is_still_closed() -> None:
@@ -176,7 +176,7 @@ def test_a_busy_node_shows_the_blocker_from_the_last_plan_with_consolidation() -
 
     found = "it stays: in-use: pod default/a fits on no other node: there is no other open node"
     assert stays == [
-        "it stays: in-use: pods run on it; whether they fit elsewhere has not been checked yet, which is done about once a minute",
+        "it stays: in-use: pods run on it; the check whether they fit elsewhere runs about once a minute, and is still to come",
         found,
         f"{found} (found 40s ago)",
     ]
@@ -185,7 +185,9 @@ def test_a_busy_node_shows_the_blocker_from_the_last_plan_with_consolidation() -
 def test_an_idle_node_shows_for_how_long_apart_from_daemon_sets() -> None:
     daemon = pod("log", spec(cpu=1), on="n1", owner=Owner("DaemonSet", "log", "u"))
 
-    assert node_lines(latest(node("n1", G1), daemon, idle=125.0))[1:] == ("only pods that leave with it run there, for 2m05s",)
+    assert node_lines(latest(node("n1", G1), daemon, idle=125.0))[1:] == (
+        "idle for 2m05s: only DaemonSet, static and expendable pods run on it",
+    )
 
 
 def test_a_leaving_node_shows_the_reason_and_the_step() -> None:

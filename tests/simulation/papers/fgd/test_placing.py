@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from gpuscaler.cli.bench import bench
 from gpuscaler.cli.fgd_table import POLICIES, SEEDS
 from gpuscaler.simulation.papers.fgd import table as tables
-from gpuscaler.simulation.papers.fgd.placing import Cluster, Room
+from gpuscaler.simulation.papers.fgd.placing import Cluster, FreeCapacity
 from gpuscaler.simulation.papers.fgd.scores import PUBLISHED, Clustering, Packing, scoring_by_name, typical
 from gpuscaler.simulation.papers.fgd.workload import Nodes, Workload, arrivals, read_nodes, workload_of_trace
 from gpuscaler.simulation.traces.traces import MIB, Job, Trace, TraceError, read_trace
@@ -35,8 +35,8 @@ def nodes_of(*rows: tuple[int, int]) -> Nodes:
     return Nodes(gpus, 1000 * cores, np.full(len(rows), 1000))
 
 
-def room(cores: int, *devices: int, kinds: int = 0) -> Room:
-    return Room(1000 * cores, np.array(sorted(devices)), kinds)
+def free(cores: int, *devices: int, kinds: int = 0) -> FreeCapacity:
+    return FreeCapacity(1000 * cores, np.array(sorted(devices)), kinds)
 
 
 def placed(name: str, nodes: Nodes, load: Workload) -> list[bool]:
@@ -61,8 +61,8 @@ def test_cpu_and_memory_limit_placement(name: str) -> None:
 def test_packing_prefers_devices_in_use_then_nodes_in_use_then_small_nodes() -> None:
     pods = load_of((1, 500, 1)).classes
     scores = [
-        Packing().scores(pods, room)[0]
-        for room in (room(9, 500, 1000), room(9, 900, 1000), room(9, 100, 1000), room(9, 1000), room(9, *[1000] * 8))
+        Packing().scores(pods, capacity)[0]
+        for capacity in (free(9, 500, 1000), free(9, 900, 1000), free(9, 100, 1000), free(9, 1000), free(9, *[1000] * 8))
     ]
     assert scores == [95, 91, 49, 32, 25]
 
@@ -70,7 +70,7 @@ def test_packing_prefers_devices_in_use_then_nodes_in_use_then_small_nodes() -> 
 def test_clustering_prefers_nodes_with_only_the_same_kind() -> None:
     pods = load_of((1, 500, 1), (2, 1000, 1)).classes
     sharing, pairs = 1, 1 << 2
-    scores = [Clustering().scores(pods, room(9, 0, 0, kinds=kinds)) for kinds in (sharing, sharing | pairs, 0, pairs)]
+    scores = [Clustering().scores(pods, free(9, 0, 0, kinds=kinds)) for kinds in (sharing, sharing | pairs, 0, pairs)]
     assert [score[0] for score in scores] == [100, 75, 50, 25]
     assert [score[1] for score in scores] == [25, 75, 50, 100]
 

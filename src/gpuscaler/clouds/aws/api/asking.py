@@ -105,7 +105,7 @@ class AsyncCalls:
 
 
 def write_error(response: Mapping[str, Any], *, service: str, region: str, operation: str) -> CloudError | LostAnswerError:
-    """The exception for the error in ``response`` to a write: refused, or, if the service itself failed, unknown effect."""
+    """CloudError if ``response`` refuses the write; LostAnswerError if the service failed and the effect is unknown."""
     error, meta = response.get("Error") or {}, response.get("ResponseMetadata") or {}
     code, text = str(error.get("Code") or ""), str(error.get("Message") or "")
     if code in _DENIED:

@@ -115,7 +115,7 @@ _TEXTS: Final[tuple[tuple[str, str, str], ...]] = (
 _FULL: Final = re.compile(
     r"(above|beyond|exceed\w*|(greater|larger|higher|more) than)\b[^.]*\bmax(imum|size)?\b|between the specified min size", re.IGNORECASE
 )
-#: The usual reason behind a code whose text does not give one.
+#: The usual reason behind a code whose text gives no reason.
 _HINTS: Final = {
     "Client.InternalError": "usually the KMS key of its disks: give the service-linked role of Auto Scaling a grant for the key",
 }

@@ -31,7 +31,7 @@ class DatedAnswer(Struct, Generic[T], frozen=True):
     value: T
 
     def is_fresh(self, now: float, seconds: float) -> bool:
-        """Whether it is valid for ``seconds``; an empty answer is asked for again sooner, since AWS may add the thing any day."""
+        """Whether the answer is valid for ``seconds``. An empty answer expires sooner, since AWS may add what was missing any day."""
         # A time in the future comes from another clock and cannot be trusted.
         return 0 <= now - self.at < (seconds if self.value else min(seconds, EMPTY_SECONDS))
 

@@ -35,7 +35,7 @@ from gpuscaler.model.offerings import OfferingKey
 
 #: Most machines of a LaunchInstances call, ids of a SetInstanceProtection call, and activities of an answer.
 MAX_LAUNCHED, MAX_PROTECTED, MAX_ACTIVITIES = 100, 50, 100
-#: By how many seconds an answer of Auto Scaling may be behind: AWS documents no figure, and Cluster Autoscaler waits for a minute.
+#: How old an answer of Auto Scaling may be, in seconds: AWS documents no figure, and Cluster Autoscaler waits for a minute.
 READ_LAG = 10.0
 #: The total time for an order and the interval between observations of its group, in seconds.
 ORDER_SECONDS, OBSERVE_SECONDS = 7.0, 1.0
@@ -73,7 +73,7 @@ def client_token(order: Order, zone: str, part: int) -> str:
     return hashlib.sha256(f"{order.token}/{zone}/{part}".encode()).hexdigest()
 
 
-# At once
+# Buying with LaunchInstances
 
 
 async def launch(calls: AsyncCalls, aws_pool: AwsPool, order: Order) -> BuyResult:
@@ -151,7 +151,7 @@ def _entry_meaning(entry: Reply) -> ErrorMeaning:
     )
 
 
-# By a number
+# Buying by raising the desired capacity
 
 
 async def raise_capacity(calls: AsyncCalls, aws_pool: AwsPool, order: Order) -> tuple[Increment | None, BuyResult]:

@@ -59,7 +59,7 @@ class HeldStarts:
         self._doubts: dict[str, str] = {}
 
     def doubt(self, instance: str) -> str:
-        """Why a starting machine may be abandoned, or was, as text; empty if it may not."""
+        """Why a starting machine may be, or was, abandoned, as text; empty if a hook does not threaten it."""
         return self._doubts.get(instance, "")
 
     async def follow(self, machines: Mapping[str, tuple[Group, Machine]]) -> None:
@@ -72,7 +72,7 @@ class HeldStarts:
                 held := tuple(_abandoning_hooks(await self._hooks.entries_of(group.region, group.name)))
             ):
                 doubts[name] = (
-                    f"lifecycle hook {', '.join(held)} of group {group.name} holds it, and ends machines unless the hook is completed"
+                    f"lifecycle hook {', '.join(held)} of group {group.name} holds the machine, which ends unless the hook is completed"
                 )
         self._doubts = doubts
 

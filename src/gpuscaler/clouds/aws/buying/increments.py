@@ -100,7 +100,7 @@ class Increments:
         self._open[order.token] = Increment(lacking, rest.missing * weight, weight, rest.at, existing, aws_pool, resumed=True, at=rest.at)
 
     def drop_resumed_except(self, tokens: Collection[str]) -> None:
-        """Drop resumed orders other than ``tokens``: they lack nothing any more."""
+        """Drop resumed orders other than ``tokens``: the dropped orders lack no machines any more."""
         self._open = {token: increment for token, increment in self._open.items() if token in tokens or not increment.resumed}
 
     async def withdraw(self, rest: UnfilledOrder) -> None:
@@ -166,7 +166,7 @@ class Increments:
         outcome = await withdraw_missing(self._calls, increment)
         increment.units -= outcome.units
         if outcome.waiting or self._may_be_unseen(increment):
-            # It is withdrawn as soon as possible: until then, machines may still come from it.
+            # The increment is withdrawn as soon as possible: until then, it may still bring machines.
             return None
         # Machines that launched during the withdrawal belong to this order.
         await self._observe(increment)
@@ -175,7 +175,7 @@ class Increments:
 
     async def _follow_one(self, increment: Increment) -> BuyResult | None:
         async with self.lock(increment.aws_pool):
-            # The previous holder of the lock may have settled it.
+            # The previous holder of the lock may have settled the increment.
             settled = await self._settle(increment) if increment.order.token in self._open else None
         return self.remember_tokens(increment.order, settled) if settled is not None else None
 

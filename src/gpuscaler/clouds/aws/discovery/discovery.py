@@ -26,12 +26,12 @@ class DiscoveryResult(Struct, frozen=True):
     """The result of a discovery pass. ``failed`` are regions that could not be read now; their pools are those of an earlier pass.
 
     ``unknown`` are the failed regions that were never read. ``forbidden`` means that AWS there did not accept the caller's identity or
-    denied the call. ``let_go`` are groups that would be pools if they had accelerators, or that were pools until someone removed a tag:
+    denied the call. ``released`` are groups that would be pools if they had accelerators, or that were pools until someone removed a tag:
     they are skipped, but whatever is still in progress there, perhaps from an earlier version of gpuscaler, is finished.
     """
 
     pools: tuple[AwsPool, ...] = ()
-    let_go: tuple[AwsPool, ...] = ()
+    released: tuple[AwsPool, ...] = ()
     set_aside: tuple[Skipped, ...] = ()
     failed: tuple[str, ...] = ()
     forbidden: bool = False
@@ -42,7 +42,7 @@ class _RegionResult(Struct, frozen=True):
     """The result of reading one region."""
 
     pools: tuple[AwsPool, ...] = ()
-    let_go: tuple[AwsPool, ...] = ()
+    released: tuple[AwsPool, ...] = ()
     set_aside: tuple[Skipped, ...] = ()
     failed: bool = False
     forbidden: bool = False
@@ -93,24 +93,24 @@ class Discovery:
                 self._last[region] = result
         self._save_cache()
         results = [self._last[region] for region in by_region if region in self._last]
-        aws_pools = _with_unique_names([aws_pool for result in results for aws_pool in (*result.pools, *result.let_go)])
-        let_go_names = {(aws_pool.group.region, aws_pool.group.name) for result in results for aws_pool in result.let_go}
-        let_go = [aws_pool for aws_pool in aws_pools if (aws_pool.group.region, aws_pool.group.name) in let_go_names]
-        pools = self._with_overrides(aws_pool for aws_pool in aws_pools if aws_pool not in let_go)
-        without_accelerators = {aws_pool.pool.name for aws_pool in let_go}
+        aws_pools = _with_unique_names([aws_pool for result in results for aws_pool in (*result.pools, *result.released)])
+        released_names = {(aws_pool.group.region, aws_pool.group.name) for result in results for aws_pool in result.released}
+        released = [aws_pool for aws_pool in aws_pools if (aws_pool.group.region, aws_pool.group.name) in released_names]
+        pools = self._with_overrides(aws_pool for aws_pool in aws_pools if aws_pool not in released)
+        without_accelerators = {aws_pool.pool.name for aws_pool in released}
         unused = [
             Skipped(
                 f"Pool {name}",
-                f"saw it in the file, but its group is not adopted: {NO_ACCELERATOR}"
+                f"saw the pool in the file, but its group is not adopted: {NO_ACCELERATOR}"
                 if name in without_accelerators
-                else "saw it in the file, expected a group of that name in the account; nothing is changed",
+                else "saw the pool in the file, expected a group of that name in the account; nothing is changed",
             )
             for name in self._overrides
             if name not in {aws_pool.pool.name for aws_pool in pools}
         ]
         set_aside = (*(skipped for result in by_region.values() for skipped in result.set_aside), *unused)
         unknown = tuple(region for region in failed if region not in self._last)
-        return DiscoveryResult(tuple(pools), tuple(let_go), set_aside, failed, forbidden, unknown)
+        return DiscoveryResult(tuple(pools), tuple(released), set_aside, failed, forbidden, unknown)
 
     def set_overrides(self, overrides: Iterable[PoolOverride]) -> None:
         """Use ``overrides`` as the user's settings from the next pass on."""
@@ -135,7 +135,7 @@ class Discovery:
         groups: list[tuple[Group, str]] = []
         skipped: list[Skipped] = []
         last = self._last.get(reader.region, _RegionResult())
-        before = {aws_pool.group.name: aws_pool for aws_pool in (*last.pools, *last.let_go)}
+        before = {aws_pool.group.name: aws_pool for aws_pool in (*last.pools, *last.released)}
         untagged: list[AwsPool] = []
         for entry in reader.group_entries(self._scope, before):
             name = str(entry.get("AutoScalingGroupName"))
@@ -154,13 +154,13 @@ class Discovery:
                 except GroupError as error:
                     skipped.append(skipped_group(name, reader.region, str(error)))
         result = self._build_pools(reader, sorted(groups, key=lambda found: found[0].name), skipped, before)
-        return msgspec.structs.replace(result, let_go=(*result.let_go, *untagged))
+        return msgspec.structs.replace(result, released=(*result.released, *untagged))
 
     def _build_pools(
         self, reader: RegionReader, groups: list[tuple[Group, str]], skipped: list[Skipped], before: Mapping[str, AwsPool]
     ) -> _RegionResult:
         region_data = reader.read_region_data([group for group, _ in groups], self._scope.cluster) if groups else RegionData(reader.region)
-        pools, let_go = [], []
+        pools, released = [], []
         for group, source in groups:
             try:
                 aws_pool = pool_of(group, source, region_data, launch=self._launch)
@@ -177,10 +177,10 @@ class Discovery:
             if source != EKS or aws_pool.has_accelerators:
                 pools.append(aws_pool)
             else:
-                let_go.append(aws_pool)
+                released.append(aws_pool)
                 skipped.append(skipped_group(group.name, reader.region, NO_ACCELERATOR))
         notes = [Skipped(f"Region {reader.region} {what}", text) for what, text in reader.notes.items()] if groups else []
-        return _RegionResult(tuple(pools), tuple(let_go), (*skipped, *notes))
+        return _RegionResult(tuple(pools), tuple(released), (*skipped, *notes))
 
     def _with_overrides(self, pools: Iterable[AwsPool]) -> list[AwsPool]:
         """The pools with the user's overrides applied."""
@@ -223,5 +223,5 @@ def renamed(aws_pool: AwsPool, name: str) -> AwsPool:
     offerings = tuple(msgspec.structs.replace(offering, pool=name) for offering in aws_pool.pool.offerings)
     pool = msgspec.structs.replace(aws_pool.pool, name=name, offerings=offerings)
     return msgspec.structs.replace(
-        aws_pool, pool=pool, warnings=(*aws_pool.warnings, f"it is called {name} here: another pool has its name")
+        aws_pool, pool=pool, warnings=(*aws_pool.warnings, f"the pool is called {name} here, since another pool has its name")
     )

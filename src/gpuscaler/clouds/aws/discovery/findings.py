@@ -70,7 +70,7 @@ def _user_data(options: Sequence[LaunchOptionLike], taints: Sequence[Taint], pro
     )
     if not all(registered):
         taint = f"{ARRIVING_TAINT}:NoSchedule"
-        yield f"its user data does not register nodes with the taint {taint}: pods may land elsewhere than planned; add it"
+        yield f"its user data does not register nodes with the taint {taint}: pods may land elsewhere than planned; add the taint"
 
 
 def _processes(group: Group) -> Iterator[str]:
@@ -79,22 +79,23 @@ def _processes(group: Group) -> Iterator[str]:
     if "Terminate" in group.suspended:
         yield "the process Terminate is suspended, so machines are never ended; resume it"
     if group.operator:
-        yield f"only {group.operator} may change it, so buying may be refused"
+        yield f"only {group.operator} may change the group, so buying may be refused"
     if len(group.zones) > 1 and EKS_NODEGROUP in group.tags:
-        yield "EKS balances its zones, which ends machines with running pods, even if AZRebalance is suspended; make one per zone"
+        text = "EKS balances its zones, which ends machines with running pods, even if AZRebalance is suspended"
+        yield f"{text}; make a node group for each zone"
     elif len(group.zones) > 1 and "AZRebalance" not in group.suspended:
         yield "AZRebalance ends machines with running pods to balance zones; suspend it"
     if group.capacity_rebalance:
-        yield "CapacityRebalance replaces machines in parallel to the controller, which does that itself; switch it off"
+        yield "CapacityRebalance replaces machines that gpuscaler replaces as well; switch CapacityRebalance off"
 
 
 def _machines(group: Group) -> Iterator[str]:
     if not group.protected:
-        yield "new machines are not protected from scale-in, so lowering its size may end busy ones; protect them"
+        yield "new machines are not protected from scale-in, so lowering the group's size may end busy machines; turn the protection on"
     if group.lifetime:
-        yield f"machines are replaced after {group.lifetime / 86_400:.0f} days (MaxInstanceLifetime), even with running pods; remove it"
+        yield f"machines are replaced after {group.lifetime / 86_400:.0f} days (MaxInstanceLifetime), even with running pods; unset it"
     if group.warm_pool:
-        yield "it has a warm pool; its machines are not counted here"
+        yield "it has a warm pool; the machines there are not counted"
     if group.desired > group.max or group.desired < group.min:
         yield f"its desired capacity {group.desired} is outside of {group.min} to {group.max}"
 
@@ -131,6 +132,6 @@ def _launch_options(group: Group, options: Sequence[LaunchOptionLike], types: Ma
         if "spot" in shares.markets and shares.spot_strategy == "lowest-price":
             yield "the spot strategy lowest-price gets the machines that are interrupted most; set price-capacity-optimized"
         if len(shares.markets) > 1:
-            yield f"AWS divides it between markets: the first {shares.base} on demand, then {shares.on_demand} % of the rest"
+            yield f"AWS divides the group between markets: the first {shares.base} on demand, then {shares.on_demand} % of the rest"
     if ceilings:
         yield f"its maximum spot price is ${min(ceilings):g}, above which nothing is granted; remove the maximum"

@@ -34,9 +34,10 @@ _NOT_CLUSTERS = ("enabled", "node-template")
 
 
 class Ownership(NamedTuple):
-    """``source`` says how a group was found, empty if it is not adopted; then ``reason`` says why, empty if no tag concerns this cluster.
+    """``source`` says how an adopted group was found; it is empty for any other group.
 
-    ``foreign`` means that it belongs to another cluster.
+    ``reason`` says why a group is not adopted; it is empty if no tag concerns this cluster. ``foreign`` means that the group belongs to
+    another cluster.
     """
 
     source: str = ""
@@ -83,10 +84,10 @@ def decide_ownership(
     for claimed, key in claims.items():
         if claimed != cluster:
             return Ownership(
-                reason=f"the tag {key} says cluster {shorten_value(claimed)}, expected {cluster}; it is never touched", foreign=True
+                reason=f"the tag {key} says cluster {shorten_value(claimed)}, expected {cluster}; the group is never changed", foreign=True
             )
     if entry := matching_exclusion(name, tags, exclude):
-        return Ownership(reason=f"aws.exclude has {shorten_value(entry)}; it is left alone")
+        return Ownership(reason=f"it matches {shorten_value(entry)} in aws.exclude and is ignored")
     kops_role = next((key for key in _KOPS_OTHERS if key in tags), "")
     if kops_role and name not in named:
         return Ownership(reason=f"saw the tag {kops_role}, expected a group of workers; its machines are not scaled")

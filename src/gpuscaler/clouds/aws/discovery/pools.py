@@ -165,7 +165,7 @@ def pool_of(group: Group, source: str, region_data: RegionData, *, name: str = "
         unread = any(region_data.reservations.get(ident) is None for option in options for ident in reservation_ids(group, option.launch))
         raise (IncompleteGroupError if unread else GroupError)("; ".join(dict.fromkeys(warnings)))
     if name != group.name:
-        warnings.append(f"it is called {name} here")
+        warnings.append(f"the pool is called {name} here")
     weights = {option.instance_type: option.weight for option in options}
     way_to_buy = choose_way_to_buy(group, launch)
     if way_to_buy == FLEET:
@@ -191,11 +191,11 @@ def _offerings(
     for option in options:
         kind = region_data.types.get(option.instance_type)
         if kind is None:
-            warnings.append(f"region {region_data.region} does not offer type {option.instance_type}; it is not used there")
+            warnings.append(f"region {region_data.region} does not offer type {option.instance_type}; the type is not used there")
             continue
         missing = [zone for zone in group.zones if zone not in region_data.offered.get(option.instance_type, group.zones)]
         if missing:
-            warnings.append(f"{option.instance_type} is not offered in {', '.join(missing)}; it is not used there")
+            warnings.append(f"{option.instance_type} is not offered in {', '.join(missing)}; the type is not used there")
         offerings += _reserved_offerings(group, option, kind, region_data, template)
         for zone in group.zones:
             for market in markets_of(group, option.launch) if zone not in missing else ():

@@ -49,7 +49,7 @@ class DepartedMachines:
         self._swept = False
 
     async def list_ended(self, listed: Iterable[tuple[str, Instance]], pools: Mapping[tuple[str, str], AwsPool]) -> list[Instance]:
-        """Machines that have ended, in addition to ``listed``, those that groups list now with their regions. Raises CloudError."""
+        """Ended machines that are not in ``listed``, the (region, machine) pairs that groups still list. Raises CloudError."""
         if not self._swept:
             # Machines that ended while no process was observing.
             swept = await asyncio.gather(*(self._sweep(region, batch) for region, batch in _batches_by_region(pools)))

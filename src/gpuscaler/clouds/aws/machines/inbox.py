@@ -30,7 +30,7 @@ class MessageCounts:
 
 
 class Inbox:
-    """Reads the queue at ``url``. A message is deleted by the call after the one that reported it, so that none gets lost.
+    """Reads the queue at ``url``. A message is deleted by the call after the one that reported it, so that no message gets lost.
 
     A message that cannot be read is deleted at once.
 
@@ -115,7 +115,7 @@ class Inbox:
             for first in range(0, len(batches), AT_ONCE):
                 await asyncio.gather(*(self._delete_batch(handles) for handles in batches[first : first + AT_ONCE]))
         except (CloudError, LostAnswerError) as error:
-            # An announcement must not wait for that: a machine has two minutes.
+            # An announcement must not wait for the deletion: a machine may have only two minutes left.
             self.delete_error = str(error)
         else:
             self.delete_error = "" if done else self.delete_error

@@ -13,7 +13,7 @@ from gpuscaler.clouds.aws.discovery.pools import AwsPool
 from gpuscaler.model.instances import PENDING, RUNNING, STOPPING, TERMINATED, Instance
 
 _ID: Final = re.compile(r"aws:///(?P<zone>[a-z0-9-]*)/(?P<id>i-[0-9a-f]+)")
-#: A detached machine has left its group but keeps running, so it is not ``terminated``: then its Node may be deleted.
+#: A detached machine has left its group but keeps running, so it is not ``terminated``: the Node of a terminated machine may be deleted.
 _ENDING: Final = ("Terminating", "Detaching", "Detached")
 _GONE: Final = "Terminated"
 _WARM: Final = "Warmed:"

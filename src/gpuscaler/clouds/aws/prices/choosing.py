@@ -162,7 +162,7 @@ class Tariff(NamedTuple):
             days = (self.now - spot_price.since) / 86_400
             return PriceToUse(
                 max(estimate, spot_price.price),
-                f"{subject} is {days:.0f} days old, expected at most 90; the higher of it and ${estimate:g} is used",
+                f"{subject} is {days:.0f} days old, expected at most 90; the higher of that price and ${estimate:g} is used",
             )
         return PriceToUse(spot_price.price)
 

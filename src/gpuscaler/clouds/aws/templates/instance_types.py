@@ -123,7 +123,10 @@ def _allocatable(vcpu: int, memory: int, pods: int, *, arch: str) -> dict[str, i
 
 
 def with_disk(kind: InstanceType, gib: int) -> InstanceType:
-    """The type with a disk of ``gib`` GiB: a tenth is kept before eviction, 1 GiB for the kubelet. 0 leaves the 20 GiB of the rule."""
+    """The type with a disk of ``gib`` GiB: a tenth stays free for the eviction threshold, 1 GiB is for the kubelet.
+
+    0 keeps the 20 GiB of the rule.
+    """
     if not gib:
         return kind
     room = max(int(gib * 0.9 * 1024) - 1024, 0) * MIB

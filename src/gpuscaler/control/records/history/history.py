@@ -17,8 +17,8 @@ from gpuscaler.control.records.events.happening import HistoryEvent
 from gpuscaler.model.pods import Owner
 from gpuscaler.planning.plans import Plan
 
-#: The form of the tables; a file of another form is renamed and replaced.
-FORM = 1
+#: The version of the tables; a file with another version is renamed and replaced.
+FORMAT_VERSION = 1
 FILE = "history.db"
 #: The number of events kept for each decision that the limit allows, of pods indexed for each event, and of index entries kept.
 EACH, NAMED, SUBJECTS = 10, 500, 200_000
@@ -90,10 +90,10 @@ class History:
         self._db.execute("DELETE FROM subjects WHERE number <= (SELECT max(number) FROM happenings) - ?", (most,))
         self._db.execute("DELETE FROM subjects WHERE rowid <= (SELECT max(rowid) FROM subjects) - ?", (SUBJECTS,))
         self._db.execute("DELETE FROM decisions WHERE number <= (SELECT max(number) FROM decisions) - ?", (self._decisions,))
-        room = self._bytes
+        remaining_bytes = self._bytes
         for number, size in self._db.execute("SELECT number, size FROM decisions WHERE size > 0 ORDER BY number DESC").fetchall():
-            room -= size
-            if room < 0:
+            remaining_bytes -= size
+            if remaining_bytes < 0:
                 why = f"the inputs of newer decisions take the {self._bytes} bytes that are kept (history.bytes)"
                 self._db.execute("UPDATE decisions SET inputs = NULL, size = 0, missing = ? WHERE number = ?", (why, number))
 
@@ -140,7 +140,7 @@ def owner_subject(pod: str, owner: Owner) -> str:
 def open_history(folder: str, *, decisions: int, most_bytes: int) -> tuple[History, str]:
     """The history in ``folder``, or in memory if that is empty; and the problem, if there is one.
 
-    If the folder cannot be written to, the history is in memory. A file that is damaged or of another form is renamed and replaced.
+    If the folder cannot be written to, the history is in memory. A file that is damaged or has another version is renamed and replaced.
     """
     if folder:
         try:
@@ -186,14 +186,14 @@ def _connect(path: Path) -> sqlite3.Connection:
         path.chmod(0o600)
     connection = sqlite3.connect(path, check_same_thread=False)
     try:
-        form = connection.execute("PRAGMA user_version").fetchone()[0]
-        if form not in (0, FORM):
-            raise sqlite3.DatabaseError(f"form {form} of the tables, expected {FORM}")
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version not in (0, FORMAT_VERSION):
+            raise sqlite3.DatabaseError(f"saw tables of version {version}, expected {FORMAT_VERSION}")
         # Losing the last second in a crash of the machine does no harm; waiting for the disk at each write would cost time.
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
-        if form == 0:
-            connection.executescript(f"{_TABLES}PRAGMA user_version = {FORM};")
+        if version == 0:
+            connection.executescript(f"{_TABLES}PRAGMA user_version = {FORMAT_VERSION};")
         connection.execute("SELECT count(*) FROM decisions").fetchone()
     except BaseException:
         connection.close()

@@ -9,7 +9,15 @@ import msgspec
 
 from gpuscaler import __version__
 from gpuscaler.control.records.events.records import Decision
-from gpuscaler.control.records.history.wire import FORM, GONE, SHARED, Chunk, Form, Head, WirePod
+from gpuscaler.control.records.history.wire import (
+    FORMAT_VERSION,
+    REMOVED_PREFIX,
+    SHARED,
+    DecisionRecord,
+    FormatHeader,
+    ObjectFrame,
+    WirePod,
+)
 from gpuscaler.model.cluster import HOMES, Cluster, Delta, Item
 from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.nodes import Node
@@ -29,20 +37,23 @@ def unpack_decision(data: bytes) -> tuple[Decision, str]:
     """The decision in ``data``, and the version that wrote it. Raises :class:`InputsError`."""
     try:
         frames, rest = _split(data, len(data))
-        form = msgspec.msgpack.decode(next(frames, b""), type=Form)
-        if form.form != FORM:
-            raise InputsError(f"saw inputs of form {form.form} written by gpuscaler {form.version}, expected form {FORM}")
+        header = msgspec.msgpack.decode(next(frames, b""), type=FormatHeader)
+        if header.format_version != FORMAT_VERSION:
+            raise InputsError(
+                f"saw inputs in format version {header.format_version}, written by gpuscaler {header.program_version}, "
+                f"expected format version {FORMAT_VERSION}"
+            )
         decoded_frames = _DecodedFrames()
         while True:
             frames, rest = _split(rest, len(data))
             if not rest:
                 break
             decoded_frames.decode(frames)
-        head = msgspec.msgpack.decode(next(frames, b""), type=Head)
+        record = msgspec.msgpack.decode(next(frames, b""), type=DecisionRecord)
     except (zlib.error, msgspec.MsgspecError, LookupError) as error:
         raise InputsError(f"saw {len(data)} bytes that cannot be read ({error}), expected the inputs of a decision") from error
-    cluster = Cluster().apply(Delta(upserts=tuple(decoded_frames.items())), set_aside=head.set_aside)
-    return Decision(head.id, head.at, head.text, cluster, head.state, head.policy, head.plan), form.version
+    cluster = Cluster().apply(Delta(upserts=tuple(decoded_frames.items())), set_aside=record.skipped)
+    return Decision(record.id, record.at, record.text, cluster, record.state, record.policy, record.plan), header.program_version
 
 
 def _split(data: bytes, size: int) -> tuple[Iterator[bytes], bytes]:
@@ -75,22 +86,22 @@ class _DecodedFrames:
         return chain.from_iterable(objects.values() for objects in self._objects.values())
 
     def decode(self, frames: Iterable[bytes]) -> None:
-        for frame in frames:
-            chunk = msgspec.msgpack.decode(frame, type=Chunk)
-            if chunk.kind in self._kinds:
-                kind, key = self._kinds[chunk.kind]
-                objects: list[Any] = _decode_items(chunk, kind)
-                self._objects[chunk.kind].update((getattr(item, key), item) for item in objects)
-            elif chunk.kind in self._shared:
-                kind, items = self._shared[chunk.kind]
-                items += _decode_items(chunk, kind)
-            elif chunk.kind == Pod.__name__:
-                self._objects[chunk.kind].update((pod.key, pod) for pod in self._join_pods(_decode_items(chunk, WirePod)))
-            elif (remaining := self._objects.get(chunk.kind.removeprefix(GONE))) is not None:
-                for key in _decode_items(chunk, str):
+        for encoded in frames:
+            frame = msgspec.msgpack.decode(encoded, type=ObjectFrame)
+            if frame.kind in self._kinds:
+                kind, key = self._kinds[frame.kind]
+                objects: list[Any] = _decode_items(frame, kind)
+                self._objects[frame.kind].update((getattr(item, key), item) for item in objects)
+            elif frame.kind in self._shared:
+                kind, items = self._shared[frame.kind]
+                items += _decode_items(frame, kind)
+            elif frame.kind == Pod.__name__:
+                self._objects[frame.kind].update((pod.key, pod) for pod in self._join_pods(_decode_items(frame, WirePod)))
+            elif (remaining := self._objects.get(frame.kind.removeprefix(REMOVED_PREFIX))) is not None:
+                for key in _decode_items(frame, str):
                     del remaining[key]
             else:
-                raise InputsError(f"saw objects of kind {chunk.kind!r}, expected those that gpuscaler {__version__} knows")
+                raise InputsError(f"saw objects of kind {frame.kind!r}, expected those that gpuscaler {__version__} knows")
 
     def _join_pods(self, wires: list[WirePod]) -> Iterator[Pod]:
         specs, labels, options, owners = (items for _, items in self._shared.values())
@@ -98,8 +109,8 @@ class _DecodedFrames:
             yield _from_wire(pod, specs[pod.spec], labels[pod.labels], options=options[pod.options], owner=owners[pod.owner])
 
 
-def _decode_items(chunk: Chunk, kind: type[_T]) -> list[_T]:
-    return msgspec.msgpack.decode(chunk.items, type=list[kind], dec_hook=_hook)  # type: ignore[valid-type]  # a type made at run time
+def _decode_items(frame: ObjectFrame, kind: type[_T]) -> list[_T]:
+    return msgspec.msgpack.decode(frame.items, type=list[kind], dec_hook=_hook)  # type: ignore[valid-type]  # a type made at run time
 
 
 def _hook(kind: type, value: Any) -> Any:

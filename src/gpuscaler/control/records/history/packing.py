@@ -14,7 +14,15 @@ import msgspec
 
 from gpuscaler import __version__
 from gpuscaler.control.records.events.records import Decision
-from gpuscaler.control.records.history.wire import FORM, SHARED, Form, Head, SharedObjects, WirePod, removed_kind
+from gpuscaler.control.records.history.wire import (
+    FORMAT_VERSION,
+    SHARED,
+    DecisionRecord,
+    FormatHeader,
+    SharedObjects,
+    WirePod,
+    removed_kind,
+)
 from gpuscaler.model.cluster import HOMES, Cluster
 from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.nodes import Node
@@ -43,7 +51,7 @@ class DeltaEncoder:
         self._pods: dict[str, Pod] = {}
         self._objects: dict[type, Mapping[str, Any]] = {kind: {} for kind in (*HOMES, Node)}
         self._size, self._changes = len(cluster.pods) + sum(map(len, self._objects_of(cluster).values())), 0
-        self.data = compress([self._encode(Form(FORM, __version__))])
+        self.data = compress([self._encode(FormatHeader(FORMAT_VERSION, __version__))])
         self._write(cluster, self._differences(cluster))
 
     def append_differences(self, cluster: Cluster) -> bool:
@@ -70,9 +78,9 @@ class DeltaEncoder:
     def _write(self, cluster: Cluster, differences: Iterable[Difference]) -> None:
         frames: list[bytes] = []
         for kind, removed, changed in differences:
-            frames += _encode_chunks(removed_kind(kind), removed, self._encode)
+            frames += _encode_frames(removed_kind(kind), removed, self._encode)
             frames += (
-                _encode_pods(changed, self._tables, self._encode) if kind is Pod else _encode_chunks(kind.__name__, changed, self._encode)
+                _encode_pods(changed, self._tables, self._encode) if kind is Pod else _encode_frames(kind.__name__, changed, self._encode)
             )
         if frames:
             self.data += compress(frames)
@@ -134,7 +142,7 @@ class Packer:
             if base is None or not base.append_differences(decision.cluster):
                 base = DeltaEncoder(decision.cluster)
             self._base = base
-            return base.data + compress([_encode_head(decision)])
+            return base.data + compress([_encode_record(decision)])
 
 
 def pack_decision(decision: Decision) -> bytes:
@@ -153,9 +161,11 @@ def compress(frames: Iterable[bytes]) -> bytes:
     return b"".join(pieces)
 
 
-def _encode_head(decision: Decision) -> bytes:
-    aside = decision.cluster.set_aside
-    return msgspec.msgpack.encode(Head(decision.id, decision.at, decision.text, decision.policy, decision.state, decision.plan, aside))
+def _encode_record(decision: Decision) -> bytes:
+    skipped = decision.cluster.set_aside
+    return msgspec.msgpack.encode(
+        DecisionRecord(decision.id, decision.at, decision.text, decision.policy, decision.state, decision.plan, skipped)
+    )
 
 
 def _encode_pods(pods: Iterable[Pod], tables: Tables, encode: Callable[[Any], bytes]) -> Iterator[bytes]:
@@ -163,11 +173,11 @@ def _encode_pods(pods: Iterable[Pod], tables: Tables, encode: Callable[[Any], by
     while some := [_to_wire(pod, tables) for pod in islice(source, AT_ONCE)]:
         # Shared objects that were not written yet come before the pods that refer to them.
         for kind, table in tables.items():
-            yield from _encode_chunks(kind.__name__, table.take_new(), encode)
-        yield from _encode_chunks(Pod.__name__, some, encode)
+            yield from _encode_frames(kind.__name__, table.take_new(), encode)
+        yield from _encode_frames(Pod.__name__, some, encode)
 
 
-def _encode_chunks(kind: str, items: Iterable[Any], encode: Callable[[Any], bytes]) -> Iterator[bytes]:
+def _encode_frames(kind: str, items: Iterable[Any], encode: Callable[[Any], bytes]) -> Iterator[bytes]:
     source = iter(items)
     while some := list(islice(source, AT_ONCE)):
         yield encode([kind, some])
@@ -177,10 +187,10 @@ def _to_wire(pod: Pod, tables: Tables) -> WirePod:
     return WirePod(
         pod.namespace,
         pod.name,
-        tables[PodSpec].index_of(pod.spec),
-        tables[LabelSet].index_of(pod.labels),
-        tables[PodOptions].index_of(pod.options),
-        tables[Owner].index_of(pod.owner),
+        tables[PodSpec].intern(pod.spec),
+        tables[LabelSet].intern(pod.labels),
+        tables[PodOptions].intern(pod.options),
+        tables[Owner].intern(pod.owner),
         pod.uid,
         pod.node_name,
         pod.nominated_node,

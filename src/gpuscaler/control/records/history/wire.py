@@ -1,8 +1,8 @@
-"""The format of a plan's inputs as bytes: consecutive compressed streams of frames, each frame preceded by its length.
+"""The format of a plan's inputs as bytes: consecutive compressed streams of frames. The length of a frame precedes it.
 
-The first stream holds a :class:`Form`, the last a :class:`Head`. The streams between hold the objects, and then their changes: keys of
-removed objects, then new or changed objects. A frame holds a few hundred objects, so that a thread can write them while the event loop
-runs. Parts that pods share (specifications, labels, options, owners) are written once.
+The first stream holds a :class:`FormatHeader`, the last a :class:`DecisionRecord`. The streams between hold the objects, and then their
+changes: keys of removed objects, then new or changed objects. Each of their frames is an :class:`ObjectFrame` with a few hundred objects,
+so that a thread can write them while the event loop runs. Parts that pods share (specifications, labels, options, owners) are written once.
 """
 
 from typing import Any
@@ -18,25 +18,25 @@ from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.state import State
 
 #: The version of the format; bytes of another version are not read.
-FORM = 3
+FORMAT_VERSION = 3
 #: The parts that pods share, in the order in which they are written.
 SHARED: tuple[type, ...] = (PodSpec, LabelSet, PodOptions, Owner)
 #: The prefix of the kind in frames with keys of removed objects.
-GONE = "Gone "
+REMOVED_PREFIX = "Gone "
 
 
 def removed_kind(kind: type) -> str:
-    return f"{GONE}{kind.__name__}"
+    return f"{REMOVED_PREFIX}{kind.__name__}"
 
 
-class Form(Struct, frozen=True):
-    """The format of the bytes; ``version`` is that of the program that planned."""
+class FormatHeader(Struct, frozen=True, rename={"format_version": "form", "program_version": "version"}):
+    """The version of the format, and the version of the program that planned."""
 
-    form: int = 0
-    version: str = ""
+    format_version: int = 0
+    program_version: str = ""
 
 
-class Head(Struct, frozen=True):
+class DecisionRecord(Struct, frozen=True, rename={"skipped": "set_aside"}):
     """A decision without its objects."""
 
     id: str
@@ -45,10 +45,10 @@ class Head(Struct, frozen=True):
     policy: Policy
     state: State
     plan: Plan
-    set_aside: tuple[Skipped, ...]
+    skipped: tuple[Skipped, ...]
 
 
-class Chunk(Struct, frozen=True, array_like=True):
+class ObjectFrame(Struct, frozen=True, array_like=True):
     """Objects of one kind, with the name of their type."""
 
     kind: str
@@ -81,19 +81,20 @@ class WirePod(Struct, frozen=True, array_like=True, gc=False):
 
 
 class SharedObjects:
-    """Distinct objects, in the order in which they were first added."""
+    """Objects, distinct by identity, in the order in which they were first added."""
 
     def __init__(self) -> None:
         self.items: list[Any] = []
         self._indexes: dict[int, int] = {}
-        self._written = 0
+        self._written_count = 0
 
     def take_new(self) -> list[Any]:
         """The objects added since the last call."""
-        new_items, self._written = self.items[self._written :], len(self.items)
+        new_items, self._written_count = self.items[self._written_count :], len(self.items)
         return new_items
 
-    def index_of(self, item: object) -> int:
+    def intern(self, item: object) -> int:
+        """The index of ``item``, which is added if it is new."""
         index = self._indexes.get(id(item))
         if index is None:
             index = self._indexes[id(item)] = len(self.items)

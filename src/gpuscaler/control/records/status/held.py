@@ -14,7 +14,7 @@ from gpuscaler.planning.scale_down.decide import NOT_NOW
 
 #: Blockers that a person has set or can change, in words; the lack of room elsewhere is not among them.
 HOLDERS: Mapping[str, str] = {
-    "job": "Jobs or gangs without gpuscaler.io/restart-cost, or with one above the saving",
+    "job": "Jobs or gangs without gpuscaler.io/restart-cost, or with a cost above the saving",
     "sole-replica": "pods without another ready replica",
     "pdb": "PodDisruptionBudgets",
     "disruption": "gpuscaler.io/disruption: never",
@@ -55,7 +55,7 @@ def blocked_nodes(latest: Latest, now: float) -> Iterator[BlockedNode]:
             )
         else:
             yield replace(
-                blocked, detail="pods run on it; whether they fit elsewhere has not been checked yet, which is done about once a minute"
+                blocked, detail="pods run on it; the check whether they fit elsewhere runs about once a minute, and is still to come"
             )
 
 

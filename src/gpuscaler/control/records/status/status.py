@@ -378,8 +378,8 @@ def describe_ordered_machine(machine: OrderedMachine, latest: Latest, now: float
     expected = latest.forecast_for(machine.key)
     if not machine.granted:
         return (
-            f"{format_offering(machine.key)} was ordered {format_duration(now - machine.asked)} ago; it takes about "
-            f"{format_duration(expected.typical)} after its grant"
+            f"{format_offering(machine.key)} was ordered {format_duration(now - machine.asked)} ago; once granted, it should be "
+            f"ready in about {format_duration(expected.typical)}"
         )
     left = machine.began + expected.typical - now
     when = f"should be ready in about {format_duration(left)}" if left > 0 else f"should have been ready {format_duration(-left)} ago"

@@ -167,4 +167,4 @@ def _describe_kept_node(latest: Latest, name: str, now: float) -> Iterator[str]:
         yield f"{format_count(len(pods), 'pod')} {'runs' if len(pods) == 1 else 'run'} there: {format_names(keys)}"
     else:
         idle = idle_seconds(latest.memory.clocks, now).get(name)
-        yield "only pods that leave with it run there" + (f", for {format_duration(idle)}" if idle is not None else "")
+        yield f"idle{'' if idle is None else f' for {format_duration(idle)}'}: only DaemonSet, static and expendable pods run on it"

@@ -13,8 +13,8 @@ NOWHERE = -np.inf
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """Free room of a node. ``devices`` are free thousandths in ascending order, ``kinds`` the kinds of pods on it as bits."""
+class FreeCapacity:
+    """Free capacity of a node. ``devices`` are free thousandths in ascending order, ``kinds`` the kinds of pods on it as bits."""
 
     cpu: int
     devices: Ints
@@ -31,11 +31,11 @@ class Scoring(Protocol):
     #: Whether any node where the pod fits will do; scores are then ignored.
     random: bool
 
-    def scores(self, pods: PodClasses, room: Room) -> Floats:
+    def scores(self, pods: PodClasses, capacity: FreeCapacity) -> Floats:
         """Scores of one node for each class of pods, shape (K,), as if all of them fitted."""
         ...
 
-    def device(self, pods: PodClasses, room: Room, draw: np.random.Generator) -> int:
+    def device(self, pods: PodClasses, capacity: FreeCapacity, draw: np.random.Generator) -> int:
         """The device for the single pod of ``pods``, which takes a part of one; it fits at least one."""
         ...
 
@@ -46,7 +46,7 @@ def kind_bits(classes: PodClasses) -> Ints:
 
 
 class Cluster:
-    """Free room of all nodes, and a table of scores, classes by nodes, of which each placement changes one column."""
+    """Free capacity of all nodes, and a table of scores, classes by nodes, of which each placement changes one column."""
 
     def __init__(self, nodes: Nodes, load: Workload, scoring: Scoring) -> None:
         self._load, self._scoring = load, scoring
@@ -73,7 +73,7 @@ class Cluster:
         gpus, milli = int(classes.gpus[member]), int(classes.milli[member])
         devices = self._devices[number]
         if gpus == 1 and milli < WHOLE:
-            device = self._scoring.device(classes.subset(np.array([member])), self._room(number), draw)
+            device = self._scoring.device(classes.subset(np.array([member])), self._capacity(number), draw)
             devices[device] -= milli
             devices.sort()
         elif gpus:
@@ -86,20 +86,20 @@ class Cluster:
         self._rescore(number)
         return True
 
-    def _room(self, number: int) -> Room:
-        return Room(self._cpu[number], self._devices[number], self._on[number])
+    def _capacity(self, number: int) -> FreeCapacity:
+        return FreeCapacity(self._cpu[number], self._devices[number], self._on[number])
 
     def _rescore(self, number: int) -> None:
-        room = self._room(number)
-        scores = self._known.get(room.key)
+        capacity = self._capacity(number)
+        scores = self._known.get(capacity.key)
         if scores is None:
-            scores = self._known[room.key] = self._scoring.scores(self._scored, room)
-        self._table[:, number] = np.where(self._fits(room, self._memory[number]), scores[self._scored_as], NOWHERE)
+            scores = self._known[capacity.key] = self._scoring.scores(self._scored, capacity)
+        self._table[:, number] = np.where(self._fits(capacity, self._memory[number]), scores[self._scored_as], NOWHERE)
 
-    def _fits(self, room: Room, memory: int) -> Mask:
+    def _fits(self, capacity: FreeCapacity, memory: int) -> Mask:
         classes = self._load.classes
-        on_devices = np.where(classes.shared, room.devices[-1] >= classes.milli, (room.devices == WHOLE).sum() >= classes.gpus)
-        fits: Mask = on_devices & (room.cpu >= classes.cpu) & (memory >= self._load.memory)
+        on_devices = np.where(classes.shared, capacity.devices[-1] >= classes.milli, (capacity.devices == WHOLE).sum() >= classes.gpus)
+        fits: Mask = on_devices & (capacity.cpu >= classes.cpu) & (memory >= self._load.memory)
         return fits
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from gpuscaler.simulation.papers.fgd.fragmentation import WHOLE, Floats, Fragmentation, Ints, Mask, PodClasses
 from gpuscaler.simulation.papers.fgd.placement_score import PlacementScore, points
-from gpuscaler.simulation.papers.fgd.placing import Room, Scoring, kind_bits
+from gpuscaler.simulation.papers.fgd.placing import FreeCapacity, Scoring, kind_bits
 from gpuscaler.simulation.papers.fgd.workload import Nodes, Workload
 
 #: Size of the largest node, by which amounts are divided: millicores and thousandths of GPUs.
@@ -26,14 +26,14 @@ class BestFit:
 
     random = False
 
-    def scores(self, pods: PodClasses, room: Room) -> Floats:
-        remaining = (room.cpu - pods.cpu) / LARGEST_CPU + (room.devices.sum() - pods.demand) / LARGEST_GPU
+    def scores(self, pods: PodClasses, capacity: FreeCapacity) -> Floats:
+        remaining = (capacity.cpu - pods.cpu) / LARGEST_CPU + (capacity.devices.sum() - pods.demand) / LARGEST_GPU
         scores: Floats = np.trunc((1.0 - remaining / 2) * 100)
         return scores
 
-    def device(self, pods: PodClasses, room: Room, draw: np.random.Generator) -> int:  # noqa: ARG002  # others draw
+    def device(self, pods: PodClasses, capacity: FreeCapacity, draw: np.random.Generator) -> int:  # noqa: ARG002  # others draw
         """The fullest device with enough left: the first, since they are in ascending order."""
-        return int(np.searchsorted(room.devices, pods.milli[0]))
+        return int(np.searchsorted(capacity.devices, pods.milli[0]))
 
 
 class Random(BestFit):
@@ -41,18 +41,18 @@ class Random(BestFit):
 
     random = True
 
-    def scores(self, pods: PodClasses, room: Room) -> Floats:  # noqa: ARG002  # all nodes are alike
+    def scores(self, pods: PodClasses, capacity: FreeCapacity) -> Floats:  # noqa: ARG002  # all nodes are alike
         return np.zeros(len(pods))
 
-    def device(self, pods: PodClasses, room: Room, draw: np.random.Generator) -> int:
-        return int(draw.integers(np.searchsorted(room.devices, pods.milli[0]), len(room.devices)))
+    def device(self, pods: PodClasses, capacity: FreeCapacity, draw: np.random.Generator) -> int:
+        return int(draw.integers(np.searchsorted(capacity.devices, pods.milli[0]), len(capacity.devices)))
 
 
 class DotProduct(BestFit):
     """The node whose free room is least aligned with the pod's request, after Tetris (SIGCOMM 2014)."""
 
-    def scores(self, pods: PodClasses, room: Room) -> Floats:
-        product = room.cpu / LARGEST_CPU * (pods.cpu / LARGEST_CPU) + room.devices.sum() / LARGEST_GPU * (pods.demand / LARGEST_GPU)
+    def scores(self, pods: PodClasses, capacity: FreeCapacity) -> Floats:
+        product = capacity.cpu / LARGEST_CPU * (pods.cpu / LARGEST_CPU) + capacity.devices.sum() / LARGEST_GPU * (pods.demand / LARGEST_GPU)
         scores: Floats = np.trunc((1.0 - product / 2) * 100)
         return scores
 
@@ -60,23 +60,23 @@ class DotProduct(BestFit):
 class Clustering(BestFit):
     """Nodes with only pods of the same kind first, then nodes with some, then empty ones; fuller ones before others."""
 
-    def scores(self, pods: PodClasses, room: Room) -> Floats:
+    def scores(self, pods: PodClasses, capacity: FreeCapacity) -> Floats:
         kinds = kind_bits(pods)
-        fill = 25 * (LARGEST_GPU - int(room.devices.sum())) // LARGEST_GPU
-        same = 75 if room.kinds.bit_count() == 1 else 50
-        base = np.where(room.kinds & kinds, same, 0 if room.kinds else 25)
+        fill = 25 * (LARGEST_GPU - int(capacity.devices.sum())) // LARGEST_GPU
+        same = 75 if capacity.kinds.bit_count() == 1 else 50
+        base = np.where(capacity.kinds & kinds, same, 0 if capacity.kinds else 25)
         return np.where(kinds > 0, base + fill, 0).astype(np.float64)
 
 
 class Packing(BestFit):
     """Devices in use first, the fuller the better; then free devices of nodes in use; then free nodes, smaller ones first."""
 
-    def scores(self, pods: PodClasses, room: Room) -> Floats:
-        free = int((room.devices == WHOLE).sum())
-        if free == len(room.devices):
+    def scores(self, pods: PodClasses, capacity: FreeCapacity) -> Floats:
+        free = int((capacity.devices == WHOLE).sum())
+        if free == len(capacity.devices):
             return np.where(pods.gpus > 0, float(max(33 - free, free)), 0.0)
-        fullest = np.minimum(np.searchsorted(room.devices, pods.milli), len(room.devices) - 1)
-        part = room.devices[fullest]
+        fullest = np.minimum(np.searchsorted(capacity.devices, pods.milli), len(capacity.devices) - 1)
+        part = capacity.devices[fullest]
         # Only a pod that takes a part of a device can do without a free device.
         in_use = pods.shared & (part < WHOLE)
         scores = np.where(in_use, np.maximum(100 - part // 100, 50), np.maximum(50 - pods.gpus, 33))
@@ -89,17 +89,17 @@ class FragmentationGradient(BestFit):
     def __init__(self, load: Workload) -> None:
         self._fragmentation = Fragmentation(typical(load.classes))
 
-    def scores(self, pods: PodClasses, room: Room) -> Floats:
-        scores: Floats = self._of_devices(pods, room).max(axis=1)
+    def scores(self, pods: PodClasses, capacity: FreeCapacity) -> Floats:
+        scores: Floats = self._of_devices(pods, capacity).max(axis=1)
         return scores
 
-    def device(self, pods: PodClasses, room: Room, draw: np.random.Generator) -> int:  # noqa: ARG002  # others draw
-        return int(self._of_devices(pods, room)[0].argmax())
+    def device(self, pods: PodClasses, capacity: FreeCapacity, draw: np.random.Generator) -> int:  # noqa: ARG002  # others draw
+        return int(self._of_devices(pods, capacity)[0].argmax())
 
-    def _of_devices(self, pods: PodClasses, room: Room) -> Floats:
-        growth = self._fragmentation.growth(pods, cpu=room.cpu, devices=room.devices)
+    def _of_devices(self, pods: PodClasses, capacity: FreeCapacity) -> Floats:
+        growth = self._fragmentation.growth(pods, cpu=capacity.cpu, devices=capacity.devices)
         scores = np.trunc(100.0 / (1.0 + np.exp(growth / WHOLE)))
-        return np.where(cramped(pods, room.devices), -1.0, scores)
+        return np.where(cramped(pods, capacity.devices), -1.0, scores)
 
 
 class GpuscalerScore(BestFit):
@@ -108,15 +108,15 @@ class GpuscalerScore(BestFit):
     def __init__(self, load: Workload, nodes: Nodes) -> None:
         self._score = PlacementScore(load.classes, devices=int(nodes.gpus.sum()), cpu=int(nodes.cpu.sum()))
 
-    def scores(self, pods: PodClasses, room: Room) -> Floats:
-        return -points(self._of_devices(pods, room).min(axis=1))
+    def scores(self, pods: PodClasses, capacity: FreeCapacity) -> Floats:
+        return -points(self._of_devices(pods, capacity).min(axis=1))
 
-    def device(self, pods: PodClasses, room: Room, draw: np.random.Generator) -> int:  # noqa: ARG002  # others draw
-        return int(self._of_devices(pods, room)[0].argmin())
+    def device(self, pods: PodClasses, capacity: FreeCapacity, draw: np.random.Generator) -> int:  # noqa: ARG002  # others draw
+        return int(self._of_devices(pods, capacity)[0].argmin())
 
-    def _of_devices(self, pods: PodClasses, room: Room) -> Floats:
-        losses = self._score.losses(pods, cpu=room.cpu, devices=room.devices)
-        return np.where(cramped(pods, room.devices), np.inf, losses)
+    def _of_devices(self, pods: PodClasses, capacity: FreeCapacity) -> Floats:
+        losses = self._score.losses(pods, cpu=capacity.cpu, devices=capacity.devices)
+        return np.where(cramped(pods, capacity.devices), np.inf, losses)
 
 
 def cramped(pods: PodClasses, devices: Ints) -> Mask:

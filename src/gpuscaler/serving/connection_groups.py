@@ -32,11 +32,11 @@ class Connection:
     turn: Go | None = None
     #: Whether the turn that made it active has not served a request yet.
     fresh: bool = False
-    room: "Room | None" = None
+    group: "ConnectionGroup | None" = None
 
 
 @dataclass(slots=True, eq=False)
-class Room:
+class ConnectionGroup:
     """Connections in order of their last activity, in total and per peer."""
 
     held: dict[Connection, None] = field(default_factory=dict, init=False)
@@ -53,14 +53,14 @@ class Room:
 
     def enter(self, connection: Connection) -> None:
         """Add a connection as the most recent one, removing it from its previous place."""
-        if connection.room is not None:
-            connection.room.leave(connection)
-        connection.room = self
+        if connection.group is not None:
+            connection.group.leave(connection)
+        connection.group = self
         self.held[connection] = None
         self.by_peer.setdefault(connection.peer, {})[connection] = None
 
     def leave(self, connection: Connection) -> None:
-        connection.room = None
+        connection.group = None
         del self.held[connection]
         of_peer = self.by_peer[connection.peer]
         del of_peer[connection]
