@@ -125,7 +125,7 @@ def test_a_recording_continues_after_temporary_write_errors(cluster: Served, tmp
             process.kill()
 
     assert line.startswith(f"{folder}/week")
-    assert ".new: saw No such file or directory, expected to write the recording" in line
+    assert ".new: saw No such file or directory, expected room to write the recording" in line
     assert (process.returncode, "Traceback" in output) == (0, False), output
 
 
@@ -142,7 +142,7 @@ def test_a_recording_that_cannot_be_written_at_its_end_exits_2(cluster: Served, 
             process.kill()
 
     assert (process.returncode, "Traceback" in output) == (2, False), output
-    assert "expected to write the recording" in output
+    assert "expected room to write the recording" in output
 
 
 def test_ctrl_c_ends_a_recording_with_130_and_a_complete_file(cluster: Served, tmp_path: Path) -> None:

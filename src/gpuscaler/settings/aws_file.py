@@ -111,7 +111,7 @@ class AwsSettings(Group, frozen=True, gc=False):
         Field(
             "another endpoint for all services, for tests. The address of a Service over http (`http://NAME.NAMESPACE.svc:4566`) is "
             "resolved through the API server, not by DNS",
-            default="AWS's own endpoints",
+            default="AWS's endpoint for each service",
         ),
     ] = ""
     launch: Annotated[
