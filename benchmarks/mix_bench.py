@@ -19,7 +19,7 @@ def main() -> None:
         solution = solve(problem)
         took = time.process_time() - start
         gap = solution.cost / solution.lower_bound - 1 if solution.lower_bound else 0.0
-        machines = sum(pattern.times for pattern in solution.groups)
+        machines = sum(group.times for group in solution.groups)
         if "mix-" in name:
             gaps.append(gap)
             seconds.append(took)

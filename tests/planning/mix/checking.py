@@ -57,12 +57,12 @@ def fits(problem: Problem, kind: int, pods: dict[int, int]) -> bool:
 def assert_valid(problem: Problem, solution: Solution) -> None:
     """Assert that every pod is placed once or unmet, every machine holds its pods, limits hold, and the cost is not below the bound."""
     placed = [0] * len(problem.items)
-    for pattern in solution.groups:
-        assert pattern.times > 0
-        assert pattern.pods
-        assert fits(problem, pattern.kind, dict(pattern.pods)), (problem, pattern)
-        for i, n in pattern.pods.items():
-            placed[i] += n * pattern.times
+    for group in solution.groups:
+        assert group.times > 0
+        assert group.pods
+        assert fits(problem, group.kind, dict(group.pods)), (problem, group)
+        for i, n in group.pods.items():
+            placed[i] += n * group.times
     for i, item in enumerate(problem.items):
         assert placed[i] + solution.unplaced.get(i, 0) == item.count
     cost = sum(problem.kinds[p.kind].price * p.times for p in solution.groups)

@@ -13,9 +13,9 @@ def bought(problem: Problem, solution: Solution) -> dict[str, int]:
     """Machines by the key of their kind."""
     assert_valid(problem, solution)
     counts: dict[str, int] = {}
-    for pattern in solution.groups:
-        key = problem.kinds[pattern.kind].key
-        counts[key] = counts.get(key, 0) + pattern.times
+    for group in solution.groups:
+        key = problem.kinds[group.kind].key
+        counts[key] = counts.get(key, 0) + group.times
     return counts
 
 

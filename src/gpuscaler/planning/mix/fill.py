@@ -60,8 +60,8 @@ class _MachineFilling:
         request, room = self.instance.request[item], self.room[rows]
         each = np.divide(room, request, out=np.full(room.shape, np.inf), where=request > 0)
         most = np.minimum(np.floor(each.min(axis=1)), self.copies[rows, item])
-        for which in set(item.tolist()) if any(self.instance.apart) else ():
-            beside = list(self.instance.apart[which])
+        for which in set(item.tolist()) if any(self.instance.excluded) else ():
+            beside = list(self.instance.excluded[which])
             most[(item == which) & self.held[rows][:, beside].any(axis=1)] = 0.0
         if self.devices is not None:
             most = self.devices.take(rows, request[:, self.instance.device], most)
@@ -126,7 +126,7 @@ def fits(instance: ProblemArrays, held: Floats, kinds: Ints) -> Mask:
     present = np.flatnonzero(held)
     holds = np.all(held @ instance.request <= instance.capacity[kinds], axis=1)
     holds &= np.all(held[present, None] <= instance.copies[np.ix_(present, kinds)], axis=0)
-    if any(held[list(instance.apart[item])].any() for item in present if instance.apart[item]):
+    if any(held[list(instance.excluded[item])].any() for item in present if instance.excluded[item]):
         holds[:] = False
     if instance.device is not None and holds.any():
         share = instance.request[:, instance.device]
@@ -139,7 +139,7 @@ def fits(instance: ProblemArrays, held: Floats, kinds: Ints) -> Mask:
 def fits_all(instance: ProblemArrays, held: Floats) -> Mask:
     """Like :func:`fits`, for several patterns: whether a machine of each kind holds each of ``held`` (P, I); shape (P, K)."""
     all_kinds = np.arange(len(instance.price))
-    if instance.device is not None or any(instance.apart):
+    if instance.device is not None or any(instance.excluded):
         return np.array([fits(instance, pods, all_kinds) for pods in held], dtype=np.bool_).reshape(len(held), len(all_kinds))
     need = held @ instance.request
     holds = (

@@ -36,7 +36,7 @@ class ProblemArrays:
     """I items, K kinds, R resources.
 
     ``copies[i, k]`` is the most copies of item i that one machine of kind k holds when it holds nothing else, never above the demand;
-    0 also means not allowed. ``tier[i]`` ranks priorities, 0 first. ``apart[i]`` are the items that may not share a machine with item i.
+    0 also means not allowed. ``tier[i]`` ranks priorities, 0 first. ``excluded[i]`` are the items that may not share a machine with item i.
     Shared caps are modelled as extra resources after the first ``real`` columns: a machine provides ``cap`` units, and each pod uses one.
     ``capped`` marks the items that have a binding cap of their own. ``members[i]`` are the problem's items that item i was merged from, in
     key order; ``origin[k]`` is the problem's index of kind k.
@@ -51,7 +51,7 @@ class ProblemArrays:
     capacity: Floats
     price: Floats
     limits: tuple[LimitRow, ...]
-    apart: tuple[tuple[int, ...], ...]
+    excluded: tuple[tuple[int, ...], ...]
     device: int | None
     members: tuple[tuple[int, ...], ...]
     origin: tuple[int, ...]
@@ -96,7 +96,7 @@ def build(problem: Problem) -> ProblemArrays:
         capacity=np.ascontiguousarray(capacity[keep]),
         price=price[keep],
         limits=tuple(LimitRow(row.name, row.weights[keep], row.amount) for row in limits),
-        apart=_apart(problem, members),
+        excluded=_excluded(problem, members),
         device=device,
         members=tuple(members),
         origin=origin,
@@ -264,7 +264,7 @@ def _with_groups(problem: Problem, members: Sequence[tuple[int, ...]], request: 
     return np.column_stack([request, *(takes for takes, _ in kept)]), np.hstack([capacity, np.tile(caps, (len(capacity), 1))])
 
 
-def _apart(problem: Problem, members: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
+def _excluded(problem: Problem, members: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
     place = {i: row for row, group in enumerate(members) for i in group}
     partners: list[set[int]] = [set() for _ in members]
     for a, b in problem.exclusive_pairs:

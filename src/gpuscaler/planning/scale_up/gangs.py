@@ -86,7 +86,7 @@ def attempt(draft: PlanDraft, gang: Gang, only: Mask | None) -> tuple[PlanDraft 
         if not any(family.left for family in all_families):
             return trial, gang.count
         trial = draft.copy()
-    queues = scale_up(trial, gang.classes, only, together=True)
+    queues = scale_up(trial, gang.classes, only, bind_at_once=True)
     placed = sum(queue.taken for queue in queues)
     return (trial if placed == gang.count else None), placed
 

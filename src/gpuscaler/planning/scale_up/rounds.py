@@ -25,22 +25,22 @@ from gpuscaler.planning.scale_up.groups.spread_check import overtaken_families, 
 TRIES = 8
 
 
-def scale_up(draft: PlanDraft, classes: Sequence[PodClass], only: Mask | None = None, *, together: bool = False) -> list[Queue]:
+def scale_up(draft: PlanDraft, classes: Sequence[PodClass], only: Mask | None = None, *, bind_at_once: bool = False) -> list[Queue]:
     """Place every pod of ``classes`` that can be placed, on machines that exist, are ordered, or are bought here; return the queues.
 
     Classes are ordered by priority; within one priority, classes with constraints on larger domains come first, because they have fewer
     choices. Pods that the rules of other pods count are placed before those other pods. Pods that must be near others may fit only after
-    the others have machines, so they are tried again as long as that helps.
-    ``only``, one flag per row of the room, restricts where they may go (a gang's zone). Pods are first placed on nodes as the scheduler
-    sees them now, unless they bind ``together`` when all their machines are there.
+    the others have machines, so they are tried again as long as that helps. ``only``, one flag per row of the room, restricts where they
+    may go (a gang's zone). Pods are first placed on nodes as the scheduler sees them now, unless they all bind at once when all their
+    machines are there (``bind_at_once``).
     """
     all_families = families(draft, classes)
     record_counting_rules(draft, all_families)
     ahead = leaders(draft, all_families)
     order = unique([*ahead, *sought_families(draft, all_families), *all_families])
-    if not together:
+    if not bind_at_once:
         settle_on_existing(draft, draft.stages[0], order, only)
-    if together or not settle_ahead(draft, order, all_families, ahead, only):
+    if bind_at_once or not settle_ahead(draft, order, all_families, ahead, only):
         on_all_machines(draft, all_families, ahead, only)
     return [queue for family in all_families for queue in family.queues]
 
@@ -70,7 +70,7 @@ def settle_ahead(
                 return True
             saved.restore(draft)
             for family in all_families:
-                family.caps.clear()
+                family.domain_caps.clear()
             last = {id(family) for family in late}
             turns = [family for family in turns if id(family) not in last]
     return False
@@ -90,9 +90,9 @@ def uncertain_families(draft: PlanDraft, all_families: Sequence[Family]) -> list
     """Families with unplaced pods that were not placed on machines without a known zone: such a machine is better than none."""
     if not draft.undecided and all(len(kind.rows) == 1 for kind in draft.templates.kinds):
         return []
-    families = [family for family in all_families if family.left and family.counted]
+    families = [family for family in all_families if family.left and family.counted_keys]
     for family in families:
-        family.counted = frozenset()
+        family.counted_keys = frozenset()
     return families
 
 
@@ -147,24 +147,24 @@ def one_round(draft: PlanDraft, order: Sequence[Family], only: Mask | None) -> N
 
 @dataclass(frozen=True)
 class RoundSnapshot:
-    """A copy of the draft, the queues and the families' ``counted`` keys, to return to."""
+    """A copy of the draft, the queues and the families' ``counted_keys`` keys, to return to."""
 
     draft: PlanDraft
     queues: tuple[tuple[Queue, int], ...]
-    counted: tuple[tuple[Family, frozenset[str]], ...]
+    counted_keys: tuple[tuple[Family, frozenset[str]], ...]
 
     @classmethod
     def of(cls, draft: PlanDraft, order: Sequence[Family]) -> "RoundSnapshot":
         queues = tuple((queue, queue.taken) for family in order for queue in family.queues)
-        return cls(draft.copy(), queues, tuple((family, family.counted) for family in order))
+        return cls(draft.copy(), queues, tuple((family, family.counted_keys) for family in order))
 
     def restore(self, draft: PlanDraft) -> None:
         for name in (entry.name for entry in fields(PlanDraft)):
             setattr(draft, name, getattr(self.draft, name))
         for queue, taken in self.queues:
             queue.taken = taken
-        for family, counted in self.counted:
-            family.counted = counted
+        for family, counted in self.counted_keys:
+            family.counted_keys = counted
 
 
 def lower_caps(short: Sequence[Family], pairs: Sequence[tuple[Family, PurchaseItem]], left: Sequence[int]) -> None:
@@ -176,7 +176,7 @@ def lower_caps(short: Sequence[Family], pairs: Sequence[tuple[Family, PurchaseIt
                 met.setdefault(item.domain, [0, 0])
                 met[item.domain][0] += item.count - missing
                 met[item.domain][1] += missing
-        family.caps.update({domain: got for domain, (got, missing) in met.items() if missing})
+        family.domain_caps.update({domain: got for domain, (got, missing) in met.items() if missing})
 
 
 def buy_for(draft: PlanDraft, items: Sequence[PurchaseItem]) -> list[int]:

@@ -87,8 +87,8 @@ HUNT_SECONDS, HUNT_QUIET = 5.0, 30.0
 #: How long a grant of spot without a later refusal proves capacity: as long as a first refusal blocks an offering.
 PROOF_SECONDS = 180.0
 
-#: How long an offering that was refused or reclaimed is not relied upon once it is back: four in ten of the spells of spot in AWS's
-#: series of 2023 end within twenty minutes, and far fewer of those that have lasted so long end within the next twenty.
+#: How long an offering that was refused or reclaimed is not relied upon once it is back: 40 % of the periods with spot capacity in AWS's
+#: data of 2023 end within 20 minutes. Of the periods that have lasted 20 minutes, far fewer end within the next 20.
 SETTLE_SECONDS = 1200.0
 #: After a spot reclaim in a pool, running pods are not moved back to any spot offering of that pool for this time.
 RETURN_SECONDS = 3600.0
@@ -378,7 +378,7 @@ def has_enough_strikes(breaker: Breaker) -> bool:
 
 
 def paused_pools(breakers: Breakers, now: float) -> frozenset[str]:
-    """Pools that are paused because machine after machine never became a node."""
+    """Pools that are paused because several machines in a row never became nodes."""
     return frozenset(breaker.target.pool for breaker in breakers.open if breaker.cause == ABSENT and is_open(breaker, now))
 
 

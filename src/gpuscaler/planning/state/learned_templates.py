@@ -1,12 +1,12 @@
 """Learned templates: the actual resources, labels and taints of machines of a kind, where tags and rules say otherwise.
 
-A template that promises more than a node has breaks promises forever: pods are planned where they do not fit, and the same machine is
-bought again. A template that promises less leaves pods unplaced that the next node would take. So the live nodes of a pool and instance
-type correct the template of the next ones. The newest machine corrects it as soon as it is ready, but only downwards: a resource that it
-lacks completely belongs to a device plugin that has not reported yet. Nodes that have existed for a while correct it both ways, by the
-lowest of their amounts. The number of devices of a kind is fixed: a node with seven of eight GPUs is broken, and teaches nothing about the
-next one. How devices are divided (MIG slices, the cores of Neuron devices) or shared is a matter of configuration, and is learned where
-nodes agree on it.
+If a template promises more than its nodes have, pods are planned where they do not fit, and the same machine is bought again and again. If
+a template promises less, pods that the next node would take stay unplaced. So the live nodes of a pool and instance type correct the
+template of the next ones. The newest machine corrects it as soon as it is ready, but only downwards: a resource that it lacks completely
+belongs to a device plugin that has not reported yet. Nodes that have existed for a while correct it both ways, by the lowest of their
+amounts. The number of devices of a kind is fixed: a node with seven of eight GPUs is broken, and predicts nothing about the next one. How
+devices are divided (MIG slices, the cores of Neuron devices) or shared is a matter of configuration, and is learned where nodes agree on
+it.
 
 A lesson holds for one revision of the pool, such as a version of its launch template; a new revision is learned from its own nodes. Labels
 and taints that no node has confirmed for a day are forgotten, because they are often fixed outside of the group; the amounts are kept.
@@ -68,7 +68,7 @@ class Learned(Struct, frozen=True, gc=False):
 
 
 def step(learned: Learned, event: ReadyNode | NodeObservation) -> Learned:
-    """The lessons after ``event``; a node that was ready before the newest one teaches nothing."""
+    """The lessons after ``event``; a node that was ready before the newest one changes nothing."""
     if isinstance(event, NodeObservation):
         return _after_observation(learned, event)
     pool, _, instance_type, _ = event.offering

@@ -17,7 +17,10 @@ MOST = 500
 
 
 class Wait(Struct, frozen=True, gc=False):
-    """Plans have placed ``pod`` on the open node ``node`` since ``since``; a ``suspected`` wait counts if the next plan does so, too."""
+    """Plans have placed ``pod`` on the open node ``node`` since ``since``.
+
+    A ``suspected`` wait counts only if the next plan places the pod there, too.
+    """
 
     pod: str
     node: str

@@ -42,7 +42,8 @@ class Refused(Struct, frozen=True, gc=False, tag=True):
 
     ``bucket`` are all instance types that the answer applies to (those of a quota), empty for the offering's own. ``every_zone`` says that
     it applies to all zones. ``retry_after`` is the minimum time to wait that the cloud asks for, in seconds. ``filled`` says that other
-    offerings of the same request granted the machines, so no pod waited in vain. ``partial`` says that this offering granted some of them.
+    offerings of the same request granted the machines, so the refusal delayed no pod. ``partial`` says that this offering granted some of
+    them.
     """
 
     offering: OfferingKey
@@ -110,7 +111,7 @@ class Lacking(Struct, frozen=True, gc=False, tag=True):
 
 
 class Fruitless(Struct, frozen=True, gc=False, tag=True):
-    """Machine after machine, the last one of ``offering``, was bought for the same pods, and none of these pods was bound."""
+    """Several machines in a row, the last one of ``offering``, were bought for the same pods, and none of these pods was bound."""
 
     offering: OfferingKey
     at: float

@@ -97,7 +97,7 @@ def guide(instance: ProblemArrays, prices: Prices, *, penalty: Floats | None = N
     # A class may have no demand left.
     part = member * instance.demand / np.maximum(demand, 1.0)[:, None]
     capped = member @ instance.capped > 0
-    together = replace(
+    merged = replace(
         instance,
         demand=demand,
         request=part @ instance.request,
@@ -105,7 +105,7 @@ def guide(instance: ProblemArrays, prices: Prices, *, penalty: Floats | None = N
         capped=capped,
     )
     unmet = None if penalty is None else part @ penalty
-    relaxed = _solve(together, _Programme(_kinds_of_every_size(together), instance.capacity.shape[1], unmet, capped=True))
+    relaxed = _solve(merged, _Programme(_kinds_of_every_size(merged), instance.capacity.shape[1], unmet, capped=True))
     return Relaxed(prices, relaxed.machines, part.T @ relaxed.flows, relaxed.iterations)
 
 

@@ -108,7 +108,7 @@ def add_pool(instance: ProblemArrays, master: Master, prices: Prices, *, gap: fl
 
 def _maximal(instance: ProblemArrays, kinds: Ints, held: Floats) -> Mask:
     """The patterns to which no pod can be added; a mix that could use another pattern can use one of these instead."""
-    if instance.device is not None or any(instance.apart):
+    if instance.device is not None or any(instance.excluded):
         return np.ones(len(kinds), dtype=np.bool_)
     room = instance.capacity[kinds] - held @ instance.request
     room_for_more = held < instance.copies[:, kinds].T

@@ -186,8 +186,8 @@ def _range(instance: ProblemArrays, states: _States, steps: _Steps, step: int, s
     """The fewest and the most copies of its next item that each state may take, by room and by its slack."""
     gain, wanted = steps.gain[states.row, step], steps.wanted[states.row, step]
     high = np.fmin(np.floor(np.fmin.reduce(states.room / steps.request[states.row, step], axis=1)), wanted)
-    item = steps.item[states.row, step] if any(instance.apart) else None
-    for other, partners in enumerate(instance.apart) if item is not None else ():
+    item = steps.item[states.row, step] if any(instance.excluded) else None
+    for other, partners in enumerate(instance.excluded) if item is not None else ():
         if partners:
             high[(item == other) & states.held[:, list(partners)].any(axis=1)] = 0.0
     # How many copies more, or fewer, than a machine with split pods would hold.

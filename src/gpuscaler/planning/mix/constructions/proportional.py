@@ -112,7 +112,7 @@ def _share(instance: ProblemArrays, kind: int, share: Floats, remaining: Floats,
     nearest = np.argsort(np.floor(share) - share, kind="stable")
     held, room = _prefix(instance, held, room, nearest, np.minimum(most, np.ceil(share)))
     held, room = _prefix(instance, held, room, largest, most)
-    if instance.device is not None or any(instance.apart):
+    if instance.device is not None or any(instance.excluded):
         # Devices and pairs kept apart are not in the sums; pods that violate them are left for other machines.
         held = fill(instance, largest, held, np.array([kind]))[0]
     return held

@@ -6,7 +6,7 @@ from gpuscaler.model.table import Array, Mask
 from gpuscaler.planning.feasibility.resources import PODS
 from gpuscaler.planning.scale_down.blockers import Blocker
 from gpuscaler.planning.scale_down.moves.bulk import Emptied, stuck_candidates
-from gpuscaler.planning.scale_down.moves.bulk_affinity import APART
+from gpuscaler.planning.scale_down.moves.bulk_affinity import EXCLUSIVE
 from gpuscaler.planning.scale_down.moves.candidate_arrays import CandidateArrays
 from gpuscaler.planning.scale_down.pod_classes import first_key
 
@@ -63,4 +63,4 @@ class Shortage:
 def describe_shortage(resource: str) -> str:
     if resource == PODS:
         return "no room for another pod"
-    return "a pod that conflicts with it (anti-affinity)" if resource.startswith(APART) else f"too little {resource}"
+    return "a pod that conflicts with it (anti-affinity)" if resource.startswith(EXCLUSIVE) else f"too little {resource}"

@@ -20,7 +20,7 @@ from gpuscaler.planning.scale_down.consolidation.delete import Deletion
 from gpuscaler.planning.scale_down.consolidation.replacement_choices import PurchaseItems, ReplacementKinds, purchase_items
 from gpuscaler.planning.scale_down.consolidation.replacement_mix import ReplacementPlan, bought_machines, left_by_item, replacement_plan
 from gpuscaler.planning.scale_down.moves.bulk import Emptied
-from gpuscaler.planning.scale_down.moves.bulk_affinity import APART
+from gpuscaler.planning.scale_down.moves.bulk_affinity import EXCLUSIVE
 from gpuscaler.planning.scale_down.moves.candidate_arrays import CandidateArrays
 from gpuscaler.planning.scale_down.moves.packing import pack
 from gpuscaler.planning.scale_down.savings import NOTHING, net_saving, pays, restart_loss
@@ -51,10 +51,12 @@ class Replacing:
         items = []
         for index, count in enumerate(counts.tolist()):
             wanted = zip(resources, sizes.requests[self.purchases.size[index]].tolist(), strict=True)
-            request = {name: amount for name, amount in wanted if amount and not name.startswith(APART)}
+            request = {name: amount for name, amount in wanted if amount and not name.startswith(EXCLUSIVE)}
             items.append(Item(f"{index:06}", count, request, self.purchases.allowed[index]))
-        groups = sorted(set(self.purchases.apart) - {""})
-        shared_caps = tuple(SharedCap(tuple(i for i, group in enumerate(self.purchases.apart) if group == name), 1) for name in groups)
+        groups = sorted(set(self.purchases.exclusive_groups) - {""})
+        shared_caps = tuple(
+            SharedCap(tuple(i for i, group in enumerate(self.purchases.exclusive_groups) if group == name), 1) for name in groups
+        )
         problem = Problem(tuple(items), self.templates.mix_kinds, shared_caps=shared_caps, limits=limits)
         work = max(1, self.deletion.situation.policy.work_budget // WORK_SHARE)
         return solve(problem, work=work, should_stop=self.deletion.situation.should_stop)

@@ -30,13 +30,13 @@ class ReplacementKinds:
 class PurchaseItems:
     """The purchase item of each class: ``item_of[class]``, with ``size[item]`` and the kinds ``allowed[item]``.
 
-    Of items that share a name in ``apart`` (empty: none), a machine takes one pod in all.
+    Of items that share a name in ``exclusive_groups`` (empty: none), a machine takes one pod in all.
     """
 
     item_of: Mapping[RunningClass, int]
     size: tuple[int, ...]
     allowed: tuple[tuple[int, ...], ...]
-    apart: tuple[str, ...]
+    exclusive_groups: tuple[str, ...]
 
     def counts(self, candidates: Sequence[Candidate]) -> Array:
         """Pods by item on ``candidates``."""
@@ -65,5 +65,5 @@ def purchase_items(
         item_of,
         size=tuple(size for size, _, _ in item_numbers),
         allowed=tuple(kinds for _, kinds, _ in item_numbers),
-        apart=tuple(name for _, _, name in item_numbers),
+        exclusive_groups=tuple(name for _, _, name in item_numbers),
     )

@@ -46,8 +46,8 @@ class Replacement:
 
 def bought_machines(solution: Solution, templates: Templates, already: int) -> list[Replacement]:
     """The machines of a solution one by one; their names continue after ``already`` earlier ones."""
-    patterns = sorted(solution.groups, key=lambda pattern: (pattern.kind, sorted(pattern.pods.items())))
-    kinds = [(templates.kinds[pattern.kind], pattern.pods) for pattern in patterns for _ in range(pattern.times)]
+    groups = sorted(solution.groups, key=lambda group: (group.kind, sorted(group.pods.items())))
+    kinds = [(templates.kinds[group.kind], group.pods) for group in groups for _ in range(group.times)]
     return [Replacement(f"replacement-{already + number}", kind, pods) for number, (kind, pods) in enumerate(kinds, 1)]
 
 

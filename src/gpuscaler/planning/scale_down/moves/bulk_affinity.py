@@ -20,7 +20,7 @@ from gpuscaler.planning.scale_down.moves.rules import MoveRules
 from gpuscaler.planning.scale_down.pod_classes import RunningClass
 
 #: Prefix of the resource of which every machine has one, for each group of siblings that keep apart.
-APART = "apart:"
+EXCLUSIVE = "apart:"
 
 
 def displaced(candidates: Sequence[Candidate], classes: Collection[RunningClass], room: Room) -> set[RunningClass]:
@@ -84,7 +84,7 @@ class PeerRules:
     def admitting(self, running_class: RunningClass) -> Mask | None:
         """Rows where other pods' rules admit a pod of ``running_class`` once it has left its own row; None without such rules."""
         rules = self._rules_by_class[running_class]
-        if not rules.keys and not rules.apart:
+        if not rules.keys and not rules.one_per_machine:
             return None
         mask = self._memo.get(running_class)
         if mask is None and len(self._memo) * len(self._rooms) >= self._passes:
@@ -105,7 +105,11 @@ class PeerRules:
 
     def siblings(self, running_class: RunningClass) -> str:
         """The resource that keeps ``running_class`` apart from its siblings; empty if there is none."""
-        return f"{APART}{running_class.spec.digest}/{running_class.origin.domain}" if self._rules_by_class[running_class].apart else ""
+        return (
+            f"{EXCLUSIVE}{running_class.spec.digest}/{running_class.origin.domain}"
+            if self._rules_by_class[running_class].one_per_machine
+            else ""
+        )
 
     def free_slots(self, running_class: RunningClass) -> Array:
         """How much of the resource that keeps ``running_class`` apart each row has left."""

@@ -36,12 +36,12 @@ class PeerRule(NamedTuple):
 class MoveRules:
     """How pods of a class may be moved.
 
-    ``exact``: one move at a time. ``apart``: at most one of the class on a machine. ``keys``: node labels that must keep their value.
-    ``needed``: pending pods of this plan rely on the place of these pods.
+    ``exact``: one move at a time. ``one_per_machine``: a machine takes at most one pod of the class. ``keys``: node labels that must keep
+    their value. ``needed``: pending pods of this plan rely on the place of these pods.
     """
 
     exact: bool = False
-    apart: bool = False
+    one_per_machine: bool = False
     keys: tuple[str, ...] = ()
     needed: bool = False
 
@@ -116,7 +116,7 @@ def move_rules(
         is_exact = running_class.spec.digest in exact
         rules_by_class[running_class] = MoveRules(
             exact=is_exact,
-            apart=not is_exact and HOSTNAME in own,
+            one_per_machine=not is_exact and HOSTNAME in own,
             keys=tuple(sorted((foreign if is_exact else own | foreign) - {HOSTNAME})),
             needed=any(w.pending and not w.repels and (w.key == HOSTNAME or w.counts_nodes) for w in over[running_class]),
         )

@@ -1,4 +1,4 @@
-"""Buying: passes purchase items to the optimiser, and turns its patterns into machines."""
+"""Buying: passes purchase items to the optimiser, and turns its answer into machines."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -146,7 +146,7 @@ def mix_items(items: Sequence[PurchaseItem]) -> tuple[Item, ...]:
     return tuple(
         Item(
             key=f"{item.queue.pod_class.spec.digest}/{item.queue.pod_class.keys[0]}/{index}",
-            count=1 if item.whole else item.count + item.announced,
+            count=1 if item.on_one_machine else item.count + item.announced,
             request=request_of(item),
             allowed=allowed[place],
             priority=item.queue.pod_class.spec.priority,
@@ -156,17 +156,18 @@ def mix_items(items: Sequence[PurchaseItem]) -> tuple[Item, ...]:
 
 
 def buy(draft: PlanDraft, solved: Solved, items: Sequence[PurchaseItem]) -> None:
-    """Turn the patterns of a mix into machines with their pods."""
+    """Turn the machine groups of a mix into machines with their pods."""
     draft.solved.append(solved)
-    draft.relaxed.update((id(item.queue.pod_class), item.anywhere) for item in items)
+    draft.relaxed.update((id(item.queue.pod_class), item.allowed_in_any_domain) for item in items)
     row = draft.next_row
     favourites = Favourites(draft, items)
-    for pattern in sorted(solved.solution.groups, key=lambda p: (p.kind, sorted(p.pods.items()))):
+    for group in sorted(solved.solution.groups, key=lambda p: (p.kind, sorted(p.pods.items()))):
         wanted = [
-            (items[index].queue, items[index].count if items[index].whole else copies) for index, copies in sorted(pattern.pods.items())
+            (items[index].queue, items[index].count if items[index].on_one_machine else copies)
+            for index, copies in sorted(group.pods.items())
         ]
-        for _ in range(pattern.times):
-            kind = draft.templates.kinds[favourites.best(pattern)]
+        for _ in range(group.times):
+            kind = draft.templates.kinds[favourites.best(group)]
             inside = take_contents(wanted)
             # A machine only for announced pods is not bought until they exist.
             if inside:
@@ -182,4 +183,4 @@ def take_contents(wanted: Iterable[tuple[Queue, int]]) -> tuple[MachineContent, 
 
 def unmet_by_item(solution: Solution, items: Sequence[PurchaseItem]) -> Mapping[int, int]:
     """The number of pods that ``solution`` leaves out, by position in ``items``."""
-    return {index: count * (items[index].count if items[index].whole else 1) for index, count in solution.unplaced.items()}
+    return {index: count * (items[index].count if items[index].on_one_machine else 1) for index, count in solution.unplaced.items()}

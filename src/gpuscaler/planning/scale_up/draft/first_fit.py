@@ -38,7 +38,7 @@ def first_fit(cluster: Cluster, templates: Templates, remaining: Remaining, item
         fewer, left = other.solve(remaining)
         if other.missing(left) < packing.missing(unmet):
             machines, unmet = fewer, left
-    return Solution(groups=tuple(machines), unplaced=unmet, cost=sum(templates.kinds[pattern.kind].price for pattern in machines))
+    return Solution(groups=tuple(machines), unplaced=unmet, cost=sum(templates.kinds[group.kind].price for group in machines))
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class _Packing:
     def __init__(self, cluster: Cluster, templates: Templates, items: Sequence[PurchaseItem], *, tie: float = TIE) -> None:
         self.items = items
         self.tie = tie
-        self.wants = [1 if item.whole else item.count for item in items]
+        self.wants = [1 if item.on_one_machine else item.count for item in items]
         self.kinds: tuple[MachineKind, ...] = templates.kinds
         self.scarce = templates.scarce
         self.twins = templates.twins
@@ -127,7 +127,7 @@ class _Packing:
         self.unmet: dict[int, int] = {}
 
     def solve(self, remaining: Remaining) -> tuple[list[MachineGroup], dict[int, int]]:
-        """Pack all items on machines within the limits; return the patterns and the rest of each item."""
+        """Pack all items on machines within the limits; return the machine groups and the rest of each item."""
         for bound, part in groupby(self.order(), key=self.opens_many):
             self._fill_all(part)
             if bound and not remaining.any():
@@ -139,7 +139,7 @@ class _Packing:
             self.fill(size, alike)
 
     def pods_of(self, index: int, copies: int) -> int:
-        return copies * (self.items[index].count if self.items[index].whole else 1)
+        return copies * (self.items[index].count if self.items[index].on_one_machine else 1)
 
     def missing(self, unmet: Mapping[int, int]) -> list[tuple[int, int]]:
         """The number of pods without a machine by priority, the highest first: smaller is better."""
@@ -160,7 +160,7 @@ class _Packing:
         return sorted(range(len(self.items)), key=key)
 
     def opens_many(self, index: int) -> bool:
-        """Whether rules cap the pods of a item on one machine, so that it opens machines that stay half empty for others."""
+        """Whether rules cap the pods of an item on one machine, so that its machines keep room for other items."""
         return bool(self.rules.sets[self.rules.of_item[index]])
 
     def tighten(self) -> None:

@@ -25,8 +25,8 @@ class PlacementArea:
 
     ``usable`` are the rows that are open to the class before the scheduler's filters (ready, of a wanted market, large enough when empty,
     …). ``rank`` orders the rows: lower first. ``limits`` is the number of pods that a template still takes, counted down here. ``scores``
-    decides between otherwise equal rows: higher first. ``watched`` is a pair, if there is one: a spread constraint that counts this class
-    by domain, and the class that has this constraint.
+    decides between otherwise equal rows: higher first. ``counting_rule`` is a pair, or None: a spread constraint that counts this class by
+    domain, and the class that has this constraint.
     """
 
     cluster: Cluster
@@ -36,7 +36,7 @@ class PlacementArea:
     rank: Array
     limits: Array
     scores: Array | None = None
-    watched: tuple[SpreadConstraint, PodClass] | None = None
+    counting_rule: tuple[SpreadConstraint, PodClass] | None = None
 
     @property
     def has_templates(self) -> bool:
@@ -157,7 +157,9 @@ def _step(area: PlacementArea, pod_class: PodClass, shape: Shape, left: int) -> 
         if left > 1 and not shape.wide:
             yield from _spill(area, pod_class, left - 1, _room_on_machines(area, pod_class))
     elif not shape.moves_domains:
-        yield from (_spill(area, pod_class, left, room) if area.watched is None else _evenly(area, pod_class, left, room, area.watched))
+        yield from (
+            _spill(area, pod_class, left, room) if area.counting_rule is None else _evenly(area, pod_class, left, room, area.counting_rule)
+        )
     elif shape.wide_affinity and not shape.self_wide_spread and not shape.self_wide_anti:
         row = _best_domain(area, shape.wide_affinity[0].topology_key, room, left)
         yield _put(area, pod_class, row, 1)
@@ -215,14 +217,14 @@ def _spread(area: PlacementArea, pod_class: PodClass, constraint: SpreadConstrai
 
 
 def _evenly(
-    area: PlacementArea, pod_class: PodClass, left: int, room: Array, watched: tuple[SpreadConstraint, PodClass]
+    area: PlacementArea, pod_class: PodClass, left: int, room: Array, counting_rule: tuple[SpreadConstraint, PodClass]
 ) -> Iterator[Share]:
-    """Fill machines, then buy in the domains where ``watched`` counts the fewest pods, so that they are spread evenly at any time."""
+    """Fill machines, then buy in the domains where ``counting_rule`` counts the fewest pods, so that they are spread evenly at any time."""
     machines = np.where(area.templates, 0, room)
     if machines.any():
         yield from _spill(area, pod_class, left, machines)
         return
-    constraint, owner = watched
+    constraint, owner = counting_rule
     codes, counts, _ = area.room.spread_counts(owner.spec, owner.labels, constraint)
     free = np.where(codes >= 0, room, 0)
     if not free.any():

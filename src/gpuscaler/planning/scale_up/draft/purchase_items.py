@@ -12,24 +12,24 @@ from gpuscaler.planning.scale_up.draft.draft import Queue
 
 @dataclass(frozen=True)
 class PurchaseItem:
-    """``count`` pods of one class to buy for, and a flag for each kind that may serve them; all on one machine when ``whole``.
+    """``count`` pods of one class to buy for, and a flag for each kind that may serve them; all of them ``on_one_machine`` if set.
 
-    ``anywhere`` flags the kinds that would serve them without a chosen domain; ``domain`` is the chosen one, None if there is none.
+    ``allowed_in_any_domain`` flags the kinds that may serve them if the domain is ignored; ``domain`` is the chosen domain, or None.
     ``announced`` more pods influence the mix.
     """
 
     queue: Queue
     count: int
     allowed: Mask
-    anywhere: Mask
-    whole: bool = False
+    allowed_in_any_domain: Mask
+    on_one_machine: bool = False
     announced: int = 0
     domain: tuple[int, ...] | None = None
 
 
 def request_of(item: PurchaseItem) -> dict[str, int]:
-    """The request of one item to pack, including ``pods``: a pod, or all of a ``whole`` item; at most ``LARGEST`` of each resource."""
-    times = item.count if item.whole else 1
+    """The request of one packed item, ``pods`` included: one pod, or all pods ``on_one_machine``; at most ``LARGEST`` of each resource."""
+    times = item.count if item.on_one_machine else 1
     return {name: min(amount * times, LARGEST) for name, amount in item.queue.pod_class.spec.requests.items()} | {"pods": times}
 
 

@@ -29,12 +29,13 @@ IDENTITY = attrgetter(*(name for name in PodSpec.__struct_fields__ if name not i
 class Family:
     """Queues of one kind of pod in all sizes. ``model`` is a pod of the family that requests the maximum of each resource.
 
-    ``volumes`` are volumes whose use by one pod restricts the next pod: with any, one pod is placed at a time. ``caps`` limits the pods
-    that may be bought for in a domain, for domains that got too few machines because of limits. ``pin`` are topology keys by which other
-    families count these pods: the domains of these pods are chosen before the other families are placed, and not by the mix. ``seen_by``
-    are topology keys by which other families count or match pods that have wide rules themselves: a pod that was counted in one domain must
-    not be bought for in another. ``watched`` is a spread constraint by which another family counts them, and that family's model.
-    ``counted`` are the topology keys of all such constraints: the pods may only go where their domain of these keys is certain.
+    ``volumes`` are volumes whose use by one pod restricts the next pod: with any, one pod is placed at a time. ``domain_caps`` limits the
+    pods for which machines may be bought in a domain, for domains that got too few machines because of limits. ``pinned_keys`` are topology
+    keys by which other families count these pods: the domains of these pods are chosen before the other families are placed, and not by the
+    mix. ``matched_keys`` are topology keys by which rules of other families count or match these pods, used if these pods have wide rules
+    themselves: a pod that was counted in one domain must not be bought for in another. ``counting_rule`` is a spread constraint by which
+    another family counts these pods, and that family's model. ``counted_keys`` are the topology keys of all such constraints: the pods may
+    only go where their domain of these keys is certain.
     """
 
     model: PodClass
@@ -42,16 +43,16 @@ class Family:
     queues: list[Queue]
     volumes: frozenset[str] = frozenset()
     phantoms: list[tuple[PodSpec, Share]] = field(default_factory=list)
-    caps: dict[tuple[int, ...], int] = field(default_factory=dict)
-    pin: tuple[str, ...] = ()
-    seen_by: frozenset[str] = frozenset()
-    watched: tuple[SpreadConstraint, PodClass] | None = None
-    counted: frozenset[str] = frozenset()
+    domain_caps: dict[tuple[int, ...], int] = field(default_factory=dict)
+    pinned_keys: tuple[str, ...] = ()
+    matched_keys: frozenset[str] = frozenset()
+    counting_rule: tuple[SpreadConstraint, PodClass] | None = None
+    counted_keys: frozenset[str] = frozenset()
 
     @property
     def keys(self) -> tuple[str, ...]:
         """Topology keys of the domains that purchases for its pods are bound to; none when the mix decides freely."""
-        return tuple(sorted({*wide_keys(self.model), *self.seen_by})) if self.shape.wide else self.pin
+        return tuple(sorted({*wide_keys(self.model), *self.matched_keys})) if self.shape.wide else self.pinned_keys
 
     @property
     def left(self) -> int:
@@ -110,8 +111,8 @@ def assign(draft: PlanDraft, family: Family, only: Mask | None) -> list[Purchase
         usable = usable & only[draft.template_rows]
         machines = machines & padded(only, len(machines))
     by_others = admitted_by_others(draft, family.model)
-    if family.counted:
-        certain = certain_templates(draft, family.counted)
+    if family.counted_keys:
+        certain = certain_templates(draft, family.counted_keys)
         usable, by_others = usable & certain, by_others & certain
     machines = machines & ~uncertain_machines(draft, family.model, by_others)
     admitted = usable & by_others
@@ -124,7 +125,7 @@ def assign(draft: PlanDraft, family: Family, only: Mask | None) -> list[Purchase
     elif family.shape.wide:
         shares = place_class(draft, family, family.model, None, machines=machines, usable=usable)
         to_buy = deal_to_queues(family, shares)
-    elif family.pin:
+    elif family.pinned_keys:
         to_buy = deal_to_queues(family, spread_evenly(draft, family, admitted))
     if not family.left or (whole and not alone) or (family.left < before and (whole or family.volumes)):
         # Pods that are not bought for after all must not be counted.
@@ -199,7 +200,7 @@ def place_class(draft: PlanDraft, family: Family, pod_class: PodClass, queue: Qu
     limits = most_to_buy(draft, family, area_rows)
     scores = preference_scores(draft.room, pod_class)
     area = PlacementArea(
-        draft.cluster, draft.room, draft.template_mask, area_rows, row_ranks(draft, pod_class.spec), limits, scores, family.watched
+        draft.cluster, draft.room, draft.template_mask, area_rows, row_ranks(draft, pod_class.spec), limits, scores, family.counting_rule
     )
     shares = fill_rows(area, pod_class, family.shape, family.at_once(family.left if queue is None else queue.left))
     templates = range(*draft.template_rows.indices(len(draft.room)))
@@ -213,11 +214,11 @@ def place_class(draft: PlanDraft, family: Family, pod_class: PodClass, queue: Qu
 def most_to_buy(draft: PlanDraft, family: Family, usable: Mask) -> Array:
     """How many pods each template may stand for; in a domain with a cap, one template takes all that the cap leaves."""
     limits = np.full(len(draft.room), PLENTY, dtype=np.int64)
-    if not family.caps:
+    if not family.domain_caps:
         return limits
     suitable = np.flatnonzero(usable & draft.template_mask & draft.room.static_mask(family.model.spec))
     columns = [draft.room.table.column(key).codes for key in family.keys]
-    for domain, cap in family.caps.items():
+    for domain, cap in family.domain_caps.items():
         inside = suitable[np.logical_and.reduce([codes[suitable] == value for codes, value in zip(columns, domain, strict=True)])]
         bound = sum(share.count for _, share in family.phantoms if tuple(int(codes[share.row]) for codes in columns) == domain)
         limits[inside] = 0
@@ -243,8 +244,8 @@ def spread_evenly(draft: PlanDraft, family: Family, admitted: Mask) -> list[Shar
     chosen = sorted(row for row in cheapest if price[row] <= lowest * TIE)
     first = draft.first_template
     present = [0] * len(chosen)
-    if family.watched is not None:
-        constraint, owner = family.watched
+    if family.counting_rule is not None:
+        constraint, owner = family.counting_rule
         spread_counts = draft.room.spread_counts(owner.spec, owner.labels, constraint)
         present = [int(spread_counts.counts[spread_counts.codes[first + row]]) for row in chosen]
     wanted = even_additions(present, family.left)

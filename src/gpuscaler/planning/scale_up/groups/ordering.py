@@ -114,13 +114,13 @@ def record_counting_rules(draft: PlanDraft, all_families: Sequence[Family]) -> N
         spec = family.model.spec
         for constraint in (constraint for constraint in spec.spread if constraint.hard and constraint.topology_key != HOSTNAME):
             for other in index.candidates(spec.namespace, constraint.selector):
-                if constraint.topology_key not in other.counted and spreads_over(constraint, family.model, other.model):
-                    other.counted |= {constraint.topology_key}
-                    other.seen_by |= other.counted
-                    other.watched = other.watched or (constraint, family.model)
+                if constraint.topology_key not in other.counted_keys and spreads_over(constraint, family.model, other.model):
+                    other.counted_keys |= {constraint.topology_key}
+                    other.matched_keys |= other.counted_keys
+                    other.counting_rule = other.counting_rule or (constraint, family.model)
         for term in (term for term in spec.affinity + spec.anti_affinity if term.topology_key != HOSTNAME):
             for other in index.sought(draft, (term,)):
-                other.seen_by |= {term.topology_key}
+                other.matched_keys |= {term.topology_key}
 
 
 def pin_families(all_families: Sequence[Family], first: Sequence[Family]) -> list[Family]:
@@ -131,7 +131,7 @@ def pin_families(all_families: Sequence[Family], first: Sequence[Family]) -> lis
     keys = {constraint.topology_key for family in all_families for constraint in family.model.spec.spread if constraint.hard} - {HOSTNAME}
     ahead = {id(family) for family in first if not family.shape.wide}
     for family in all_families:
-        family.pin = tuple(sorted(keys)) if id(family) in ahead else ()
+        family.pinned_keys = tuple(sorted(keys)) if id(family) in ahead else ()
     return [family for family in all_families if id(family) in ahead] + [family for family in all_families if id(family) not in ahead]
 
 
