@@ -45,7 +45,7 @@ def held(server: PageServer) -> int:
     return len(server._listener.connections)
 
 
-async def test_a_page_is_served_over_a_persistent_connection() -> None:
+async def test_the_metrics_page_is_served_over_a_persistent_connection() -> None:
     async with served() as server, aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as session:
         for _ in range(3):
             async with session.get("/metrics?name=x") as answer:
@@ -55,7 +55,7 @@ async def test_a_page_is_served_over_a_persistent_connection() -> None:
         assert held(server) == 1
 
 
-async def test_a_page_is_built_again_for_each_request() -> None:
+async def test_the_metrics_page_is_rendered_for_each_request() -> None:
     made = iter(range(9))
     async with served(lambda: Answer(f"{next(made)}".encode())) as server, aiohttp.ClientSession() as session:
         answers = [await (await session.get(f"http://127.0.0.1:{server.port}/metrics")).text() for _ in range(2)]
@@ -63,7 +63,7 @@ async def test_a_page_is_built_again_for_each_request() -> None:
     assert answers == ["0", "1"]
 
 
-async def test_head_has_the_length_and_no_body() -> None:
+async def test_a_head_request_is_answered_with_the_length_and_no_body() -> None:
     async with served() as server:
         answer = await send_text(server, b"HEAD /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
 
@@ -89,7 +89,7 @@ async def test_an_invalid_request_is_refused_and_the_connection_closed(request_:
     assert b"Connection: close" in answer
 
 
-async def test_the_body_of_a_request_is_not_mistaken_for_the_next_request() -> None:
+async def test_a_request_body_is_not_parsed_as_the_next_request() -> None:
     hidden = b"GET /metrics HTTP/1.1\r\n\r\n"
     async with served() as server:
         answer = await send_text(server, b"GET /metrics HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(hidden), hidden))
@@ -97,14 +97,14 @@ async def test_the_body_of_a_request_is_not_mistaken_for_the_next_request() -> N
     assert answer.count(b"hello\n") == 1
 
 
-async def test_a_client_that_sends_nothing_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_sends_no_request_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuscaler.serving.listening.LOOK", 0.01)
     async with served(bounds=Bounds(first_byte=0.05, head=0.05)) as server:
         assert await send_text(server, b"GET /metrics HTT") == b""
         assert await send_text(server, b"") == b""
 
 
-async def test_a_client_that_disconnects_leaves_nothing_behind() -> None:
+async def test_a_disconnected_client_leaves_no_open_connection() -> None:
     async with served() as server:
         _, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"GET /met")
@@ -114,7 +114,7 @@ async def test_a_client_that_disconnects_leaves_nothing_behind() -> None:
         assert held(server) == 0
 
 
-async def test_a_frequent_client_does_not_wait_behind_a_crowd_that_came_later() -> None:
+async def test_a_regular_client_is_not_delayed_by_many_later_clients() -> None:
     async with served(bounds=Bounds(turns=10, turns_at_once=6, first_byte=30)) as server:
         for _ in range(5):
             await send_text(server, b"GET /metrics HTTP/1.0\r\n\r\n")
@@ -131,7 +131,7 @@ async def test_a_frequent_client_does_not_wait_behind_a_crowd_that_came_later() 
 
 
 @pytest.mark.parametrize("peers", [1, 40])
-async def test_idle_connections_block_no_clients_and_the_longest_idle_are_closed(peers: int) -> None:
+async def test_idle_connections_do_not_block_new_clients_and_the_longest_idle_are_closed(peers: int) -> None:
     async with served() as server:
         opened = [
             await asyncio.open_connection("127.0.0.1", server.port, local_addr=(f"127.0.0.{2 + number % peers}", 0))
@@ -152,7 +152,7 @@ async def test_a_port_in_use_raises_an_oserror() -> None:
             await PageServer({}).start("127.0.0.1", server.port)
 
 
-async def test_without_a_host_it_serves_at_every_address() -> None:
+async def test_without_a_host_the_server_listens_on_every_address() -> None:
     addresses = ["127.0.0.1", *(["::1"] if socket.has_dualstack_ipv6() else [])]
     async with served(host="") as server:
         for address in addresses:

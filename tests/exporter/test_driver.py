@@ -64,7 +64,7 @@ def settled(child: Child, key: str) -> Mapping[str, float]:
     return child.reading(key).values
 
 
-def test_every_gpu_is_found_in_the_order_of_the_driver(driver: Driver) -> None:
+def test_gpus_are_listed_in_the_drivers_order(driver: Driver) -> None:
     with measuring(driver.environment) as child:
         devices = child.devices()
 
@@ -72,7 +72,7 @@ def test_every_gpu_is_found_in_the_order_of_the_driver(driver: Driver) -> None:
     assert devices.driver
 
 
-def test_figures_agree_with_another_program(driver: Driver) -> None:
+def test_measured_values_agree_with_nvidia_smi(driver: Driver) -> None:
     rows = driver.says()
     with measuring(driver.environment) as child:
         values = {row[1]: settled(child, row[1]) for row in rows}
@@ -83,7 +83,7 @@ def test_figures_agree_with_another_program(driver: Driver) -> None:
                 assert values[uuid][field] == pytest.approx(float(text) * scale, rel=tolerance, abs=scale), field
 
 
-def test_every_value_has_a_known_field_and_is_plausible(driver: Driver) -> None:
+def test_every_measured_value_has_a_known_field_and_is_plausible(driver: Driver) -> None:
     with measuring(driver.environment) as child:
         values = [settled(child, device.uuid) for device in child.devices().devices]
 
@@ -98,7 +98,7 @@ def test_every_value_has_a_known_field_and_is_plausible(driver: Driver) -> None:
             assert value <= 100 or name not in {"duty_cycle", "fanspeed_percent"}, key
 
 
-def test_counters_never_decrease(driver: Driver) -> None:
+def test_counters_of_the_driver_never_decrease(driver: Driver) -> None:
     with measuring(driver.environment) as child:
         key = child.devices().devices[0].uuid
         first, *_, last = [child.reading(key).values for _ in range(5)]
@@ -109,7 +109,7 @@ def test_counters_never_decrease(driver: Driver) -> None:
 
 
 @pytest.mark.parametrize("rounds", [12])
-def test_a_round_takes_far_less_than_an_interval(driver: Driver, rounds: int) -> None:
+def test_one_measurement_takes_far_less_cpu_time_than_its_interval(driver: Driver, rounds: int) -> None:
     """Measured in CPU time: readings come on a fixed time grid, however long the driver takes."""
     with measuring(driver.environment) as child:
         key = child.devices().devices[0].uuid

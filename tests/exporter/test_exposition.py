@@ -33,7 +33,7 @@ def page(measured: Measurements, attribution: Attribution = Attribution(), *, no
     return scrape(made.text())
 
 
-def test_the_six_have_the_names_and_labels_of_the_write_up() -> None:
+def test_the_six_main_metrics_have_the_documented_names_and_labels() -> None:
     values = {key: 7.0 for key, field in FIELDS.items() if field.metric.startswith("nvidia_gpu_")}
 
     scrape = page(measured(GPU, readings={"GPU-a": values}), Attribution({"GPU-a": (TRAINING,)}))
@@ -66,7 +66,7 @@ def test_a_gpu_that_is_not_allocated_has_no_pod_labels() -> None:
     assert scrape.value("gpuscaler_gpu_containers", uuid="GPU-a") == 0
 
 
-def test_values_absent_in_a_reading_are_absent_on_the_page() -> None:
+def test_values_missing_from_a_reading_are_missing_from_the_page() -> None:
     scrape = page(measured(GPU, readings={"GPU-a": {"temperature_celsius": 40.0}}))
 
     assert "nvidia_gpu_duty_cycle" not in scrape.samples
@@ -80,7 +80,7 @@ def test_a_reading_that_is_too_old_is_not_served() -> None:
     assert page(measurements, now=105.1).samples == {}
 
 
-def test_pods_that_share_a_gpu_have_their_own_figures_if_processes_are_known() -> None:
+def test_pods_on_a_shared_gpu_have_their_own_values_if_processes_are_known() -> None:
     processes = [Process("GPU-a", 1, 300, 20.0), Process("GPU-a", 2, 200, 25.0), Process("GPU-a", 3, 100, 5.0)]
     by_process = {1: SERVING, 2: SERVING}
     attribution = Attribution({"GPU-a": (TRAINING, SERVING)}, by_process)
@@ -96,7 +96,7 @@ def test_pods_that_share_a_gpu_have_their_own_figures_if_processes_are_known() -
     assert scrape.pods("gpuscaler_gpu_process_sm_ratio", pid="3") == [None]
 
 
-def test_a_process_of_a_former_pod_with_the_same_name_does_not_count() -> None:
+def test_a_process_of_a_previous_pod_with_the_same_name_is_not_counted() -> None:
     processes = [Process("GPU-a", 1, 300, 20.0), Process("GPU-a", 2, 200, 25.0)]
     by_process = {1: SERVING, 2: SERVING._replace(uid="uid-9")}
 
@@ -105,7 +105,7 @@ def test_a_process_of_a_former_pod_with_the_same_name_does_not_count() -> None:
     assert scrape.value("nvidia_gpu_memory_used_bytes", pod_name="serving-0") == 300
 
 
-def test_a_process_of_a_pod_whose_container_is_not_known_counts_for_the_pod() -> None:
+def test_a_process_with_an_unknown_container_is_counted_for_its_pod() -> None:
     processes = [Process("GPU-a", 1, 300, 20.0)]
     by_process = {1: SERVING._replace(container="")}
 
@@ -115,7 +115,7 @@ def test_a_process_of_a_pod_whose_container_is_not_known_counts_for_the_pod() ->
     assert scrape.value("nvidia_gpu_memory_used_bytes", pod_name="training-0") == 0
 
 
-def test_without_figures_of_a_process_its_pod_has_the_figure_of_the_gpu() -> None:
+def test_a_pod_whose_process_has_no_values_gets_the_gpus_value() -> None:
     processes = [Process("GPU-a", 1, 300, None), Process("GPU-a", 2, 200, 25.0)]
     attribution = Attribution({"GPU-a": (TRAINING, SERVING)}, {1: SERVING, 2: SERVING})
 
@@ -126,7 +126,7 @@ def test_without_figures_of_a_process_its_pod_has_the_figure_of_the_gpu() -> Non
     assert scrape.pods("gpuscaler_gpu_process_sm_ratio") == ["serving-0"]
 
 
-def test_a_process_on_a_gpu_of_one_pod_belongs_to_it_unless_known_otherwise() -> None:
+def test_a_process_on_a_gpu_of_one_pod_is_attributed_to_that_pod_unless_known_otherwise() -> None:
     measurements = measured(GPU, readings={"GPU-a": VALUES}, processes=[Process("GPU-a", 1, 300, 20.0)])
 
     unknown = page(measurements, Attribution({"GPU-a": (TRAINING,)}, None))
@@ -136,7 +136,7 @@ def test_a_process_on_a_gpu_of_one_pod_belongs_to_it_unless_known_otherwise() ->
     assert outside.pods("gpuscaler_gpu_process_memory_used_bytes", pid="1") == [None]
 
 
-def test_pods_that_share_a_gpu_have_its_figures_if_processes_are_unknown() -> None:
+def test_pods_on_a_shared_gpu_all_have_the_gpus_values_if_processes_are_unknown() -> None:
     attribution = Attribution({"GPU-a": (TRAINING, SERVING)})
 
     scrape = page(measured(GPU, readings={"GPU-a": VALUES}, processes=[Process("GPU-a", 1, 300, 20.0)]), attribution)
@@ -146,7 +146,7 @@ def test_pods_that_share_a_gpu_have_its_figures_if_processes_are_unknown() -> No
     assert scrape.pods("gpuscaler_gpu_process_sm_ratio", pid="1") == [None]
 
 
-def test_without_processes_from_the_driver_each_pod_has_the_figures_of_the_gpu() -> None:
+def test_each_pod_has_the_gpus_values_if_the_driver_lists_no_processes() -> None:
     attribution = Attribution({"GPU-a": (TRAINING, SERVING)}, {})
 
     scrape = page(measured(GPU, readings={"GPU-a": VALUES}, processes=None), attribution)
@@ -154,7 +154,7 @@ def test_without_processes_from_the_driver_each_pod_has_the_figures_of_the_gpu()
     assert scrape.values("nvidia_gpu_memory_used_bytes") == [1000, 1000]
 
 
-def test_the_other_figures_of_a_shared_gpu_are_served_once_without_pod() -> None:
+def test_values_of_a_shared_gpu_that_processes_lack_are_served_once_without_pod_labels() -> None:
     scrape = page(measured(GPU, readings={"GPU-a": VALUES}), Attribution({"GPU-a": (TRAINING, SERVING)}))
 
     assert scrape.pods("gpuscaler_gpu_sm_clock_hertz") == [None]
@@ -163,7 +163,7 @@ def test_the_other_figures_of_a_shared_gpu_are_served_once_without_pod() -> None
     assert scrape.value("gpuscaler_gpu_containers") == 2
 
 
-def test_two_containers_of_one_pod_have_their_own_figures() -> None:
+def test_two_containers_of_one_pod_have_separate_values() -> None:
     sidecar = TRAINING._replace(container="sidecar")
     processes = [Process("GPU-a", 1, 300, 20.0), Process("GPU-a", 2, 200, 25.0)]
 
@@ -186,7 +186,7 @@ def test_mig_devices_have_pod_labels_and_the_gpu_has_none() -> None:
     assert scrape.pods("nvidia_gpu_temperature_celsius") == [None]
 
 
-def test_windows_use_all_samples_and_a_scrape_resets_nothing() -> None:
+def test_windowed_metrics_use_all_samples_and_scrapes_do_not_reset_them() -> None:
     measurements = measured(GPU, readings={"GPU-a": VALUES})
     for later in range(1, 30):
         value = 100.0 if later == 20 else 0.0
@@ -201,7 +201,7 @@ def test_windows_use_all_samples_and_a_scrape_resets_nothing() -> None:
     assert first.value("nvidia_gpu_duty_cycle") == 0
 
 
-def test_the_windows_of_a_reassigned_gpu_have_no_samples_of_the_previous_pod() -> None:
+def test_windowed_metrics_of_a_reassigned_gpu_have_no_samples_of_the_previous_pod() -> None:
     measurements = measured(GPU, readings={"GPU-a": {}})
     measurements.assign({"GPU-a": (TRAINING,)}, now=100.0, interval=1.0)
     for at in (100.5, 101.5, 102.5):
@@ -223,7 +223,7 @@ def test_the_windows_of_a_reassigned_gpu_have_no_samples_of_the_previous_pod() -
     assert own.value("gpuscaler_gpu_duty_cycle_ratio_mean", pod_name="serving-0", window="60s") == 0.2
 
 
-def test_windows_continue_while_the_same_pod_has_the_gpu() -> None:
+def test_windowed_metrics_continue_while_the_same_pod_has_the_gpu() -> None:
     measurements = measured(GPU, readings={"GPU-a": {}})
     measurements.assign({"GPU-a": (TRAINING,)}, now=98.0, interval=1.0)
     measurements.apply(Reading("GPU-a", 100.0, VALUES, (), {}))
@@ -233,7 +233,7 @@ def test_windows_continue_while_the_same_pod_has_the_gpu() -> None:
     assert page(measurements).value("gpuscaler_gpu_duty_cycle_ratio_max", window="60s") == 0.6
 
 
-def test_windows_of_the_other_gpus_continue_when_one_is_reassigned() -> None:
+def test_windowed_metrics_of_other_gpus_continue_when_one_gpu_is_reassigned() -> None:
     other = Device("GPU-b", 1, 4, "NVIDIA L4")
     measurements = measured(GPU, other, readings={"GPU-a": VALUES, "GPU-b": VALUES})
     measurements.assign({"GPU-b": (SERVING,)}, now=100.6, interval=1.0)
@@ -243,7 +243,7 @@ def test_windows_of_the_other_gpus_continue_when_one_is_reassigned() -> None:
     assert page(measurements).values("gpuscaler_gpu_duty_cycle_ratio_max", uuid="GPU-b") == []
 
 
-def test_counters_and_labels_of_a_field_are_written() -> None:
+def test_counters_are_served_with_the_labels_of_their_field() -> None:
     scrape = page(measured(GPU, readings={"GPU-a": {"ecc_errors:corrected:volatile": 4.0, "energy_joules": 1.5}}))
 
     assert scrape.value("gpuscaler_gpu_ecc_errors_total", kind="corrected", scope="volatile") == 4
@@ -251,7 +251,7 @@ def test_counters_and_labels_of_a_field_are_written() -> None:
     assert scrape.kinds["gpuscaler_gpu_energy_joules"] == "counter"
 
 
-def test_an_unknown_field_is_left_out() -> None:
+def test_an_unknown_field_is_left_out_of_the_page() -> None:
     scrape = page(measured(GPU, readings={"GPU-a": {"warp_factor": 9.0, "duty_cycle": 1.0}}))
 
     assert not [name for name in scrape.samples if "warp" in name]
@@ -270,7 +270,7 @@ def test_xid_errors_are_counted_with_their_severity() -> None:
     assert scrape.value("gpuscaler_gpu_xid_errors_total", xid="1", severity="other", action="unknown") == 1
 
 
-def test_the_errors_of_a_gpu_stay_after_it_is_gone() -> None:
+def test_xid_counts_of_a_gpu_remain_after_the_gpu_is_lost() -> None:
     measurements = measured(GPU, readings={"GPU-a": VALUES})
     measurements.apply(Event("GPU-a", 79, 100.0))
     measurements.apply(Devices((), "580", "13.0"))
@@ -280,7 +280,7 @@ def test_the_errors_of_a_gpu_stay_after_it_is_gone() -> None:
     ]
 
 
-def test_a_gpu_that_comes_back_has_no_old_figures() -> None:
+def test_a_gpu_that_returns_has_no_old_values() -> None:
     measurements = measured(GPU, readings={"GPU-a": VALUES})
     for there in ((), (GPU,)):
         measurements.apply(Devices(there, "580", "13.0"))
@@ -288,7 +288,7 @@ def test_a_gpu_that_comes_back_has_no_old_figures() -> None:
     assert page(measurements).samples == {}
 
 
-def test_figures_expire_after_the_measuring_process_ended_and_vanish_with_the_driver() -> None:
+def test_values_expire_after_the_measuring_process_ends_and_disappear_with_the_driver() -> None:
     measurements = measured(GPU, readings={"GPU-a": VALUES})
 
     measurements.apply(Unavailable("failed", "the measuring process ended with -9"))
@@ -300,13 +300,13 @@ def test_figures_expire_after_the_measuring_process_ended_and_vanish_with_the_dr
     assert went.samples == {}
 
 
-def test_an_unknown_minor_number_is_left_out() -> None:
+def test_the_label_of_an_unknown_minor_number_is_left_out() -> None:
     scrape = page(measured(GPU._replace(minor=-1), readings={"GPU-a": VALUES}))
 
     assert "minor_number" not in scrape.samples["nvidia_gpu_duty_cycle"][0][0]
 
 
-def test_unusual_names_are_escaped_so_that_they_can_be_read() -> None:
+def test_label_values_with_special_characters_are_escaped() -> None:
     odd = 'a "quoted" \\ name\nof two lines'
 
     scrape = page(measured(GPU._replace(name=odd), readings={"GPU-a": VALUES}))

@@ -21,7 +21,7 @@ def settled(child: Child, key: str = FIRST) -> dict[str, float]:
     return child.reading(key, lambda reading: "sm_active_ratio" in reading.values).values
 
 
-def test_devices_and_versions_come_first(nvml: FakeNvml) -> None:
+def test_the_process_reports_devices_and_versions_first(nvml: FakeNvml) -> None:
     with measuring(nvml.environment) as child:
         devices = child.devices()
 
@@ -31,7 +31,7 @@ def test_devices_and_versions_come_first(nvml: FakeNvml) -> None:
     assert (devices.driver, devices.cuda) == ("580.95.05", "13.0")
 
 
-def test_figures_of_a_gpu_have_the_units_of_their_names(nvml: FakeNvml) -> None:
+def test_measured_values_have_the_units_in_their_names(nvml: FakeNvml) -> None:
     gpu = nvml.gpu[0]
     gpu.utilization, gpu.used = 40, 7 * GIB
     with measuring(nvml.environment) as child:
@@ -68,7 +68,7 @@ def test_figures_of_a_gpu_have_the_units_of_their_names(nvml: FakeNvml) -> None:
     assert {name: values[name] for name in expected} == expected
 
 
-def test_an_unsupported_figure_is_absent_and_asked_for_once(nvml: FakeNvml) -> None:
+def test_an_unsupported_value_is_missing_and_requested_only_once(nvml: FakeNvml) -> None:
     gpu = nvml.gpu[0]
     gpu.fail("nvmlDeviceGetPowerUsage")
     with measuring(nvml.environment) as child:
@@ -79,7 +79,7 @@ def test_an_unsupported_figure_is_absent_and_asked_for_once(nvml: FakeNvml) -> N
     assert nvml.gpu[1].count("nvmlDeviceGetPowerUsage") > 3
 
 
-def test_a_call_that_fails_once_is_made_again(nvml: FakeNvml) -> None:
+def test_a_driver_call_that_failed_once_is_repeated_in_the_next_reading(nvml: FakeNvml) -> None:
     gpu = nvml.gpu[0]
     with measuring(nvml.environment) as child:
         gpu.fail("nvmlDeviceGetPowerUsage", UNKNOWN)
@@ -90,7 +90,7 @@ def test_a_call_that_fails_once_is_made_again(nvml: FakeNvml) -> None:
     assert "temperature_celsius" in without.values
 
 
-def test_missed_rounds_are_not_made_up_for(nvml: FakeNvml) -> None:
+def test_missed_readings_are_not_made_up_for(nvml: FakeNvml) -> None:
     with measuring(nvml.environment) as child:
         child.reading(FIRST)
         nvml.gpu[0].hang("nvmlDeviceGetTemperature")
@@ -103,7 +103,7 @@ def test_missed_rounds_are_not_made_up_for(nvml: FakeNvml) -> None:
     assert after[-1] - after[0] > 3 * INTERVAL
 
 
-def test_slow_figures_are_measured_in_one_of_ten_rounds_and_reported_in_each(nvml: FakeNvml) -> None:
+def test_slow_values_are_measured_in_every_tenth_reading_and_reported_in_each(nvml: FakeNvml) -> None:
     with measuring(nvml.environment) as child:
         readings = [child.reading(FIRST) for _ in range(9)]
 
@@ -111,7 +111,7 @@ def test_slow_figures_are_measured_in_one_of_ten_rounds_and_reported_in_each(nvm
     assert nvml.gpu[0].count("nvmlDeviceGetRemappedRows") == 1
 
 
-def test_a_gpu_before_ampere_has_retired_pages_and_a_later_one_remapped_rows(nvml: FakeNvml) -> None:
+def test_gpus_before_ampere_have_retired_pages_and_later_gpus_have_remapped_rows(nvml: FakeNvml) -> None:
     nvml.gpu[0].fail("nvmlDeviceGetRemappedRows")
     with measuring(nvml.environment) as child:
         old, new = child.reading(FIRST).values, child.reading(SECOND).values
@@ -123,7 +123,7 @@ def test_a_gpu_before_ampere_has_retired_pages_and_a_later_one_remapped_rows(nvm
     assert set(pages) & set(new) == set()
 
 
-def test_an_old_driver_is_measured_with_old_calls(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_an_old_driver_is_measured_with_the_calls_that_it_has(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     nvml = FakeNvml(build(tmp_path, "-DBEFORE_HOPPER"), tmp_path_factory.mktemp("old"), 1)
     nvml.gpu[0].used = 2 * GIB
     with measuring(nvml.environment) as child:
@@ -169,7 +169,7 @@ def test_a_gpu_with_mig_turned_off_is_measured_as_a_whole_again(nvml: FakeNvml) 
         child.reading("MIG-0-0")
 
 
-def test_processes_come_with_memory_and_their_share_of_the_sms(nvml: FakeNvml) -> None:
+def test_processes_are_reported_with_memory_and_sm_utilization(nvml: FakeNvml) -> None:
     gpu = nvml.gpu[0]
     gpu.run((4001, 30, 5 * GIB), (4002, 0, GIB))
     gpu.sample_time = 1000
@@ -182,7 +182,7 @@ def test_processes_come_with_memory_and_their_share_of_the_sms(nvml: FakeNvml) -
     assert idle == (Process(FIRST, 4001, 5 * GIB, 0), Process(FIRST, 4002, GIB, 0))
 
 
-def test_no_processes_and_unknown_processes_are_distinguished(nvml: FakeNvml) -> None:
+def test_an_empty_process_list_is_distinguished_from_an_unknown_one(nvml: FakeNvml) -> None:
     for call in ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3"):
         nvml.gpu[1].fail(call)
     nvml.gpu[1].run((4001, 30, GIB))
@@ -191,7 +191,7 @@ def test_no_processes_and_unknown_processes_are_distinguished(nvml: FakeNvml) ->
         assert child.reading(SECOND).processes is None
 
 
-def test_a_burst_between_two_readings_is_reported_as_a_peak(nvml: FakeNvml) -> None:
+def test_a_utilization_burst_between_two_readings_is_reported_as_a_peak(nvml: FakeNvml) -> None:
     gpu = nvml.gpu[0]
     gpu.sample_time, gpu.sample_count, gpu.peak = 500, 3, 77
     with measuring(nvml.environment) as child:
@@ -232,7 +232,7 @@ def test_the_recovery_action_is_reported_until_the_gpu_has_recovered(nvml: FakeN
     assert silent == []
 
 
-def test_a_gpu_that_falls_off_the_bus_is_reported_as_lost_until_it_is_back(nvml: FakeNvml) -> None:
+def test_a_gpu_that_fell_off_the_bus_is_reported_as_lost_until_it_returns(nvml: FakeNvml) -> None:
     with measuring(nvml.environment) as child:
         child.reading(FIRST)
         nvml.gpu[0].lost = 1
@@ -249,7 +249,7 @@ def test_a_gpu_that_falls_off_the_bus_is_reported_as_lost_until_it_is_back(nvml:
 @pytest.mark.parametrize(
     ("result", "cause", "words"), [(NOT_LOADED, "no-driver", "see the kernel's log"), (NO_PERMISSION, "forbidden", "/dev/nvidiactl")]
 )
-def test_an_unavailable_driver_is_reported_with_what_to_do(nvml: FakeNvml, result: int, cause: str, words: str) -> None:
+def test_an_unavailable_driver_is_reported_with_advice(nvml: FakeNvml, result: int, cause: str, words: str) -> None:
     nvml.state.init_result = result
     with measuring(nvml.environment) as child:
         unavailable = child.unavailable()
@@ -263,7 +263,7 @@ def test_a_driver_without_gpus_is_reported(make_nvml: Callable[[int], FakeNvml])
         assert child.unavailable().cause == "no-devices"
 
 
-def test_a_missing_library_is_reported_and_found_once_it_is_installed(nvml: FakeNvml) -> None:
+def test_a_missing_driver_library_is_reported_and_loaded_once_it_is_installed(nvml: FakeNvml) -> None:
     nvml.uninstall()
     with measuring(nvml.environment, program=IMPATIENT) as child:
         unavailable = child.unavailable()
@@ -274,7 +274,7 @@ def test_a_missing_library_is_reported_and_found_once_it_is_installed(nvml: Fake
     assert len(devices.devices) == 2
 
 
-def test_a_driver_that_is_unloaded_and_loaded_again_is_opened_again(nvml: FakeNvml) -> None:
+def test_a_driver_that_was_unloaded_is_opened_again_once_it_is_loaded(nvml: FakeNvml) -> None:
     with measuring(nvml.environment, program=IMPATIENT) as child:
         child.reading(FIRST)
         nvml.gpu[0].fail("nvmlDeviceGetTemperature", NOT_LOADED)
@@ -285,7 +285,7 @@ def test_a_driver_that_is_unloaded_and_loaded_again_is_opened_again(nvml: FakeNv
     assert nvml.state.opened == 2
 
 
-def test_a_driver_with_another_version_ends_the_process_to_load_its_library(nvml: FakeNvml) -> None:
+def test_the_process_ends_after_a_driver_upgrade_so_that_the_new_library_is_loaded(nvml: FakeNvml) -> None:
     with measuring(nvml.environment) as child:
         child.reading(FIRST)
         nvml.gpu[0].fail("nvmlDeviceGetTemperature", STALE)
@@ -302,7 +302,7 @@ def test_a_skipped_gpu_is_not_measured(nvml: FakeNvml) -> None:
     assert nvml.gpu[0].count("nvmlDeviceGetTemperature") == 0
 
 
-def test_the_process_shuts_the_driver_down_in_order_on_sigterm(nvml: FakeNvml) -> None:
+def test_on_sigterm_the_process_closes_the_driver_library(nvml: FakeNvml) -> None:
     with measuring(nvml.environment) as child:
         child.reading(FIRST)
         before = nvml.state.closed
@@ -312,7 +312,7 @@ def test_the_process_shuts_the_driver_down_in_order_on_sigterm(nvml: FakeNvml) -
     assert nvml.state.closed == before + 1
 
 
-def test_the_process_ends_when_its_output_is_closed(nvml: FakeNvml) -> None:
+def test_the_measuring_process_ends_when_its_output_is_closed(nvml: FakeNvml) -> None:
     with measuring(nvml.environment) as child:
         child.reading(FIRST)
         assert child.process.stdout is not None

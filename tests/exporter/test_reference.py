@@ -15,7 +15,7 @@ NAMED = set(re.findall(r"`((?:nvidia|gpuscaler)_(?:gpu|exporter)_\w*\w)`", PAGE)
 WINDOWED = {f"{field.windowed}_{statistic}" for field in FIELDS.values() if field.windowed for statistic in ("max", "mean")}
 
 
-def test_every_field_is_on_the_page_with_its_call_and_labels() -> None:
+def test_the_reference_page_lists_every_field_with_its_driver_call_and_labels() -> None:
     for field in FIELDS.values():
         row = next(line for line in PAGE.splitlines() if line.startswith(f"| `{field.metric}` |"))
         assert all(f"`{label}`" in row for label in field.labels)
@@ -23,7 +23,7 @@ def test_every_field_is_on_the_page_with_its_call_and_labels() -> None:
         assert row.endswith(f"| {field.absent} |")
 
 
-def test_each_of_the_six_has_its_counterpart_in_dcgm_exporter() -> None:
+def test_the_reference_page_names_the_dcgm_counterpart_of_each_main_metric() -> None:
     section = PAGE.partition("## Coming from dcgm-exporter")[2].partition("\n## ")[0]
 
     assert set(re.findall(r"^\| `(nvidia_gpu_\w+)` \| `DCGM_FI_", section, re.MULTILINE)) == {
@@ -31,12 +31,12 @@ def test_each_of_the_six_has_its_counterpart_in_dcgm_exporter() -> None:
     }
 
 
-def test_every_window_is_on_the_page() -> None:
+def test_the_reference_page_lists_every_window() -> None:
     assert WINDOWED <= NAMED
     assert all(f"`{seconds}s`" in PAGE for seconds in WINDOWS)
 
 
-def test_every_other_metric_in_the_source_is_on_the_page_and_the_page_has_no_more() -> None:
+def test_the_reference_page_lists_exactly_the_other_metrics_of_the_source() -> None:
     source = Path(fields.__file__).parent
     written = {
         name for path in source.glob("*.py") for name in re.findall(r"\b((?:nvidia|gpuscaler)_(?:gpu|exporter)_\w*\w)\b", path.read_text())
@@ -56,7 +56,7 @@ def test_the_example_alerts_use_existing_metrics() -> None:
     assert asked - NAMED == set()
 
 
-def test_the_page_has_the_whole_catalogue_of_errors_and_its_date() -> None:
+def test_the_reference_page_has_the_whole_xid_catalogue_and_its_date() -> None:
     codes: dict[str, list[int]] = {}
     for code, xid in catalogue().errors.items():
         codes.setdefault(xid.action, []).append(code)

@@ -97,7 +97,7 @@ async def exporting(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, *, program:
     assert pods.closed
 
 
-async def test_a_pod_that_uses_a_gpu_is_in_its_metrics_until_the_pod_is_gone(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_gpu_metrics_have_the_labels_of_the_pod_until_it_is_gone(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     async with exporting(nvml, monkeypatch) as running:
         before = await running.until(running.working("gpus"))
         nvml.gpu[1].utilization, nvml.gpu[1].used = 55, GIB
@@ -110,7 +110,7 @@ async def test_a_pod_that_uses_a_gpu_is_in_its_metrics_until_the_pod_is_gone(nvm
     assert before.value("nvidia_gpu_num_devices") == 2
 
 
-async def test_attribution_gets_the_current_devices_and_processes(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_attributor_gets_the_current_devices_and_processes(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     nvml.gpu[0].run((4001, 10, GIB))
     async with exporting(nvml, monkeypatch) as running:
         await running.until(lambda _: bool(running.pods.asked[1]))
@@ -120,7 +120,9 @@ async def test_attribution_gets_the_current_devices_and_processes(nvml: FakeNvml
     assert [process.pid for process in processes] == [4001]
 
 
-async def test_without_a_driver_it_serves_logs_once_and_measures_later(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_driver_the_exporter_serves_and_logs_once_and_measures_once_the_driver_exists(
+    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
     nvml.state.init_result = NOT_LOADED
     async with exporting(nvml, monkeypatch, program=IMPATIENT) as running:
         without = await running.until(lambda scrape: scrape.values("nvidia_gpu_num_devices") == [0])
@@ -134,7 +136,7 @@ async def test_without_a_driver_it_serves_logs_once_and_measures_later(nvml: Fak
     assert ("info", "gpus: measuring 2 GPUs") in running.log
 
 
-async def test_a_driver_that_hangs_leaves_a_gap_and_no_scrape_waits_for_it(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_hanging_driver_causes_missing_values_and_does_not_delay_scrapes(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     async with exporting(nvml, monkeypatch) as running:
         await running.until(running.working("gpus"))
         nvml.gpu[0].hang("nvmlDeviceGetTemperature")
@@ -156,12 +158,14 @@ async def test_a_driver_that_hangs_leaves_a_gap_and_no_scrape_waits_for_it(nvml:
 
     assert gap.values("nvidia_gpu_num_devices") == [2]
     assert hung.value("gpuscaler_gpu_hung", uuid=SECOND) == 0
-    assert f"{FIRST}: the driver does not answer for it" in front
+    assert f"{FIRST}: the driver does not answer for this device" in front
     assert longest < 0.1
     assert any("saw no answer from the driver" in text for _, text in running.log)
 
 
-async def test_a_measuring_process_that_is_killed_is_replaced_and_windows_continue(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_killed_measuring_process_is_replaced_and_windowed_metrics_continue(
+    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with exporting(nvml, monkeypatch) as running:
         nvml.gpu[0].utilization = 88
         await running.until(lambda scrape: scrape.values("nvidia_gpu_duty_cycle", uuid=FIRST) == [88])
@@ -173,7 +177,7 @@ async def test_a_measuring_process_that_is_killed_is_replaced_and_windows_contin
     assert after.value("gpuscaler_gpu_duty_cycle_ratio_max", uuid=FIRST, window="15s") == 0.88
 
 
-async def test_a_pod_has_no_peak_of_the_previous_pod_on_its_gpu(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pods_maximum_excludes_samples_of_the_previous_pod_on_its_gpu(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     nvml.gpu[0].utilization = 88
     async with exporting(nvml, monkeypatch) as running:
         running.pods.attribution = Attribution({FIRST: (POD,)}, None, "pod-resources")
@@ -191,7 +195,7 @@ async def test_a_pod_has_no_peak_of_the_previous_pod_on_its_gpu(nvml: FakeNvml, 
     assert after.values("gpuscaler_gpu_duty_cycle_ratio_max", pod_name="training-1") == [0.05, 0.05]
 
 
-async def test_a_gpu_that_fell_off_the_bus_is_reported_and_has_no_figures(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_gpu_that_fell_off_the_bus_is_reported_and_has_no_values(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     async with exporting(nvml, monkeypatch) as running:
         await running.until(running.working("gpus"))
         nvml.gpu[0].lost, nvml.gpu[0].xid, nvml.gpu[0].xid_count = 1, 79, 1
@@ -233,7 +237,7 @@ async def test_the_recovery_action_of_the_driver_takes_precedence_over_the_catal
     assert scrape.values("gpuscaler_gpu_recovery_action", uuid=SECOND) == []
 
 
-async def test_failing_attribution_loses_the_pods_but_not_the_gpus(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_gpus_are_served_without_pod_labels_if_attribution_fails(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     async with exporting(nvml, monkeypatch) as running:
         running.pods.attribution = Attribution({FIRST: (POD,)}, None, "pod-resources")
         await running.until(lambda scrape: scrape.pods("nvidia_gpu_temperature_celsius", uuid=FIRST) == ["training-0"])
@@ -248,7 +252,7 @@ async def test_failing_attribution_loses_the_pods_but_not_the_gpus(nvml: FakeNvm
     assert [text for level, text in running.log if level == "warning"] == ["pods: attribution failed: RuntimeError: no such table"]
 
 
-async def test_attribution_that_never_answers_leaves_gpus_without_pods(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_gpus_are_served_without_pod_labels_if_attribution_hangs(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "ATTRIBUTION", 0.2)
     async with exporting(nvml, monkeypatch) as running:
         running.pods.attribution = Attribution({FIRST: (POD,)}, None, "pod-resources")
@@ -261,7 +265,7 @@ async def test_attribution_that_never_answers_leaves_gpus_without_pods(nvml: Fak
     assert "pods: saw no answer about the pods of GPUs for 0.2 s" in front
 
 
-async def test_it_reports_its_own_resource_usage(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_exporter_reports_its_own_resource_usage(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     async with exporting(nvml, monkeypatch) as running:
         scrape = await running.until(running.working("gpus"))
 
@@ -270,7 +274,7 @@ async def test_it_reports_its_own_resource_usage(nvml: FakeNvml, monkeypatch: py
     assert scrape.value("gpuscaler_gpu_last_sample_timestamp_seconds", uuid=FIRST) == pytest.approx(time.time(), abs=30)
 
 
-async def test_the_front_page_names_gpus_and_pods_for_people(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_html_page_shows_gpus_and_pods(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     nvml.gpu[0].divide(("1g.10gb", 20, GIB))
     async with exporting(nvml, monkeypatch) as running:
         running.pods.attribution = Attribution({SECOND: (POD,)}, None, "pod-resources")

@@ -9,7 +9,7 @@ from gpuscaler.exporter.backends.simulated import Simulated
 from gpuscaler.exporter.fields import FIELDS
 
 
-def test_it_reports_like_a_driver() -> None:
+def test_the_simulated_backend_reports_like_a_driver() -> None:
     with measuring({}, backend="simulated", gpus=3) as child:
         devices = child.devices()
         readings = [child.reading(device.uuid) for device in devices.devices]
@@ -19,11 +19,11 @@ def test_it_reports_like_a_driver() -> None:
     assert all({key.partition(":")[0] for key in reading.values} <= set(FIELDS) for reading in readings)
 
 
-def test_a_single_gpu_is_not_divided() -> None:
+def test_a_single_simulated_gpu_has_no_mig_devices() -> None:
     assert [device.instances for device in Simulated(1).devices()] == [()]
 
 
-def test_inference_comes_in_bursts_and_energy_only_grows() -> None:
+def test_simulated_inference_load_comes_in_bursts_and_energy_only_grows() -> None:
     seconds: Iterator[float] = iter(range(1000))
     backend = Simulated(4, clock=lambda: float(next(seconds)))
     device = backend.devices()[2]
@@ -36,7 +36,7 @@ def test_inference_comes_in_bursts_and_energy_only_grows() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 8, 64])
-def test_devices_have_distinct_uuids(count: int) -> None:
+def test_simulated_devices_have_distinct_uuids(count: int) -> None:
     devices = Simulated(count).devices()
     keys = [device.uuid for device in devices] + [instance.uuid for device in devices for instance in device.instances]
 

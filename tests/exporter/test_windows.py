@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from gpuscaler.exporter.windows import Figures, SampleWindow
 
 
-def test_a_window_has_the_samples_of_its_seconds_and_no_older_ones() -> None:
+def test_a_window_contains_only_samples_within_its_length() -> None:
     trail = SampleWindow(60)
     for at, value in ((0, 100), (10, 50), (20, 10), (24, 30)):
         trail.add(at, value)
@@ -17,7 +17,7 @@ def test_a_window_has_the_samples_of_its_seconds_and_no_older_ones() -> None:
     assert trail.over(60, now=25) == Figures(100, 47.5)
 
 
-def test_a_window_without_samples_has_no_figures() -> None:
+def test_a_window_without_samples_has_no_values() -> None:
     trail = SampleWindow(60)
     assert trail.over(15, now=0) is None
     trail.add(0, 100)
@@ -25,7 +25,7 @@ def test_a_window_without_samples_has_no_figures() -> None:
     assert trail.over(15, now=15) is None
 
 
-def test_samples_older_than_the_longest_window_are_forgotten() -> None:
+def test_samples_older_than_the_longest_window_are_dropped() -> None:
     trail = SampleWindow(60)
     trail.add(0, 100)
     trail.add(60, 1)
@@ -33,7 +33,7 @@ def test_samples_older_than_the_longest_window_are_forgotten() -> None:
     assert trail.over(1000, now=60) == Figures(1, 1)
 
 
-def test_a_peak_between_two_samples_counts_for_the_maximum_and_not_for_the_mean() -> None:
+def test_a_peak_between_two_samples_changes_the_maximum_and_not_the_mean() -> None:
     trail = SampleWindow(60)
     trail.add(1, 0, 95)
     trail.add(2, 10)
@@ -41,7 +41,7 @@ def test_a_peak_between_two_samples_counts_for_the_maximum_and_not_for_the_mean(
     assert trail.over(15, now=2) == Figures(95, 5)
 
 
-def test_two_scrapers_see_the_same_burst_after_it_is_over() -> None:
+def test_two_scrapers_get_the_same_maximum_after_a_burst() -> None:
     trail = SampleWindow(60)
     for at in range(30):
         trail.add(at, 100 if at == 20 else 0)
@@ -58,7 +58,7 @@ def test_two_scrapers_see_the_same_burst_after_it_is_over() -> None:
     st.sampled_from([15.0, 60.0]),
     st.floats(0, 100),
 )
-def test_figures_are_those_of_the_samples_in_the_window(steps: list[tuple[float, int]], seconds: float, later: float) -> None:
+def test_maximum_and_mean_are_computed_from_the_samples_in_the_window(steps: list[tuple[float, int]], seconds: float, later: float) -> None:
     trail, at, samples = SampleWindow(60), 0.0, []
     for step, value in steps:
         at += step

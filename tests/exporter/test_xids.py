@@ -21,14 +21,14 @@ from gpuscaler.exporter.xids import CRITICAL, RECOVERY_ACTIONS, REMEDIES, UNKNOW
         ((1, 168, 9999), ("unknown", "other")),
     ],
 )
-def test_an_error_has_the_action_of_the_catalogue(codes: tuple[int, ...], wanted: tuple[str, str]) -> None:
+def test_an_xid_error_has_the_action_of_the_catalogue(codes: tuple[int, ...], wanted: tuple[str, str]) -> None:
     assert {(action(code), severity(code)) for code in codes} == {wanted}
 
 
-def test_every_action_has_a_description() -> None:
+def test_every_recovery_action_has_a_description() -> None:
     assert REMEDIES.keys() >= (CRITICAL | set(RECOVERY_ACTIONS) | {UNKNOWN}) - {"none"}
     assert {xid.action for xid in catalogue().errors.values()} <= CRITICAL | {"none", "restart_program", "depends"}
 
 
-def test_an_action_of_a_newer_driver_is_unknown_but_not_an_error() -> None:
+def test_an_action_of_a_newer_driver_is_shown_as_unknown() -> None:
     assert [recovery_name(number) for number in (0, 1, 7, 8, 255)] == ["none", "reset", "system_reboot", "unknown", "unknown"]

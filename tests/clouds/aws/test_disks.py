@@ -56,7 +56,7 @@ async def end_machines(harness: ProviderHarness, machines: list[str]) -> None:
     await harness.pass_time(300)
 
 
-async def test_an_ended_machine_leaves_no_disk_that_ec2_was_to_delete(bought: Callable[..., Any]) -> None:
+async def test_ec2_deletes_the_disks_of_an_ended_machine(bought: Callable[..., Any]) -> None:
     harness, machines = await bought(disk("/dev/xvda"), disk("/dev/xvdf", DeleteOnTermination=True))
     assert volumes(harness.aws) == [("in-use", True)] * 4
     assert disk_warnings(harness.aws) == []
@@ -79,7 +79,7 @@ async def test_a_group_that_keeps_disks_is_reported_before_machines_leave_any(bo
     assert not any("Volume" in name for name in harness.write_counts())
 
 
-def test_a_disk_without_delete_on_termination_is_reported_unless_it_is_the_images() -> None:
+def test_a_disk_without_delete_on_termination_is_reported_unless_the_image_defines_it() -> None:
     aws = Aws()
     create_group(aws, disk("/dev/xvda"), disk("/dev/xvdb"), disk("/dev/sda1"), name="of-images")
     create_group(aws, {"DeviceName": "/dev/xvdf", "NoDevice": ""}, {"DeviceName": "/dev/xvdg", "VirtualName": "ephemeral0"}, name="none")
@@ -92,7 +92,7 @@ def test_a_disk_without_delete_on_termination_is_reported_unless_it_is_the_image
     ]
 
 
-def test_a_version_that_deletes_its_disks_has_no_finding() -> None:
+def test_a_launch_template_version_that_deletes_its_disks_has_no_finding() -> None:
     aws = Aws()
     create_group(aws, disk("/dev/xvdf", DeleteOnTermination=False))
     data = {"InstanceType": "g6.xlarge", "BlockDeviceMappings": [disk("/dev/xvdf", DeleteOnTermination=True)]}

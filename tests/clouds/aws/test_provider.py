@@ -49,7 +49,7 @@ def limit(harness: ProviderHarness, machines: int | None, **where: str) -> None:
     set_capacity(harness.aws.account.region("us-east-1"), Limit(machines, **where))
 
 
-async def test_machines_are_launched_at_once_and_returned_with_ids(make_harness: Callable[..., ProviderHarness]) -> None:
+async def test_machines_are_launched_synchronously_and_returned_with_ids(make_harness: Callable[..., ProviderHarness]) -> None:
     harness = make_harness()
     bought = await harness.provider.buy(await harness.order(3))
     assert len(bought.instances) == 3
@@ -64,7 +64,7 @@ async def test_machines_are_launched_at_once_and_returned_with_ids(make_harness:
     assert {(each.token, each.launched > 0) for each in inventory.instances} == {("order-1", True)}
 
 
-async def test_an_order_that_is_sent_again_buys_nothing_more(make_harness: Callable[..., ProviderHarness]) -> None:
+async def test_repeating_an_order_buys_nothing_more(make_harness: Callable[..., ProviderHarness]) -> None:
     harness = make_harness()
     order = await harness.order(2)
     first = await harness.provider.buy(order)
@@ -73,7 +73,9 @@ async def test_an_order_that_is_sent_again_buys_nothing_more(make_harness: Calla
     assert harness.provider.keeps_tokens
 
 
-async def test_a_lost_answer_is_recovered_by_sending_the_order_again(make_harness: Callable[..., ProviderHarness]) -> None:
+async def test_the_result_of_an_order_with_a_lost_answer_is_recovered_by_repeating_the_order(
+    make_harness: Callable[..., ProviderHarness],
+) -> None:
     harness = make_harness()
     order = await harness.order(2)
     harness.aws.endpoint.faults.all.append(Fault(operation="LaunchInstances", sever="after", times=1))
@@ -83,7 +85,7 @@ async def test_a_lost_answer_is_recovered_by_sending_the_order_again(make_harnes
     assert harness.group()["DesiredCapacity"] == 2
 
 
-async def test_machines_that_one_zone_lacks_are_bought_in_the_next(make_harness: Callable[..., ProviderHarness]) -> None:
+async def test_machines_that_one_zone_cannot_provide_are_bought_in_the_next_zone(make_harness: Callable[..., ProviderHarness]) -> None:
     harness = make_harness()
     limit(harness, 1, zone="us-east-1a")
     bought = await harness.provider.buy(await harness.order(3))
@@ -91,7 +93,7 @@ async def test_machines_that_one_zone_lacks_are_bought_in_the_next(make_harness:
     assert {(each.cause, each.offering[3]) for each in bought.refusals} == {(CAPACITY, "us-east-1a")}
 
 
-async def test_a_group_without_capacity_refuses_each_zone_and_keeps_its_desired_capacity(
+async def test_without_capacity_each_zone_is_refused_and_the_desired_capacity_stays(
     make_harness: Callable[..., ProviderHarness],
 ) -> None:
     harness = make_harness()
@@ -102,14 +104,14 @@ async def test_a_group_without_capacity_refuses_each_zone_and_keeps_its_desired_
     assert harness.group()["DesiredCapacity"] == 0
 
 
-async def test_a_quota_refusal_covers_all_its_types(make_harness: Callable[..., ProviderHarness]) -> None:
+async def test_a_quota_refusal_concerns_all_types_of_the_quota(make_harness: Callable[..., ProviderHarness]) -> None:
     harness = make_harness()
     harness.aws.account.region("us-east-1").hardware.troubles.append(Trouble("VcpuLimitExceeded"))
     bought = await harness.provider.buy(await harness.order(1))
     assert {(each.cause, each.bucket, each.every_zone) for each in bought.refusals} == {(QUOTA, ("g6.xlarge",), True)}
 
 
-async def test_units_of_weighted_types_become_machines(make_harness: Callable[..., ProviderHarness]) -> None:
+async def test_capacity_units_of_weighted_types_are_converted_to_machines(make_harness: Callable[..., ProviderHarness]) -> None:
     harness = make_harness()
     spot_group(harness.aws, "g6.12xlarge", "g6.24xlarge", weights=("4", "4"))
     bought = await harness.provider.buy(await harness.order(3, pool="spots"))
@@ -117,7 +119,7 @@ async def test_units_of_weighted_types_become_machines(make_harness: Callable[..
     assert harness.group("spots")["DesiredCapacity"] == 12
 
 
-async def test_the_desired_capacity_is_raised_if_the_settings_ask_for_it(make_harness: Callable[..., ProviderHarness]) -> None:
+async def test_the_desired_capacity_is_increased_if_buying_that_way_is_configured(make_harness: Callable[..., ProviderHarness]) -> None:
     harness = make_harness(launch="desired-capacity")
     bought = await harness.provider.buy(await harness.order(3))
     assert (len(bought.instances), bought.pending, bought.refusals) == (3, 0, ())
@@ -125,7 +127,7 @@ async def test_the_desired_capacity_is_raised_if_the_settings_ask_for_it(make_ha
     assert not harness.provider.keeps_tokens
 
 
-async def test_the_desired_capacity_is_raised_if_the_settings_ask_for_a_fleet(make_harness: Callable[..., ProviderHarness]) -> None:
+async def test_the_desired_capacity_is_increased_if_a_fleet_is_configured(make_harness: Callable[..., ProviderHarness]) -> None:
     harness = make_harness(launch="fleet")
     assert len((await harness.provider.buy(await harness.order(1))).instances) == 1
     assert harness.provider.way_to_buy("gpus") == (
@@ -137,7 +139,7 @@ async def test_the_desired_capacity_is_raised_if_the_settings_ask_for_a_fleet(ma
     assert any("aws.launch is fleet" in warning for warning in aws_pool.warnings)
 
 
-async def test_a_finding_of_several_groups_is_one_warning(make_harness: Callable[..., ProviderHarness]) -> None:
+async def test_the_same_finding_of_several_groups_is_logged_as_one_warning(make_harness: Callable[..., ProviderHarness]) -> None:
     harness = make_harness(NewInstancesProtectedFromScaleIn=False)
     for name in ("more", "others", "rest"):
         harness.aws.group(name, instance_type="g5.xlarge", NewInstancesProtectedFromScaleIn=False)
@@ -146,7 +148,7 @@ async def test_a_finding_of_several_groups_is_one_warning(make_harness: Callable
     assert [text.partition(":")[0] for text in unprotected] == ["pools gpus, more, others and 1 more"]
 
 
-async def test_a_group_whose_desired_capacity_is_raised_chooses_the_zone(make_harness: Callable[..., ProviderHarness]) -> None:
+async def test_an_increase_of_the_desired_capacity_lets_the_group_choose_the_zone(make_harness: Callable[..., ProviderHarness]) -> None:
     for harness in (make_harness(launch="fleet"), make_harness(launch="desired-capacity")):
         assert [pool.chooser for pool in await harness.provider.pools()] == ["cloud"]
 
@@ -157,7 +159,9 @@ async def test_a_group_whose_desired_capacity_is_raised_chooses_the_zone(make_ha
     assert [pool.chooser for pool in await harness.provider.pools()] == ["cloud"]
 
 
-async def test_without_permission_for_launch_instances_the_desired_capacity_is_raised(make_harness: Callable[..., ProviderHarness]) -> None:
+async def test_without_permission_for_launch_instances_the_desired_capacity_is_increased(
+    make_harness: Callable[..., ProviderHarness],
+) -> None:
     harness = make_harness()
     harness.aws.endpoint.faults.all.append(denied("LaunchInstances"))
     order = await harness.order(2)
@@ -175,7 +179,7 @@ async def test_the_permission_that_launch_instances_lacks_is_named(make_harness:
     assert "IAM does not allow ec2:CreateFleet" in harness.provider.way_to_buy("gpus")[1]
 
 
-async def test_an_increment_that_fails_is_withdrawn_before_it_is_refused(make_harness: Callable[..., ProviderHarness]) -> None:
+async def test_a_failed_capacity_increase_is_withdrawn_before_the_order_is_refused(make_harness: Callable[..., ProviderHarness]) -> None:
     harness = make_harness(launch="desired-capacity")
     limit(harness, 1)
     began = harness.aws.time
@@ -194,7 +198,9 @@ def rest(order: Order, *, at: float = BEGAN, accepted: bool = True) -> UnfilledO
     return UnfilledOrder(order, order.count, at, accepted)
 
 
-async def test_late_failures_are_withdrawn_before_they_are_reported(make_harness: Callable[..., ProviderHarness]) -> None:
+async def test_capacity_increases_that_fail_late_are_withdrawn_before_they_are_reported(
+    make_harness: Callable[..., ProviderHarness],
+) -> None:
     harness = make_harness(Conditions(activity=20.0), launch="desired-capacity")
     limit(harness, 0)
     bought = await harness.provider.buy(await harness.order(4))
@@ -227,7 +233,7 @@ async def test_an_order_whose_caller_timed_out_is_completed_and_reported_later(m
     assert harness.group()["DesiredCapacity"] == 0
 
 
-async def test_raises_of_others_are_kept_when_ours_is_withdrawn(make_harness: Callable[..., ProviderHarness]) -> None:
+async def test_capacity_increases_of_others_are_kept_when_ours_is_withdrawn(make_harness: Callable[..., ProviderHarness]) -> None:
     harness = make_harness(Conditions(activity=20.0), launch="desired-capacity")
     limit(harness, 0)
     order = await harness.order(4)
@@ -239,7 +245,9 @@ async def test_raises_of_others_are_kept_when_ours_is_withdrawn(make_harness: Ca
     assert harness.group()["DesiredCapacity"] == 3
 
 
-async def test_late_machines_are_kept_when_the_rest_is_withdrawn(make_harness: Callable[..., ProviderHarness]) -> None:
+async def test_machines_launched_late_are_kept_when_the_rest_of_the_order_is_withdrawn(
+    make_harness: Callable[..., ProviderHarness],
+) -> None:
     harness = make_harness(
         Conditions(reaction=9.0), launch="desired-capacity", NewInstancesProtectedFromScaleIn=False, AvailabilityZones=ZONES[:1]
     )
@@ -254,7 +262,7 @@ async def test_late_machines_are_kept_when_the_rest_is_withdrawn(make_harness: C
     assert harness.group()["DesiredCapacity"] == 1
 
 
-async def test_a_raised_group_that_cannot_be_read_is_read_again(make_harness: Callable[..., ProviderHarness]) -> None:
+async def test_after_a_capacity_increase_a_failed_read_of_the_group_is_retried(make_harness: Callable[..., ProviderHarness]) -> None:
     harness = make_harness(launch="desired-capacity")
     limit(harness, 0)
     order = await harness.order(2)
@@ -270,7 +278,7 @@ async def test_a_raised_group_that_cannot_be_read_is_read_again(make_harness: Ca
     assert harness.group()["DesiredCapacity"] == 0
 
 
-async def test_a_full_group_refuses_an_order(make_harness: Callable[..., ProviderHarness]) -> None:
+async def test_an_order_for_a_group_at_its_maximum_is_refused(make_harness: Callable[..., ProviderHarness]) -> None:
     harness = make_harness(launch="desired-capacity", MaxSize=2)
     bought = await harness.provider.buy(await harness.order(3))
     assert (len(bought.instances), bought.pending) == (2, 0)
@@ -278,7 +286,7 @@ async def test_a_full_group_refuses_an_order(make_harness: Callable[..., Provide
     assert {each.detail for each in bought.refusals} == {"group gpus in us-east-1 is at its maximum of 2"}
 
 
-async def test_two_orders_of_one_group_do_not_share_machines(make_harness: Callable[..., ProviderHarness]) -> None:
+async def test_two_orders_for_one_group_do_not_count_the_same_machines(make_harness: Callable[..., ProviderHarness]) -> None:
     harness = make_harness(launch="desired-capacity")
     first = await harness.provider.buy(await harness.order(2))
     second = await harness.provider.buy(await harness.order(2, token="order-2"))
@@ -296,7 +304,7 @@ async def test_a_throttled_write_is_not_repeated(make_harness: Callable[..., Pro
     assert harness.write_counts() == {"LaunchInstances": 1}
 
 
-async def test_a_closed_fence_stops_every_write(make_harness: Callable[..., ProviderHarness]) -> None:
+async def test_no_write_is_sent_once_the_fence_is_closed(make_harness: Callable[..., ProviderHarness]) -> None:
     harness = make_harness()
     order = await harness.order(1)
     harness.leading = False
@@ -327,7 +335,7 @@ async def test_a_machine_of_a_group_at_its_minimum_is_ended_and_replaced(make_ha
     assert harness.group()["DesiredCapacity"] == 1
 
 
-async def test_a_machine_that_no_group_of_ours_lists_is_never_touched(make_harness: Callable[..., ProviderHarness]) -> None:
+async def test_a_machine_outside_of_our_groups_is_never_ended(make_harness: Callable[..., ProviderHarness]) -> None:
     harness = make_harness()
     foreign = {"k8s.io/cluster-autoscaler/enabled": "true", "k8s.io/cluster-autoscaler/other": "owned"}
     harness.aws.group("others", foreign, instance_type="g5.xlarge", MinSize=1)
@@ -338,7 +346,7 @@ async def test_a_machine_that_no_group_of_ours_lists_is_never_touched(make_harne
     assert harness.write_counts() == {}
 
 
-async def test_a_missing_permission_is_named_if_a_machine_cannot_be_ended(make_harness: Callable[..., ProviderHarness]) -> None:
+async def test_the_error_names_the_missing_permission_if_a_machine_cannot_be_ended(make_harness: Callable[..., ProviderHarness]) -> None:
     harness = make_harness()
     (machine,) = (await harness.provider.buy(await harness.order(1))).instances
     harness.aws.endpoint.faults.all.append(denied("TerminateInstanceInAutoScalingGroup"))
@@ -348,7 +356,7 @@ async def test_a_missing_permission_is_named_if_a_machine_cannot_be_ended(make_h
     assert "autoscaling:TerminateInstanceInAutoScalingGroup" in refusal.detail
 
 
-async def test_a_partial_list_is_an_error(make_harness: Callable[..., ProviderHarness]) -> None:
+async def test_an_incomplete_list_of_machines_raises_an_error(make_harness: Callable[..., ProviderHarness]) -> None:
     harness = make_harness()
     await harness.provider.buy(await harness.order(1))
     harness.aws.endpoint.faults.all.append(denied("DescribeAutoScalingGroups"))
@@ -356,7 +364,7 @@ async def test_a_partial_list_is_an_error(make_harness: Callable[..., ProviderHa
         await harness.provider.inventory()
 
 
-async def test_spot_machines_are_listed_as_such_and_described_once(make_harness: Callable[..., ProviderHarness]) -> None:
+async def test_spot_machines_are_listed_as_spot_and_described_once(make_harness: Callable[..., ProviderHarness]) -> None:
     harness = make_harness()
     spot_group(harness.aws, "g6.xlarge", "g5.xlarge")
     await harness.provider.buy(await harness.order(2, pool="spots"))
@@ -367,7 +375,7 @@ async def test_spot_machines_are_listed_as_such_and_described_once(make_harness:
     assert harness.aws.session.call_counts["DescribeInstances"] == 2
 
 
-async def test_there_is_no_list_before_every_region_has_answered_once() -> None:
+async def test_machines_are_not_listed_before_every_region_has_answered_once() -> None:
     aws = Aws(regions=("us-east-1", "us-west-2"))
     for region in aws.regions:
         aws.group(f"gpus-{region}", region=region, instance_type="g6.xlarge")

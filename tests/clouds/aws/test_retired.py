@@ -15,7 +15,7 @@ def wait(aws: Aws, seconds: float) -> None:
     aws.account.advance()
 
 
-def test_types_of_existing_machines_keep_their_price_and_are_not_sold() -> None:
+def test_types_that_a_group_no_longer_launches_keep_their_price_and_are_not_offered() -> None:
     aws = Aws()
     aws.group("gpus", instance_type="p5.48xlarge", DesiredCapacity=1)
     wait(aws, 60.0)
@@ -52,7 +52,7 @@ def test_machines_of_an_expired_reservation_stay_in_their_pool_at_the_on_demand_
     assert "is over" in reasons(discovered)["empty"]
 
 
-def test_mig_slices_and_shares_that_tags_promise_are_offered_as_parts_of_gpus() -> None:
+def test_mig_devices_and_gpu_shares_declared_by_tags_are_offered_as_parts_of_gpus() -> None:
     resources = "k8s.io/cluster-autoscaler/node-template/resources"
     aws = Aws()
     aws.group(

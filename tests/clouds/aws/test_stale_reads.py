@@ -54,7 +54,9 @@ def count_machines(harness: ProviderHarness) -> int:
     return len(harness.aws.account.region("us-east-1").groups["gpus"].members)
 
 
-async def test_a_raise_that_does_not_show_yet_is_withdrawn_before_it_is_refused(make_harness: Callable[..., ProviderHarness]) -> None:
+async def test_a_failed_capacity_increase_is_withdrawn_even_while_reads_do_not_show_it_yet(
+    make_harness: Callable[..., ProviderHarness],
+) -> None:
     harness = make_harness(0)
     bought = await wait_for_answer(harness, await harness.provider.buy(await harness.order(4)))
     assert (bought.instances, bool(bought.refusals)) == ((), True)
@@ -73,7 +75,7 @@ async def test_an_order_after_a_withdrawal_adds_to_the_lowered_capacity(make_har
     assert count_machines(harness) == 1
 
 
-async def test_two_consecutive_orders_are_both_added(make_harness: Callable[..., ProviderHarness]) -> None:
+async def test_two_consecutive_orders_both_increase_the_desired_capacity(make_harness: Callable[..., ProviderHarness]) -> None:
     harness = make_harness(10)
     for number in range(2):
         bought = await wait_for_answer(harness, await harness.provider.buy(await harness.order(2, token=f"order-{number}")))

@@ -52,7 +52,7 @@ names = st.text(max_size=60) | st.builds(lambda form, n, m: form.format(n=n, m=m
 
 @few
 @given(st.lists(st.tuples(st.integers(0, len(ANSWER) - 1), st.integers(0, 255)), max_size=6), st.integers(0, len(ANSWER)))
-def test_a_kubelet_answer_with_damage_anywhere_is_parsed_or_skipped(changes: list[tuple[int, int]], end: int) -> None:
+def test_a_damaged_kubelet_response_is_parsed_or_skipped(changes: list[tuple[int, int]], end: int) -> None:
     damaged = bytearray(ANSWER)
     for place, value in changes:
         damaged[place] = value
@@ -79,7 +79,7 @@ def test_a_checkpoint_with_any_json_is_parsed_or_skipped(value: Any) -> None:
 
 @few
 @given(names, st.sampled_from(["nvidia.com/gpu", "example.com/gpu", ""]))
-def test_a_device_with_any_name_is_resolved_or_unknown(name: str, resource: str) -> None:
+def test_any_device_name_is_resolved_or_reported_as_unknown(name: str, resource: str) -> None:
     assert NODE.of_plugin(name, resource=resource) in (None, GPU, PART)
     assert NODE.of_claim(name) in (None, GPU, PART)
 
@@ -93,7 +93,7 @@ def test_a_cgroup_with_any_path_is_parsed_or_skipped(cgroups: str) -> None:
 
 @few
 @given(st.binary(min_size=1, max_size=60).filter(lambda raw: b"\0" not in raw))
-def test_a_link_to_any_path_is_parsed_or_skipped(target: bytes) -> None:
+def test_a_container_log_link_to_any_path_is_parsed_or_skipped(target: bytes) -> None:
     with TemporaryDirectory() as folder:
         for name, place in (("a.log", target), ("b.log", b"/var/log/pods/ml_" + target.replace(b"/", b"") + b"_0f8e1a52/main/0.log")):
             (Path(folder) / name).symlink_to(os.fsdecode(place))

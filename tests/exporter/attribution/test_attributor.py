@@ -74,13 +74,13 @@ async def world(folder: Path, *, started: bool = True, pace: Pace = PATIENT) -> 
 # Allocations
 
 
-async def test_a_gpu_has_the_container_that_it_is_allocated_to_and_the_others_have_none(tmp_path: Path) -> None:
+async def test_an_allocated_gpu_belongs_to_its_container_and_other_gpus_to_none(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.kubelet.pods += [TRAINER]
         assert await here.ask() == Attribution({GPU: (Owner("ml", "trainer-0", "main"),)}, None, "pod-resources")
 
 
-async def test_a_mig_device_has_its_own_owner_and_its_gpu_has_none(tmp_path: Path) -> None:
+async def test_a_mig_device_has_its_own_container_and_its_gpu_has_none(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.kubelet.pods += [pod("ml", "small", container("main", devices(PART, resource="nvidia.com/mig-1g.10gb")))]
         assert (await here.ask()).owners == {PART: (Owner("ml", "small", "main"),)}
@@ -95,13 +95,13 @@ async def test_a_container_may_have_several_gpus_and_a_pod_several_containers(tm
         }
 
 
-async def test_a_shared_gpu_has_all_its_owners_once_each_in_order(tmp_path: Path) -> None:
+async def test_a_shared_gpu_lists_each_of_its_containers_once_and_sorted(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.kubelet.pods += reversed(SHARING)
         assert (await here.ask()).owners == {GPU: (Owner("ml", "a", "main"), Owner("ml", "b", "main"))}
 
 
-async def test_claimed_devices_are_found_by_the_names_of_their_driver(tmp_path: Path) -> None:
+async def test_devices_of_resource_claims_are_found_by_their_drivers_names(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         claims = [claim("gpu-0"), claim("gpu-1-mig-1g10gb-19-3")]
         here.kubelet.pods += [pod("ml", "claims", container("main", claims=claims))]
@@ -130,7 +130,7 @@ async def test_devices_unknown_to_the_driver_are_reported_and_the_others_are_use
         )
 
 
-async def test_without_any_gpu_allocations_are_no_trouble(tmp_path: Path) -> None:
+async def test_allocations_are_ignored_on_a_node_without_gpus(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.kubelet.pods += [TRAINER]
         assert await here.ask(devices=()) == Attribution({}, None, "pod-resources")
@@ -165,7 +165,7 @@ async def test_a_finished_pod_that_the_kubelet_still_lists_owns_nothing(tmp_path
         assert not (await here.ask()).owners
 
 
-async def test_a_pod_recreated_under_the_same_name_is_the_new_one(tmp_path: Path) -> None:
+async def test_after_a_pod_is_recreated_under_its_name_the_new_one_owns_the_gpu(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.kubelet.pods += [TRAINER]
         here.node.runs("ml", "trainer-0", "main", uid=UID)
@@ -178,7 +178,7 @@ async def test_a_pod_recreated_under_the_same_name_is_the_new_one(tmp_path: Path
 # Problems of the kubelet
 
 
-async def test_while_the_kubelet_restarts_its_last_answer_is_used(tmp_path: Path) -> None:
+async def test_the_kubelets_last_response_is_used_while_it_restarts(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.kubelet.pods += [TRAINER]
         before = await here.ask()
@@ -195,7 +195,7 @@ async def test_while_the_kubelet_restarts_its_last_answer_is_used(tmp_path: Path
         assert await here.ask() == before
 
 
-async def test_the_checkpoint_is_used_after_the_kubelet_has_been_away_for_long(tmp_path: Path) -> None:
+async def test_the_checkpoint_is_used_once_the_kubelet_has_not_answered_for_long(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.kubelet.pods += [TRAINER]
         here.node.runs("ml", "trainer-0", "main", uid=UID)
@@ -208,7 +208,7 @@ async def test_the_checkpoint_is_used_after_the_kubelet_has_been_away_for_long(t
         assert "answered UNAVAILABLE (going away)" in attribution.trouble
 
 
-async def test_without_a_socket_the_checkpoint_is_read_from_the_start(tmp_path: Path) -> None:
+async def test_the_checkpoint_is_used_immediately_if_the_kubelet_has_no_socket(tmp_path: Path) -> None:
     async with world(tmp_path, started=False) as here:
         here.node.runs("ml", "trainer-0", "main", uid=UID)
         here.node.keeps((UID, "main", GPU))
@@ -220,7 +220,7 @@ async def test_without_a_socket_the_checkpoint_is_read_from_the_start(tmp_path: 
         assert (attribution.source, attribution.trouble) == ("pod-resources", "")
 
 
-async def test_the_number_of_checkpoint_pods_without_a_name_is_reported(tmp_path: Path) -> None:
+async def test_the_number_of_pods_in_the_checkpoint_with_unknown_names_is_reported(tmp_path: Path) -> None:
     async with world(tmp_path, started=False) as here:
         here.node.keeps((UID, "main", GPU))
         attribution = await here.ask()
@@ -228,7 +228,7 @@ async def test_the_number_of_checkpoint_pods_without_a_name_is_reported(tmp_path
         assert "only the UID is known: 1; expected " in attribution.trouble
 
 
-async def test_a_node_without_kubelet_has_gpus_without_owners_and_says_why(tmp_path: Path) -> None:
+async def test_without_a_kubelet_gpus_have_no_owners_and_the_reason_is_reported(tmp_path: Path) -> None:
     async with world(tmp_path, started=False) as here:
         attribution = await here.ask()
         assert (attribution.owners, attribution.source) == ({}, "")
@@ -245,7 +245,7 @@ async def test_a_broken_checkpoint_is_reported_and_read_again_once_it_is_valid(t
         assert (await here.ask()).owners.keys() == {GPU}
 
 
-async def test_a_kubelet_that_hangs_blocks_nothing_and_gets_no_concurrent_requests(tmp_path: Path) -> None:
+async def test_a_hanging_kubelet_does_not_block_attribution_and_gets_one_request_at_a_time(tmp_path: Path) -> None:
     async with world(tmp_path, pace=Pace(timeout=4.0, patience=0.05)) as here:
         here.kubelet.pods += [TRAINER]
         before = await first_answer(here)
@@ -262,7 +262,7 @@ async def test_a_kubelet_that_hangs_blocks_nothing_and_gets_no_concurrent_reques
         assert here.kubelet.asked == asked + 2
 
 
-async def test_a_kubelet_slower_than_the_patience_is_asked_again_at_each_call(tmp_path: Path) -> None:
+async def test_a_kubelet_slower_than_the_timeout_is_queried_again_at_each_call(tmp_path: Path) -> None:
     async with world(tmp_path, pace=Pace(timeout=5.0, patience=0.05)) as here:
         here.kubelet.pods += [TRAINER]
         await first_answer(here)
@@ -277,7 +277,7 @@ async def test_a_kubelet_slower_than_the_patience_is_asked_again_at_each_call(tm
             assert here.kubelet.asked == asked + 1
 
 
-async def test_the_last_answer_is_forgotten_after_a_while(tmp_path: Path) -> None:
+async def test_the_kubelets_last_response_expires(tmp_path: Path) -> None:
     async with world(tmp_path, pace=Pace(timeout=8.0, patience=0.05)) as here:
         here.kubelet.pods += [TRAINER]
         await first_answer(here)
@@ -288,7 +288,7 @@ async def test_the_last_answer_is_forgotten_after_a_while(tmp_path: Path) -> Non
         assert "no answer yet from the kubelet" in attribution.trouble
 
 
-async def test_closing_does_not_wait_for_a_kubelet_that_hangs(tmp_path: Path) -> None:
+async def test_closing_the_attributor_does_not_wait_for_a_hanging_kubelet(tmp_path: Path) -> None:
     with kubelet() as fake:
         fake.hang(seconds=60.0)
         attributor = NodeAttributor(FakeNode(tmp_path).places(fake.path), clock=lambda: 0.0, pace=Pace(timeout=60.0, patience=0.05))
@@ -298,7 +298,7 @@ async def test_closing_does_not_wait_for_a_kubelet_that_hangs(tmp_path: Path) ->
         assert time.monotonic() - start < 20.0
 
 
-async def test_the_kubelet_is_asked_no_more_often_than_the_pace_allows(tmp_path: Path) -> None:
+async def test_the_rate_of_kubelet_requests_is_limited(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.kubelet.pods += [TRAINER]
         for _ in range(50):
@@ -322,7 +322,7 @@ async def test_processes_on_a_shared_gpu_are_distinguished_by_their_cgroups(tmp_
         assert not attribution.trouble
 
 
-async def test_processes_of_another_pid_namespace_are_reported_for_shared_gpus(tmp_path: Path) -> None:
+async def test_processes_on_shared_gpus_in_an_invisible_pid_namespace_are_reported(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.kubelet.pods += SHARING
         attribution = await here.ask(Process(GPU, 100))
@@ -333,14 +333,14 @@ async def test_processes_of_another_pid_namespace_are_reported_for_shared_gpus(t
         assert (attribution.processes, attribution.trouble) == (None, "")
 
 
-async def test_without_processes_from_the_driver_no_container_counts_as_idle(tmp_path: Path) -> None:
+async def test_no_container_counts_as_idle_if_the_driver_lists_no_processes(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.kubelet.pods += SHARING
         attribution = await here.ask()
         assert (attribution.processes, attribution.trouble) == (None, "")
 
 
-async def test_processes_of_containers_without_names_are_not_distinguished(tmp_path: Path) -> None:
+async def test_processes_are_not_distinguished_if_container_names_are_unknown(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.kubelet.pods += SHARING
         here.node.process(100, f"0::/kubepods/pod{UID}/{'ab' * 32}")
@@ -348,7 +348,7 @@ async def test_processes_of_containers_without_names_are_not_distinguished(tmp_p
         assert attribution.processes is None
 
 
-async def test_a_process_without_container_name_belongs_to_the_only_container_with_a_gpu(tmp_path: Path) -> None:
+async def test_a_process_with_unknown_container_belongs_to_the_only_container_with_a_gpu(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.kubelet.pods += SHARING
         here.node.runs("ml", "a", "main", uid=UID, number=1)
@@ -357,7 +357,7 @@ async def test_a_process_without_container_name_belongs_to_the_only_container_wi
         assert attribution.processes == {100: attribution.owners[GPU][0]}
 
 
-async def test_a_process_of_a_pod_without_a_gpu_is_returned_too(tmp_path: Path) -> None:
+async def test_processes_of_pods_without_an_allocated_gpu_are_returned_too(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.node.runs("ops", "profiler", "main", uid=UID, pids=[100])
         assert (await here.ask(Process(GPU, 100))).processes == {100: Owner("ops", "profiler", "main", UID)}
@@ -366,7 +366,7 @@ async def test_a_process_of_a_pod_without_a_gpu_is_returned_too(tmp_path: Path) 
 # Delay
 
 
-async def test_a_pod_that_starts_is_seen_at_the_next_call(tmp_path: Path) -> None:
+async def test_a_pod_that_starts_is_attributed_at_the_next_call(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         assert not (await here.ask()).owners
         here.kubelet.pods += [TRAINER]

@@ -72,14 +72,14 @@ def test_a_process_outside_of_pods_has_no_pod(cgroups: str) -> None:
     assert parse_cgroups(cgroups) is None
 
 
-def test_processes_that_ended_and_those_outside_of_pods_are_left_out(tmp_path: Path) -> None:
+def test_ended_processes_and_those_outside_of_pods_are_left_out(tmp_path: Path) -> None:
     here = FakeNode(tmp_path)
     here.runs("ml", "a", "main", uid=UID, number=1, pids=[100])
     here.process(200, "0::/user.slice\n")
     assert ProcessPods(tmp_path / "proc").places({100, 200, 300}) == {100: ProcessPod(UID, container_id(1))}
 
 
-def test_the_result_is_none_if_none_of_the_processes_can_be_seen(tmp_path: Path) -> None:
+def test_the_result_is_none_if_no_process_is_visible(tmp_path: Path) -> None:
     assert ProcessPods(tmp_path).places({100, 200}) is None
     assert ProcessPods(tmp_path).places(set()) is None
 
@@ -99,7 +99,7 @@ def test_a_process_in_our_own_container_without_a_path_does_not_count_as_outside
     assert ProcessPods(tmp_path / "proc").places({7}) is None
 
 
-def test_the_end_of_all_processes_does_not_mean_that_they_cannot_be_seen(tmp_path: Path) -> None:
+def test_ended_processes_do_not_count_as_invisible(tmp_path: Path) -> None:
     here = FakeNode(tmp_path)
     here.runs("ml", "a", "main", uid=UID, pids=[100])
     processes = ProcessPods(tmp_path / "proc")
@@ -109,7 +109,7 @@ def test_the_end_of_all_processes_does_not_mean_that_they_cannot_be_seen(tmp_pat
     assert processes.places({100}) == {}
 
 
-def test_a_reused_pid_is_another_process(tmp_path: Path) -> None:
+def test_a_process_with_a_reused_pid_is_recognised_as_new(tmp_path: Path) -> None:
     here = FakeNode(tmp_path)
     here.runs("ml", "a", "main", uid=UID, number=1, pids=[100])
     processes = ProcessPods(tmp_path / "proc")
@@ -142,13 +142,13 @@ def test_a_pod_is_live_as_long_as_its_cgroup_exists(tmp_path: Path, folder: str)
     assert live.uids() == frozenset({OTHER})
 
 
-def test_cgroups_without_pods_mean_that_live_pods_are_unknown(tmp_path: Path) -> None:
+def test_live_pods_are_unknown_if_no_cgroup_belongs_to_a_pod(tmp_path: Path) -> None:
     (tmp_path / "kubepods.slice").mkdir()
     assert LivePods(tmp_path).uids() is None
     assert LivePods(tmp_path / "absent").uids() is None
 
 
-def test_the_cgroups_of_pods_are_found_again_when_the_kubelet_moves_them(tmp_path: Path) -> None:
+def test_pod_cgroups_are_found_again_after_the_kubelet_moves_them(tmp_path: Path) -> None:
     old = tmp_path / "kubepods" / f"pod{UID}"
     old.mkdir(parents=True)
     live = LivePods(tmp_path)

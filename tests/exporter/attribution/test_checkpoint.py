@@ -39,7 +39,7 @@ def write_checkpoint(folder: Path, content: Any) -> Path:
         {"PodDeviceEntries": [entry([GPU, SECOND])], "RegisteredDevices": {}},
     ],
 )
-def test_entries_are_read_in_every_format(tmp_path: Path, content: Any) -> None:
+def test_checkpoint_entries_are_read_in_every_format(tmp_path: Path, content: Any) -> None:
     allocations = read_checkpoint(write_checkpoint(tmp_path, content))
     assert allocations.problems == ()
     assert allocations.allocations == (
@@ -52,7 +52,7 @@ def test_a_node_without_allocations_has_an_empty_checkpoint(tmp_path: Path, cont
     assert read_checkpoint(write_checkpoint(tmp_path, content)).allocations == ()
 
 
-def test_an_invalid_entry_is_skipped_and_the_others_are_used(tmp_path: Path) -> None:
+def test_an_invalid_checkpoint_entry_is_skipped_and_the_others_are_used(tmp_path: Path) -> None:
     content = {"Data": {"PodDeviceEntries": [entry("GPU"), 7, None, entry({"0": [GPU]}), entry(None), entry({})]}}
     allocations = read_checkpoint(write_checkpoint(tmp_path, content))
     assert [allocation.devices for allocation in allocations.allocations] == [(PluginDevice("nvidia.com/gpu", GPU),)]
@@ -61,17 +61,17 @@ def test_an_invalid_entry_is_skipped_and_the_others_are_used(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("content", ["", '{"Data":{"PodDeviceEntr', "[]", '{"Data": 7}', "v1\x00\x01"])
-def test_a_broken_file_is_an_error(tmp_path: Path, content: str) -> None:
+def test_an_unparsable_checkpoint_raises_an_error(tmp_path: Path, content: str) -> None:
     with pytest.raises(CheckpointError, match=r"kubelet_internal_checkpoint is not a kubelet checkpoint: "):
         read_checkpoint(write_checkpoint(tmp_path, content))
 
 
-def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+def test_a_missing_checkpoint_raises_an_error(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"no kubelet checkpoint at .*\(No such file or directory\)"):
         read_checkpoint(tmp_path / "kubelet_internal_checkpoint")
 
 
-def test_a_file_that_is_much_too_large_is_not_read(tmp_path: Path) -> None:
+def test_an_oversized_checkpoint_is_not_read(tmp_path: Path) -> None:
     path = write_checkpoint(tmp_path, "")
     with path.open("r+b") as file:
         file.truncate(33 * 2**20)

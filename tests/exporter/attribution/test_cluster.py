@@ -65,7 +65,7 @@ class UnlistedNode:
         return attribution
 
 
-async def test_pods_of_the_checkpoint_get_their_names_from_the_server(tmp_path: Path) -> None:
+async def test_pods_of_the_checkpoint_get_their_names_from_the_api_server(tmp_path: Path) -> None:
     here = UnlistedNode(tmp_path, page(listed_pod("trainer-0")))
     here.node.keeps((UID, "main", GPU))
     assert not (await here.ask()).owners
@@ -86,7 +86,7 @@ async def test_a_finished_pod_of_the_checkpoint_owns_nothing(tmp_path: Path) -> 
     await here.attributor.close()
 
 
-async def test_a_static_pod_is_identified_by_the_hash_of_its_file(tmp_path: Path) -> None:
+async def test_a_static_pod_is_identified_by_its_config_hash(tmp_path: Path) -> None:
     here = UnlistedNode(tmp_path, page(listed_pod("gpu-monitor-node-a", annotations={"kubernetes.io/config.hash": STATIC})))
     here.node.keeps((STATIC, "main", GPU))
     await here.ask()
@@ -94,7 +94,7 @@ async def test_a_static_pod_is_identified_by_the_hash_of_its_file(tmp_path: Path
     await here.attributor.close()
 
 
-async def test_processes_get_their_container_from_the_server(tmp_path: Path) -> None:
+async def test_containers_of_processes_come_from_the_api_server(tmp_path: Path) -> None:
     here = UnlistedNode(tmp_path, page(listed_pod("trainer-0", number=7)))
     here.node.process(100, f"0::/kubepods/pod{UID}/{container_id(7)}")
     assert (await here.ask(Process(GPU, 100))).processes is None
@@ -102,7 +102,7 @@ async def test_processes_get_their_container_from_the_server(tmp_path: Path) -> 
     await here.attributor.close()
 
 
-async def test_a_container_without_an_id_yet_has_no_processes(tmp_path: Path) -> None:
+async def test_a_container_that_has_no_id_yet_has_no_processes(tmp_path: Path) -> None:
     waiting = listed_pod("waiting", uid=STATIC)
     waiting["status"]["containerStatuses"][0]["containerID"] = ""
     here = UnlistedNode(tmp_path, page(waiting, listed_pod("trainer-0")))
@@ -112,7 +112,7 @@ async def test_a_container_without_an_id_yet_has_no_processes(tmp_path: Path) ->
     await here.attributor.close()
 
 
-async def test_the_server_is_asked_for_pods_at_most_every_ten_seconds(tmp_path: Path) -> None:
+async def test_pods_are_requested_from_the_api_server_at_most_every_ten_seconds(tmp_path: Path) -> None:
     here = UnlistedNode(tmp_path, *[page() for _ in range(9)])
     here.node.keeps((UID, "main", GPU))
     for _ in range(35):
@@ -121,7 +121,7 @@ async def test_the_server_is_asked_for_pods_at_most_every_ten_seconds(tmp_path: 
     await here.attributor.close()
 
 
-async def test_nothing_is_asked_if_the_node_shows_everything(tmp_path: Path) -> None:
+async def test_the_api_server_gets_no_requests_if_the_node_has_all_information(tmp_path: Path) -> None:
     here = UnlistedNode(tmp_path, page())
     here.node.runs("ml", "trainer-0", "main", uid=UID)
     here.node.keeps((UID, "main", GPU))
@@ -130,7 +130,7 @@ async def test_nothing_is_asked_if_the_node_shows_everything(tmp_path: Path) -> 
     await here.attributor.close()
 
 
-async def test_a_server_that_refuses_is_reported_and_asked_again_later(tmp_path: Path) -> None:
+async def test_a_refusal_by_the_api_server_is_reported_and_the_request_is_retried_later(tmp_path: Path) -> None:
     here = UnlistedNode(tmp_path, failure(403, "Forbidden"), page(listed_pod("trainer-0")))
     here.node.keeps((UID, "main", GPU))
     await here.ask()
@@ -141,7 +141,7 @@ async def test_a_server_that_refuses_is_reported_and_asked_again_later(tmp_path:
     await here.attributor.close()
 
 
-async def test_an_object_that_cannot_be_parsed_is_skipped(tmp_path: Path) -> None:
+async def test_an_unparsable_object_from_the_api_server_is_skipped(tmp_path: Path) -> None:
     here = UnlistedNode(tmp_path, page({"metadata": 7}, {"status": {}}, listed_pod("trainer-0")))
     await here.names.refresh(PODS)
     assert here.names.view.pods == {UID: ("ml", "trainer-0")}
@@ -149,7 +149,7 @@ async def test_an_object_that_cannot_be_parsed_is_skipped(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("shape", ["v1", "v1beta1"])
-async def test_claimed_devices_are_found_by_the_uuid_in_their_slice(tmp_path: Path, shape: str) -> None:
+async def test_devices_of_resource_claims_are_found_by_the_uuid_in_their_resource_slice(tmp_path: Path, shape: str) -> None:
     names = "gpu-0-mig-1g10gb-19-0", "gpu-0-mig-1g10gb-19-1"
     devices = [{"name": name, "attributes": uuid(key)} for name, key in zip(names, (PART, TWIN), strict=True)]
     if shape == "v1":
@@ -169,7 +169,7 @@ async def test_claimed_devices_are_found_by_the_uuid_in_their_slice(tmp_path: Pa
         await here.attributor.close()
 
 
-async def test_without_slices_claimed_devices_are_found_by_their_names(tmp_path: Path) -> None:
+async def test_without_resource_slices_devices_of_claims_are_found_by_their_names(tmp_path: Path) -> None:
     with kubelet() as fake:
         here = UnlistedNode(tmp_path, *[failure(404, "NotFound") for _ in range(3)], socket=fake.path)
         fake.pods += [pod("ml", "first", container("main", claims=[claim("gpu-0")]))]
@@ -182,7 +182,7 @@ async def test_without_slices_claimed_devices_are_found_by_their_names(tmp_path:
         await here.attributor.close()
 
 
-async def test_closing_cancels_a_request_in_progress(tmp_path: Path) -> None:
+async def test_closing_cancels_a_request_to_the_api_server(tmp_path: Path) -> None:
     here = UnlistedNode(tmp_path)  # never answers
     here.node.keeps((UID, "main", GPU))
     await here.ask()

@@ -80,7 +80,7 @@ def test_a_device_is_found_by_each_of_its_names(device_id: str, resource: str, k
         ("fuse-1", "smarter-devices/fuse"),
     ],
 )
-def test_a_name_that_no_device_here_has_is_unknown(device_id: str, resource: str) -> None:
+def test_a_name_of_no_device_of_the_driver_is_unknown(device_id: str, resource: str) -> None:
     assert NODE.of_plugin(device_id, resource=resource) is None
 
 
@@ -97,16 +97,16 @@ def test_a_name_that_no_device_here_has_is_unknown(device_id: str, resource: str
         ("channel-0", None),
     ],
 )
-def test_a_claims_device_is_found_by_minor_number_and_profile(name: str, key: str | None) -> None:
+def test_the_device_of_a_resource_claim_is_found_by_minor_number_and_profile(name: str, key: str | None) -> None:
     assert NODE.of_claim(name) == key
 
 
-def test_of_two_mig_devices_with_one_profile_none_is_chosen() -> None:
+def test_an_ambiguous_profile_of_two_mig_devices_resolves_to_none() -> None:
     parts = Instance(SMALL, 9, 0, "1g.5gb"), Instance(LARGE, 10, 0, "1g.5gb")
     node = DeviceIndex([Device(SPLIT, 0, 0, "NVIDIA A100-SXM4-40GB", "", parts)])
     assert node.of_claim("gpu-0-mig-1g5gb-19-4") is None
 
 
-def test_a_profile_with_a_suffix_is_found_by_its_name_in_a_claim() -> None:
+def test_a_mig_profile_with_a_suffix_is_found_by_its_name_in_a_resource_claim() -> None:
     node = DeviceIndex([Device(OLD, 0, 4, "NVIDIA A100-PCIE-40GB", "", (Instance(OLD_PART, 7, 0, "1g.5gb+me"),))])
     assert node.of_claim("gpu-4-mig-1g5gb-me-20-6") == OLD_PART

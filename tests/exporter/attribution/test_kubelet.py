@@ -25,13 +25,13 @@ def list_allocations(kubelet: FakeKubelet, *, timeout: float = 2.0) -> Allocatio
         client.close()
 
 
-def test_containers_with_devices_are_returned_with_their_pod_and_others_are_not() -> None:
+def test_only_containers_with_devices_are_returned_each_with_its_pod() -> None:
     with kubelet() as here:
         here.pods += [TRAINER]
         assert list_allocations(here).allocations == (Allocation(Owner("ml", "trainer-0", "main"), (PluginDevice("nvidia.com/gpu", GPU),)),)
 
 
-def test_a_device_of_a_claim_is_returned_with_driver_pool_and_name() -> None:
+def test_a_device_of_a_resource_claim_is_returned_with_driver_pool_and_name() -> None:
     with kubelet() as here:
         here.pods = [pod("ml", "inference", container("server", claims=[claim("gpu-0", "gpu-1")]))]
         allocation = list_allocations(here).allocations[0]
@@ -41,7 +41,7 @@ def test_a_device_of_a_claim_is_returned_with_driver_pool_and_name() -> None:
         )
 
 
-def test_two_hundred_pods_of_many_containers_are_one_answer() -> None:
+def test_a_response_with_two_hundred_pods_of_many_containers_is_read() -> None:
     with kubelet() as here:
         here.pods = [
             pod("ml", f"worker-{n}", *(container(f"c{i}", devices(f"{GPU[:-4]}{n:04x}", numa=i)) for i in range(4))) for n in range(200)
@@ -61,7 +61,7 @@ def test_two_hundred_pods_of_many_containers_are_one_answer() -> None:
         (pod("ml", "bad", b"\xff" * 12), "a number has more than ten bytes"),
     ],
 )
-def test_an_entry_that_cannot_be_parsed_is_skipped_and_the_others_are_used(odd: bytes, message: str) -> None:
+def test_an_unparsable_entry_of_the_kubelets_response_is_skipped_and_the_others_are_used(odd: bytes, message: str) -> None:
     with kubelet() as here:
         here.pods = [odd, TRAINER]
         allocations = list_allocations(here)
@@ -70,7 +70,7 @@ def test_an_entry_that_cannot_be_parsed_is_skipped_and_the_others_are_used(odd: 
         assert allocations.problems[0].startswith(f"skipped pod 1 of the 2 that the kubelet lists: {message}")
 
 
-def test_fields_that_a_later_kubernetes_adds_are_skipped() -> None:
+def test_unknown_fields_of_later_kubernetes_versions_are_skipped() -> None:
     with kubelet() as here:
         # texts, and numbers with one to ten, four and eight bytes
         added = part(127, "new"), count(128, 2**63), varint(129 << 3 | 5) + bytes(4), varint(130 << 3 | 1) + bytes(8)
@@ -87,7 +87,7 @@ def test_a_request_to_a_kubelet_that_does_not_answer_times_out() -> None:
         assert time.monotonic() - start < 20.0
 
 
-def test_a_kubelet_that_restarts_with_a_new_socket_is_asked_again() -> None:
+def test_the_client_connects_to_the_new_socket_of_a_restarted_kubelet() -> None:
     with kubelet() as here:
         here.pods = [TRAINER]
         client = PodResources(here.path, timeout=2.0)
@@ -101,7 +101,7 @@ def test_a_kubelet_that_restarts_with_a_new_socket_is_asked_again() -> None:
         client.close()
 
 
-def test_a_kubelet_that_restarts_between_requests_answers_the_next_or_the_one_after() -> None:
+def test_after_a_kubelet_restart_the_first_or_second_request_succeeds() -> None:
     with kubelet() as here:
         here.pods = [TRAINER]
         client = PodResources(here.path, timeout=2.0)
@@ -115,7 +115,7 @@ def test_a_kubelet_that_restarts_between_requests_answers_the_next_or_the_one_af
         client.close()
 
 
-def test_a_socket_without_listener_is_an_error_and_asked_once_there_is_one() -> None:
+def test_a_socket_without_a_listener_raises_an_error_until_a_kubelet_listens() -> None:
     with kubelet() as here:
         here.stop()
         with socket.socket(socket.AF_UNIX) as left:
@@ -128,13 +128,13 @@ def test_a_socket_without_listener_is_an_error_and_asked_once_there_is_one() -> 
         client.close()
 
 
-def test_a_file_in_place_of_the_socket_is_an_error(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_socket_raises_an_error(tmp_path: Path) -> None:
     (tmp_path / "kubelet.sock").write_text("")
     with pytest.raises(KubeletError, match="is not a socket"):
         PodResources(tmp_path / "kubelet.sock").allocations()
 
 
-def test_a_folder_that_only_root_may_enter_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_socket_folder_that_only_root_may_enter_raises_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path, **_: Any) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
@@ -151,7 +151,7 @@ def test_a_folder_that_only_root_may_enter_is_an_error(monkeypatch: pytest.Monke
         (grpc.StatusCode.UNIMPLEMENTED, r"expected Kubernetes 1\.20 or later"),
     ],
 )
-def test_an_error_of_the_kubelet_is_raised_and_the_next_request_is_sent(code: Any, message: str) -> None:
+def test_an_error_response_of_the_kubelet_is_raised_and_the_next_request_is_sent(code: Any, message: str) -> None:
     with kubelet() as here:
         client = PodResources(here.path, timeout=2.0)
         here.fail(code, "rejected by rate limit")
@@ -164,14 +164,14 @@ def test_an_error_of_the_kubelet_is_raised_and_the_next_request_is_sent(code: An
 
 
 @pytest.mark.parametrize("answer", [b"\xff\xff\xff", TRAINER[:7], b"\x0a\x05\x0a"])
-def test_an_answer_that_is_not_a_list_is_an_error(answer: bytes) -> None:
+def test_a_response_that_is_not_a_pod_list_raises_an_error(answer: bytes) -> None:
     with kubelet() as here:
         here.behave = lambda _: answer
         with pytest.raises(KubeletError, match=r"that are not a v1\.ListPodResourcesResponse"):
             list_allocations(here)
 
 
-def test_a_kubelet_that_lists_no_pods_yet_is_an_error() -> None:
+def test_an_empty_pod_list_of_a_starting_kubelet_raises_an_error() -> None:
     with kubelet() as here:
         here.pods = []
         with pytest.raises(KubeletError, match="lists no pods"):
@@ -180,7 +180,7 @@ def test_a_kubelet_that_lists_no_pods_yet_is_an_error() -> None:
         assert list_allocations(here) == Allocations()
 
 
-def test_a_server_that_rejects_the_socket_path_as_authority_gets_localhost() -> None:
+def test_requests_name_localhost_as_authority_because_servers_reject_the_socket_path() -> None:
     with kubelet() as here:
         here.pods = [TRAINER]
         door = here.path.with_name("door.sock")

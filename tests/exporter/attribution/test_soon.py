@@ -47,7 +47,7 @@ def duty_of(page: str, gpu: str) -> list[str]:
     return [line for line in page.splitlines() if line.startswith("nvidia_gpu_duty_cycle{") and gpu in line]
 
 
-def test_a_pod_that_starts_has_a_sample_within_two_seconds_and_one_that_ends_has_none(tmp_path: Path) -> None:
+def test_a_started_pod_has_a_sample_within_two_seconds_and_an_ended_pod_has_none(tmp_path: Path) -> None:
     with kubelet() as here, exporter(here.path, tmp_path / "log") as metrics:
         seconds_until(lambda: len(duty_of(metrics(), GPU)) == 1 and 'part="pods"} 1' in metrics())
         assert "pod_name" not in metrics()
@@ -70,7 +70,7 @@ def test_a_pod_that_starts_has_a_sample_within_two_seconds_and_one_that_ends_has
         assert min(ended) <= SOON
 
 
-def test_a_kubelet_that_restarts_in_the_middle_of_an_answer_is_logged_as_json(tmp_path: Path) -> None:
+def test_a_kubelet_restart_in_the_middle_of_a_response_is_logged_as_json(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with kubelet() as here, exporter(here.path, log) as metrics:
         seconds_until(lambda: 'part="pods"} 1' in metrics())
@@ -86,7 +86,7 @@ def test_a_kubelet_that_restarts_in_the_middle_of_an_answer_is_logged_as_json(tm
     assert said[-1] == "pods: pods of GPUs are known from pod-resources"
 
 
-def test_without_a_socket_the_checkpoint_beside_its_folder_is_used(tmp_path: Path) -> None:
+def test_without_a_kubelet_socket_the_checkpoint_is_looked_for_next_to_the_sockets_folder(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with exporter(tmp_path / "kubelet" / "pod-resources" / "kubelet.sock", log):
         seconds_until(lambda: "pods: " in log.read_text())

@@ -63,7 +63,7 @@ async def exporting(nvml: FakeNvml, folder: Path, monkeypatch: pytest.MonkeyPatc
                 await running
 
 
-async def test_pods_that_share_a_gpu_have_their_own_memory_and_one_that_ends_has_none(
+async def test_pods_on_a_shared_gpu_have_their_own_memory_until_they_end(
     nvml: FakeNvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpu = nvml.gpu[0]
@@ -88,7 +88,7 @@ async def test_pods_that_share_a_gpu_have_their_own_memory_and_one_that_ends_has
         assert scrape.pods("nvidia_gpu_memory_used_bytes", uuid=GPU) == ["b"]
 
 
-async def test_mig_devices_belong_to_their_pods_and_the_gpu_to_none(
+async def test_mig_devices_are_attributed_to_their_pods_and_the_divided_gpu_to_none(
     nvml: FakeNvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nvml.gpu[0].divide(("3g.40gb", 60, GIB), ("1g.10gb", 0, 0))

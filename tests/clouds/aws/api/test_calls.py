@@ -41,7 +41,7 @@ def test_the_permission_that_aws_names_is_reported_as_missing() -> None:
     assert error.action == "ec2:CreateFleet"
 
 
-def test_an_unknown_caller_is_distinguished_from_a_denied_one() -> None:
+def test_invalid_credentials_are_distinguished_from_a_denied_permission() -> None:
     aws = Aws()
 
     error = failure(aws, Fault(code="ExpiredToken", status=403, message="The security token included in the request is expired"))
@@ -61,7 +61,7 @@ def test_an_invalid_request_is_not_retried() -> None:
 
 
 @pytest.mark.parametrize("fault", [throttled(), outage(), Fault(sever="before"), Fault(sever="after")])
-def test_a_temporary_failure_is_retried_with_growing_waits_and_then_given_up(fault: Fault) -> None:
+def test_a_temporary_failure_is_retried_with_growing_waits_up_to_a_limit(fault: Fault) -> None:
     aws = Aws()
 
     error = failure(aws, fault)
@@ -73,7 +73,7 @@ def test_a_temporary_failure_is_retried_with_growing_waits_and_then_given_up(fau
 
 
 @pytest.mark.parametrize("fault", [throttled(times=2), Fault(code="InternalFailure", status=500, times=2), Fault(sever="before", times=2)])
-def test_a_read_succeeds_once_a_temporary_failure_is_over(fault: Fault) -> None:
+def test_a_retried_read_succeeds_once_a_temporary_failure_is_over(fault: Fault) -> None:
     aws = Aws()
     aws.endpoint.faults.all.append(fault)
 
@@ -81,7 +81,7 @@ def test_a_read_succeeds_once_a_temporary_failure_is_over(fault: Fault) -> None:
     assert len(aws.waited) == 2
 
 
-def test_one_try_makes_one_call() -> None:
+def test_a_read_with_one_try_makes_one_call() -> None:
     aws = Aws()
     aws.endpoint.faults.all.append(throttled(times=1))
 
@@ -91,7 +91,7 @@ def test_one_try_makes_one_call() -> None:
     assert aws.session.call_counts["DescribeInstanceTypes"] == 1
 
 
-def test_a_wait_requested_by_aws_is_observed_up_to_a_limit() -> None:
+def test_the_retry_after_time_of_aws_is_respected_up_to_a_limit() -> None:
     aws = Aws()
 
     error = failure(aws, throttled(retry_after=60))
@@ -100,7 +100,7 @@ def test_a_wait_requested_by_aws_is_observed_up_to_a_limit() -> None:
     assert aws.waited == [LONGEST_WAIT] * (TRIES - 1)
 
 
-def test_an_unknown_region_is_an_error_and_no_crash() -> None:
+def test_an_unknown_region_raises_a_cloud_error() -> None:
     with pytest.raises(CloudError, match="atlantis-1"):
         Aws().calls.read("ec2", "atlantis-1", "DescribeInstanceTypes")
 
@@ -113,7 +113,7 @@ def test_clients_never_retry_by_themselves_and_time_out_within_seconds() -> None
     assert "gpuscaler/" in client.meta.config.user_agent_extra
 
 
-def test_without_boto3_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_without_boto3_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     session = Session(Aws().endpoint)
     monkeypatch.setitem(sys.modules, "botocore.config", None)
 

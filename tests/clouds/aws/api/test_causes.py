@@ -72,7 +72,7 @@ def test_a_client_error_on_launch_suggests_a_grant_for_the_kms_key(code: str, te
     assert "usually the KMS key of its disks: give the service-linked role of Auto Scaling a grant" in interpret_error(code, text).detail
 
 
-def test_an_error_of_one_type_in_one_zone_does_not_affect_others() -> None:
+def test_an_error_about_one_type_in_one_zone_does_not_affect_others() -> None:
     requested = [
         OfferingKey("p", "on-demand", kind, zone) for kind in ("p5.48xlarge", "p4d.24xlarge") for zone in ("us-east-1a", "us-east-1b")
     ]
@@ -80,13 +80,13 @@ def test_an_error_of_one_type_in_one_zone_does_not_affect_others() -> None:
     assert refusal.offering == OfferingKey("p", "on-demand", "p5.48xlarge", "us-east-1a")
 
 
-def test_an_error_that_names_nothing_concerns_the_whole_order() -> None:
+def test_an_error_without_type_and_zone_concerns_the_whole_order() -> None:
     requested = [OfferingKey("p", "spot", "p5.48xlarge", zone) for zone in ("us-east-1a", "us-east-1b")]
     refused = refusals([interpret_error("UnfulfillableCapacity", "Unable to fulfill capacity.")] * 3, requested)
     assert [refusal.offering for refusal in refused] == requested
 
 
-def test_a_quota_concerns_its_whole_bucket_in_every_zone() -> None:
+def test_a_quota_error_concerns_every_type_of_the_quota_in_every_zone() -> None:
     requested = [OfferingKey("p", "on-demand", kind, "us-east-1a") for kind in ("p5.48xlarge", "p4d.24xlarge", "g6.48xlarge")]
     refused = refusals([interpret_error("VcpuLimitExceeded", QUOTA_TEXT)], requested)
     assert [(refusal.bucket, refusal.every_zone) for refusal in refused] == [
@@ -96,7 +96,7 @@ def test_a_quota_concerns_its_whole_bucket_in_every_zone() -> None:
     ]
 
 
-def test_a_quota_refusal_covers_types_that_were_not_requested() -> None:
+def test_a_quota_error_also_concerns_types_that_were_not_requested() -> None:
     requested = [OfferingKey("p", "on-demand", "p5.48xlarge", "us-east-1a")]
     offered = [*requested, OfferingKey("q", "spot", "p4d.24xlarge", "us-east-1b"), OfferingKey("q", "spot", "g6.48xlarge", "us-east-1b")]
     (quota,) = widen_quota_refusals(refusals([interpret_error("VcpuLimitExceeded", QUOTA_TEXT)], requested), offered)
@@ -104,7 +104,7 @@ def test_a_quota_refusal_covers_types_that_were_not_requested() -> None:
     assert (quota.bucket, dry.bucket) == (("p4d.24xlarge", "p5.48xlarge"), ())
 
 
-def test_a_subnet_without_addresses_concerns_every_type_in_its_zone() -> None:
+def test_an_error_about_a_full_subnet_concerns_every_type_in_its_zone() -> None:
     requested = [OfferingKey("p", "spot", kind, zone) for kind in ("p5.48xlarge", "g6.48xlarge") for zone in ("us-east-1a", "us-east-1b")]
     text = "There are not enough free addresses in subnet subnet-1 (us-east-1a)"
     refused = refusals([interpret_error("InsufficientFreeAddressesInSubnet", text)], requested)
@@ -112,6 +112,6 @@ def test_a_subnet_without_addresses_concerns_every_type_in_its_zone() -> None:
     assert {refusal.offering[3] for refusal in refused} == {"us-east-1a"}
 
 
-def test_types_are_assigned_to_the_quotas_of_ec2() -> None:
+def test_instance_types_are_assigned_to_the_quotas_of_ec2() -> None:
     types = ("g6e.xlarge", "vt1.3xlarge", "p5en.48xlarge", "trn1.32xlarge", "inf2.48xlarge", "dl1.24xlarge", "m7i.large", "hpc7a.96xlarge")
     assert [quota_bucket(instance_type) for instance_type in types] == ["G and VT", "G and VT", "P", "Trn", "Inf", "DL", "Standard", "HPC"]

@@ -15,7 +15,7 @@ from gpuscaler.model.taints import Taint
 SMALLEST: dict[str, Any] = {"AutoScalingGroupName": "a", "MinSize": 0, "MaxSize": 5, "DesiredCapacity": 2}
 
 
-def test_only_running_or_starting_machines_count_and_unknown_states_do_not() -> None:
+def test_only_running_or_starting_machines_are_counted_as_present_in_a_group() -> None:
     states = ("Pending", "Pending:Wait", "InService", "Terminating:Wait", "Standby", "Warmed:Stopped", "Quarantined", "Teleporting")
     machines = [{"InstanceId": f"i-{place}", "LifecycleState": state} for place, state in enumerate(states)]
 
@@ -63,17 +63,17 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(["Instances", "Tags", "MixedInstancesPolicy", "LaunchTemplate", "MinSize", "Operator"]), JSON))
-def test_any_reply_becomes_a_group_or_a_group_error(odd: dict[str, Any]) -> None:
+def test_any_describe_reply_is_parsed_or_raises_a_group_error(odd: dict[str, Any]) -> None:
     assert isinstance(tags_of(odd), dict)
     with suppress(GroupError):
         assert group_of({**SMALLEST, **odd}, "us-east-1").name == "a"
 
 
-def test_tags_that_are_not_text_are_left_out() -> None:
+def test_tags_that_are_not_strings_are_left_out() -> None:
     assert tags_of({"Tags": [{"Key": "a", "Value": "b"}, {"Key": None, "Value": "c"}, {"Key": "d"}]}) == {"a": "b", "d": ""}
 
 
-def test_user_data_that_registers_nodes_closed_is_recognised() -> None:
+def test_user_data_with_our_taint_marks_the_nodes_of_a_group_as_registering_closed() -> None:
     def arriving(text: str) -> bool:
         return launch_of({"UserData": base64.b64encode(text.encode()).decode()}).arriving
 

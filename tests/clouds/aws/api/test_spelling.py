@@ -27,7 +27,7 @@ def vary_spelling(word: str, dice: Random) -> str:
 
 
 @pytest.mark.parametrize("word", LIFECYCLES)
-def test_a_lifecycle_state_means_the_same_in_any_case(word: str) -> None:
+def test_a_lifecycle_state_is_recognised_in_any_case(word: str) -> None:
     dice = Random(word)
     machine = {"InstanceId": "i-1", "LifecycleState": vary_spelling(word, dice), "HealthStatus": vary_spelling("Healthy", dice)}
     (seen,) = group_of({**SMALLEST, "Instances": [machine]}, "us-east-1").machines
@@ -36,7 +36,7 @@ def test_a_lifecycle_state_means_the_same_in_any_case(word: str) -> None:
     assert state_of(seen.state) in (PENDING, RUNNING, STOPPING, TERMINATED)
 
 
-def test_an_unknown_word_is_kept_unchanged() -> None:
+def test_an_unknown_value_is_kept_unchanged() -> None:
     assert respelled("Teleporting", LIFECYCLES) == "Teleporting"
     assert respelled(None, LIFECYCLES) == ""
     assert not is_same_word(None, "spot")
@@ -55,7 +55,7 @@ def test_an_on_demand_machine_is_recognised_in_any_spelling(spelling: str) -> No
     assert launched_offering({"MarketType": spelling, "InstanceType": "g5.xlarge"}, (SPOT, ON_DEMAND)) == ON_DEMAND
 
 
-def test_the_order_decides_if_it_leaves_only_one_choice() -> None:
+def test_an_unclear_market_is_that_of_the_only_ordered_offering() -> None:
     assert launched_offering({"MarketType": "Teleported", "InstanceType": "g5.xlarge"}, (SPOT,)) == SPOT
     assert launched_offering({"MarketType": "spot", "InstanceType": "p5.48xlarge"}, (RESERVED,)) == RESERVED
     assert launched_offering({}, (SPOT,)) == SPOT

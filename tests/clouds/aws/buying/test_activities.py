@@ -22,7 +22,7 @@ def activity(status: str = "Failed", *, seconds: float = 1.0, **more: Any) -> di
     }
 
 
-def test_launches_are_distinguished_by_their_results() -> None:
+def test_launch_activities_are_classified_by_their_results() -> None:
     report = launch_report(
         [
             activity(StatusMessage="Could not launch Spot Instances. InsufficientInstanceCapacity - There is no Spot capacity available."),
@@ -36,24 +36,24 @@ def test_launches_are_distinguished_by_their_results() -> None:
     assert [verdict.cause for verdict in report.failures] == [CAPACITY]
 
 
-def test_the_attempted_zone_is_read_from_the_details() -> None:
+def test_the_attempted_zone_is_read_from_the_details_of_an_activity() -> None:
     details = '{"Subnet ID":"subnet-1","Availability Zone":"us-east-1b"}'
     report = launch_report([activity(Details=details), activity(Details="{broken"), activity(Details="[1]")], since=BEGAN.timestamp())
     assert [verdict.zone for verdict in report.failures] == ["us-east-1b", "", ""]
 
 
-def test_earlier_launches_and_terminations_are_ignored() -> None:
+def test_launches_before_the_order_and_terminations_are_ignored() -> None:
     ended = activity("Failed", Description="Terminating EC2 instance: i-0123456789abcdef0")
     assert launch_report([activity(seconds=-1), ended, {"StatusCode": "Failed"}, {}], since=BEGAN.timestamp()) == launch_report([], since=0)
 
 
-def test_a_cancelled_launch_counts_only_if_it_gives_a_reason() -> None:
+def test_a_cancelled_launch_counts_as_a_refusal_only_if_it_has_a_reason() -> None:
     silent = activity("Cancelled", Description="Launching a new EC2 instance", StatusMessage="")
     assert launch_report([silent], since=BEGAN.timestamp()).failures == ()
     assert len(launch_report([activity("Cancelled")], since=BEGAN.timestamp()).failures) == 1
 
 
-def test_launches_are_listed_until_their_machines_have_been_in_service_for_a_while() -> None:
+def test_machines_count_as_launching_until_shortly_after_they_are_in_service() -> None:
     names = [f"i-0123456789abcdef{number}" for number in range(4)]
     log = activity_log(
         [
@@ -68,7 +68,7 @@ def test_launches_are_listed_until_their_machines_have_been_in_service_for_a_whi
     assert log.launching == (names[0], names[1], "")
 
 
-def test_each_change_of_the_desired_capacity_is_read_once_from_causes() -> None:
+def test_each_change_of_the_desired_capacity_is_read_once_from_activity_causes() -> None:
     policy = "At 2026-11-21T12:00:05Z a monitor alarm a in state ALARM triggered policy p changing the desired capacity from 6 to 7."
     update = "a user request update of AutoScalingGroup constraints to min: 0, max: 9, desired: 9"
     constraints = f"At 2026-11-21T12:00:09Z {update} changing the desired capacity from 7 to 9."

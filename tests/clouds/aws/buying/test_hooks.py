@@ -8,7 +8,7 @@ pytestmark = pytest.mark.looptime(False)
 HOOK = {"LifecycleHookName": "drain", "LifecycleTransition": "autoscaling:EC2_INSTANCE_TERMINATING", "HeartbeatTimeout": 7200}
 
 
-async def test_machines_held_long_by_an_ending_hook_are_reported_until_it_is_completed() -> None:
+async def test_machines_held_long_by_a_termination_hook_are_reported_until_it_is_completed() -> None:
     aws = Aws()
     aws.template("plain", InstanceType="g6.xlarge")
     aws.group("gpus", LaunchTemplate={"LaunchTemplateName": "plain", "Version": "$Latest"}, MaxSize=10)

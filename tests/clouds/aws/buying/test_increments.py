@@ -42,7 +42,9 @@ def rest(order: Order, at: float, *, missing: int = 0, accepted: bool = True) ->
     return UnfilledOrder(order, missing or order.count, at, accepted)
 
 
-async def test_a_later_process_withdraws_an_earlier_raise_and_keeps_those_of_others(make_harnesses: Callable[..., Any]) -> None:
+async def test_a_restarted_process_withdraws_its_own_capacity_increase_and_keeps_those_of_others(
+    make_harnesses: Callable[..., Any],
+) -> None:
     first, then = make_harnesses(activity=20.0)
     dry(first)
     order, at = await first.order(4), first.aws.time
@@ -55,7 +57,7 @@ async def test_a_later_process_withdraws_an_earlier_raise_and_keeps_those_of_oth
     assert then.group()["DesiredCapacity"] == 3
 
 
-async def test_machines_that_came_while_no_process_ran_are_kept(make_harnesses: Callable[..., Any]) -> None:
+async def test_machines_launched_while_no_process_ran_are_kept(make_harnesses: Callable[..., Any]) -> None:
     first, then = make_harnesses(activity=20.0)
     dry(first, 1)
     order, at = await first.order(3), first.aws.time
@@ -65,7 +67,7 @@ async def test_machines_that_came_while_no_process_ran_are_kept(make_harnesses: 
     assert (then.group()["DesiredCapacity"], len(then.group()["Instances"])) == (1, 1)
 
 
-async def test_a_later_process_reports_the_result_of_an_accepted_order(make_harnesses: Callable[..., Any]) -> None:
+async def test_a_restarted_process_reports_the_result_of_an_accepted_order(make_harnesses: Callable[..., Any]) -> None:
     first, then = make_harnesses(activity=20.0)
     dry(first)
     order, at = await first.order(4), first.aws.time
@@ -82,7 +84,7 @@ async def test_a_later_process_reports_the_result_of_an_accepted_order(make_harn
     assert then.group()["DesiredCapacity"] == 2
 
 
-async def test_the_groups_activities_show_whether_an_order_was_sent(make_harnesses: Callable[..., Any]) -> None:
+async def test_a_groups_activities_show_whether_an_order_was_sent(make_harnesses: Callable[..., Any]) -> None:
     first, then = make_harnesses()
     dry(first)
     order, at = await first.order(4), first.aws.time
@@ -94,7 +96,7 @@ async def test_the_groups_activities_show_whether_an_order_was_sent(make_harness
     assert then.group()["DesiredCapacity"] == 0
 
 
-async def test_an_order_that_was_never_sent_takes_nothing_from_others(make_harnesses: Callable[..., Any]) -> None:
+async def test_withdrawing_an_order_that_was_never_sent_keeps_the_increases_of_others(make_harnesses: Callable[..., Any]) -> None:
     first, then = make_harnesses()
     dry(first)
     order, at = await first.order(4), first.aws.time
@@ -103,14 +105,14 @@ async def test_an_order_that_was_never_sent_takes_nothing_from_others(make_harne
     await then.provider.pools()
     doubtful = rest(order, at, accepted=False)
     assert await then.provider.follow([doubtful]) == []
-    with pytest.raises(CloudError, match="do not show yet whether it was raised"):
+    with pytest.raises(CloudError, match="do not show yet whether the group was raised"):
         await then.provider.withdraw(doubtful)
     await then.pass_time(180)
     await then.provider.withdraw(doubtful)
     assert then.group()["DesiredCapacity"] == 3
 
 
-async def test_launch_instances_is_known_to_keep_tokens_only_after_it_has_answered() -> None:
+async def test_tokens_of_launch_instances_are_relied_on_only_after_one_call_succeeded() -> None:
     aws = Aws()
     aws.group("gpus", instance_type="g6.xlarge")
     harness = ProviderHarness(aws)

@@ -47,7 +47,7 @@ def schedule(seed: int) -> GroupModel:
 
 
 @pytest.mark.parametrize("part", range(10))
-def test_no_sequence_of_events_undoes_others_raises_or_ends_an_unnamed_machine(part: int) -> None:
+def test_no_sequence_of_events_undoes_increases_of_others_or_ends_a_machine_that_was_not_named(part: int) -> None:
     # These are fast: always at least a thousand in total.
     each = max(100, RUNS // 10)
     for number in range(each):
@@ -72,21 +72,21 @@ def answers(steps: Steps, *replies: object) -> tuple[list[Step], CapacityOutcome
 QUIET = ActivityLog()
 
 
-def test_an_unfilled_increment_is_lowered_to_the_existing_machines() -> None:
+def test_an_unfilled_capacity_increase_is_lowered_to_the_existing_machines() -> None:
     full = group(5, "InService", "Pending", "InService")
     steps_taken, outcome = answers(withdrawing_steps(2), full, QUIET, full, QUIET, QUIET, group(3, "InService", "Pending", "InService"))
     assert steps_taken == [Read(), ReadActivities(), Read(), ReadActivities(), Write(3), ReadActivities(), Read()]
     assert (outcome.units, outcome.desired, outcome.waiting) == (2, 3, 0)
 
 
-def test_raises_of_others_are_kept() -> None:
+def test_capacity_increases_of_others_are_kept() -> None:
     seven = group(7, "InService", "InService", "InService")
     steps_taken, outcome = answers(withdrawing_steps(2), seven, QUIET, seven, QUIET, QUIET, group(5, "InService", "InService", "InService"))
     assert Write(5) in steps_taken
     assert outcome.units == 2
 
 
-def test_nothing_is_written_if_all_machines_came_in_the_meantime() -> None:
+def test_nothing_is_written_if_all_machines_launched_in_the_meantime() -> None:
     steps_taken, outcome = answers(withdrawing_steps(2), group(3, "InService", "Pending", "Pending"))
     assert steps_taken == [Read()]
     assert (outcome.units, outcome.waiting) == (0, 0)
@@ -98,7 +98,7 @@ def test_a_group_is_never_lowered_below_its_minimum() -> None:
     assert outcome.units == 1
 
 
-def test_a_machine_that_comes_between_read_and_write_is_kept_and_counted() -> None:
+def test_a_machine_launched_between_read_and_write_is_kept_and_counted() -> None:
     late = "InService", "InService", "InService", "Pending"
     three = group(5, *late[:3])
     steps_taken, outcome = answers(withdrawing_steps(2), three, QUIET, three, QUIET, QUIET, group(3, *late), QUIET, group(4, *late))
@@ -113,7 +113,7 @@ def test_withdrawing_waits_for_a_machine_that_is_being_launched() -> None:
     assert (outcome.waiting, outcome.why) == (2, "a machine is being launched at this moment")
 
 
-def test_an_overwritten_raise_of_others_is_restored() -> None:
+def test_an_overwritten_capacity_increase_of_others_is_restored() -> None:
     before = ActivityLog((CapacityChange(10.0, 3, 6), CapacityChange(10.0, 6, 5)))
     after = ActivityLog((*before.changes, CapacityChange(11.0, 5, 8)))
     steps_taken, outcome = answers(raising_steps(2), QUIET, group(3), before, group(5), after, group(8))
@@ -135,20 +135,20 @@ def test_a_group_with_an_unprotected_machine_is_not_lowered_yet() -> None:
     assert outcome.why == "machine i-00000000 is not protected from scale-in yet"
 
 
-def test_capacity_of_ending_machines_is_lowered_later() -> None:
+def test_capacity_that_terminating_machines_still_occupy_is_withdrawn_later() -> None:
     ending = group(3, "InService", "Terminating")
     steps_taken, outcome = answers(withdrawing_steps(2), ending, QUIET, ending, QUIET, QUIET, group(2, "InService", "Terminating"))
     assert Write(2) in steps_taken
     assert (outcome.units, outcome.waiting) == (1, 1)
 
 
-def test_a_group_is_raised_only_up_to_its_maximum() -> None:
+def test_desired_capacity_is_increased_only_up_to_the_groups_maximum() -> None:
     steps_taken, outcome = answers(raising_steps(5), QUIET, group(3, most=6), QUIET, group(6, most=6))
     assert Write(6) in steps_taken
     assert outcome.units == 3
     assert answers(raising_steps(5), QUIET, group(6, most=6))[1].units == 0
 
 
-def test_machines_above_the_desired_capacity_do_not_count_as_new_ones() -> None:
+def test_machines_above_the_desired_capacity_do_not_reduce_the_capacity_to_request() -> None:
     steps_taken, _ = answers(raising_steps(2), QUIET, group(1, "InService", "InService", "InService"), QUIET, group(5))
     assert Write(5) in steps_taken

@@ -45,7 +45,7 @@ def test_a_label_that_no_node_carries_is_removed_from_the_template_and_reported(
     assert warning.startswith("the label team=ml is on none of its 1 node")
 
 
-def test_a_label_value_that_all_nodes_share_replaces_the_templates() -> None:
+def test_a_label_value_shared_by_all_nodes_replaces_that_of_the_template() -> None:
     other = {**TEMPLATE, "team": "research"}
 
     offering, warnings = compare(node(0, other), node(1, other))
@@ -54,13 +54,13 @@ def test_a_label_value_that_all_nodes_share_replaces_the_templates() -> None:
     assert warnings == ("the label team is research on its 2 nodes, expected ml; the nodes take precedence",)
 
 
-def test_nodes_that_disagree_change_nothing() -> None:
+def test_a_label_on_which_nodes_disagree_does_not_change_the_template() -> None:
     offering, warnings = compare(node(0), node(1, {**TEMPLATE, "team": "research"}))
 
     assert (offering.labels, warnings) == (TEMPLATE, ())
 
 
-def test_labels_of_all_nodes_are_added_unless_they_name_one_node_or_place() -> None:
+def test_labels_of_all_nodes_are_added_except_those_that_identify_a_node_or_zone() -> None:
     more = {**TEMPLATE, "driver": "580", "topology.k8s.aws/zone-id": "use1-az1"}
 
     offering, warnings = compare(
@@ -77,7 +77,7 @@ def test_an_offering_keeps_its_zone_even_if_its_nodes_are_in_another() -> None:
     assert (offering.labels, warnings) == (TEMPLATE, ())
 
 
-def test_taints_of_all_nodes_are_added_and_taints_of_none_removed() -> None:
+def test_taints_that_all_nodes_have_are_added_and_taints_that_none_has_are_removed() -> None:
     own = Taint("dedicated", "ml")
 
     offering, warnings = compare(node(0, taints=(own,)), node(1, taints=(own,)))
@@ -90,7 +90,7 @@ def test_taints_of_all_nodes_are_added_and_taints_of_none_removed() -> None:
 
 
 @pytest.mark.parametrize("key", ["node.kubernetes.io/unschedulable", "gpuscaler.io/leaving", "ToBeDeletedByClusterAutoscaler"])
-def test_temporary_taints_and_taints_of_one_node_change_nothing(key: str) -> None:
+def test_temporary_taints_and_taints_of_single_nodes_do_not_change_the_template(key: str) -> None:
     assert compare(node(0, taints=(GPU, Taint(key)))) == (pool_of_states().pool.offerings[0], ())
     assert compare(node(0, taints=(GPU, Taint("maintenance"))), node(1)) == (pool_of_states().pool.offerings[0], ())
 
@@ -111,13 +111,13 @@ def test_an_ending_machine_is_ignored() -> None:
     assert compare(node(0, {}), states=("Terminating:Wait",)) == (pool_of_states().pool.offerings[0], ())
 
 
-def test_nodes_that_offer_less_than_expected_are_reported() -> None:
+def test_nodes_with_fewer_resources_than_expected_are_reported() -> None:
     _, warnings = compare(node(0, allocatable={**SIZE, "memory": 980}))
 
     assert warnings == ("g5.xlarge offers 980 of memory on its 1 node, expected 1000",)
 
 
-def test_nodes_still_match_their_pool_if_tags_promise_labels_they_lack() -> None:
+def test_labels_that_identify_a_pool_are_corrected_by_those_of_its_nodes() -> None:
     def matching(labels: Mapping[str, str]) -> Mapping[str, str]:
         return corrected_by_nodes(pool_of_states("InService"), {"i-0": node(0, labels)}).pool.match_labels
 

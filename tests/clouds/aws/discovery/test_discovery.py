@@ -436,7 +436,7 @@ def test_a_region_that_stays_throttled_is_reported_and_its_retry_after_time_resp
     assert aws.waited == [3.0] * 4
 
 
-def test_data_that_never_changes_is_requested_only_once() -> None:
+def test_data_that_rarely_changes_is_not_requested_in_every_pass() -> None:
     aws = Aws()
     aws.template("gpus", InstanceType="g5.xlarge")
     aws.group("gpus", **mixed("gpus", OnDemandPercentageAboveBaseCapacity=0))

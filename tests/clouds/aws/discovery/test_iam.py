@@ -39,7 +39,7 @@ def test_machines_are_launched_only_through_auto_scaling() -> None:
     assert {name for name, statement in made.items() if set(iam.LAUNCH) & set(statement["Action"])} == {"LaunchThroughGroups"}
 
 
-def test_every_permission_is_used_by_a_call() -> None:
+def test_every_permission_of_the_policy_is_used_by_a_call() -> None:
     source = "".join(file.read_text() for file in Path(iam.__file__).parents[1].rglob("*.py") if file.name != "iam.py")
 
     actions = (*iam.READ, *iam.PRICES, *iam.CHANGE, *iam.QUEUE)
@@ -59,7 +59,7 @@ def test_a_read_only_policy_allows_no_change() -> None:
     assert set(statements("--read-only")) == {"Read", "ReadNodeGroups"}
 
 
-def test_another_partition_has_its_own_names() -> None:
+def test_resource_names_have_the_partition_of_the_account() -> None:
     made = statements("--partition", "aws-cn", "--node-role", ROLE.replace("aws", "aws-cn"))
 
     assert made["ReadNodeGroups"]["Resource"] == "arn:aws-cn:eks:*:*:nodegroup/prod.example.com/*/*"

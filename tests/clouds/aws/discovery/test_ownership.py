@@ -144,5 +144,5 @@ def test_an_exclude_entry_that_matches_no_group_excludes_nothing(entry: str) -> 
     assert judge(EKS, exclude=(entry,)) == Ownership("eks")
 
 
-def test_another_clusters_group_is_reported_as_foreign_even_if_it_is_excluded() -> None:
+def test_another_clusters_group_is_reported_as_one_of_another_cluster_even_if_excluded() -> None:
     assert "expected" in judge({"KubernetesCluster": "other"}, exclude=("group",)).reason

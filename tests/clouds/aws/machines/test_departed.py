@@ -64,7 +64,7 @@ async def test_a_machine_that_ended_before_the_first_pass_is_listed(make_harness
     assert (ended.id, ended.pool, ended.market, ended.state) == (bought.id, "gpus", "on-demand", "terminated")
 
 
-async def test_a_machine_that_ec2_has_forgotten_counts_as_ended(make_harness: Callable[[Aws], ProviderHarness]) -> None:
+async def test_a_machine_that_ec2_no_longer_lists_counts_as_ended(make_harness: Callable[[Aws], ProviderHarness]) -> None:
     harness = make_harness(account())
     (bought,) = (await harness.provider.buy(await harness.order(1))).instances
     await harness.pass_time(900)
@@ -75,7 +75,7 @@ async def test_a_machine_that_ec2_has_forgotten_counts_as_ended(make_harness: Ca
     assert await states(harness) == {name: "terminated"}
 
 
-async def test_a_detached_machine_keeps_running_and_is_not_ours(make_harness: Callable[[Aws], ProviderHarness]) -> None:
+async def test_a_detached_machine_that_keeps_running_is_not_listed(make_harness: Callable[[Aws], ProviderHarness]) -> None:
     harness = make_harness(account())
     (bought,) = (await harness.provider.buy(await harness.order(1))).instances
     await harness.pass_time(900)

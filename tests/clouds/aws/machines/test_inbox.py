@@ -63,7 +63,7 @@ async def drain(harness: ProviderHarness) -> list[Notice]:
     return notices
 
 
-async def test_a_spot_warning_is_reported_once_with_its_time(harness: ProviderHarness) -> None:
+async def test_a_spot_interruption_warning_is_reported_once_with_its_time(harness: ProviderHarness) -> None:
     await drain(harness)
     instance = machines(harness)[0]
     scaling.reclaim(harness.aws.account.region("us-east-1"), instance, notice=120.0)
@@ -80,7 +80,7 @@ async def test_maintenance_and_rebalance_recommendations_are_reported(harness: P
     assert {(each.kind, each.instance) for each in await drain(harness)} == {(REBALANCE, name(first)), (MAINTENANCE, name(second))}
 
 
-async def test_the_end_of_a_machine_that_we_ended_is_no_interruption(harness: ProviderHarness) -> None:
+async def test_the_termination_of_a_machine_that_we_ended_is_no_interruption(harness: ProviderHarness) -> None:
     await drain(harness)
     ended = name(machines(harness)[0])
     await harness.provider.remove((ended,))
@@ -88,7 +88,7 @@ async def test_the_end_of_a_machine_that_we_ended_is_no_interruption(harness: Pr
     assert await drain(harness) == []
 
 
-async def test_the_hook_of_a_machine_that_we_ended_is_completed(harness: ProviderHarness) -> None:
+async def test_the_termination_hook_of_a_machine_that_we_ended_is_completed(harness: ProviderHarness) -> None:
     scaler = harness.aws.client("autoscaling")
     scaler.put_lifecycle_hook(
         LifecycleHookName="drain", AutoScalingGroupName="gpus", LifecycleTransition="autoscaling:EC2_INSTANCE_TERMINATING"
@@ -105,7 +105,7 @@ async def test_the_hook_of_a_machine_that_we_ended_is_completed(harness: Provide
     assert ended.id not in [machine["InstanceId"] for machine in harness.group()["Instances"]]
 
 
-async def test_reported_messages_are_deleted(harness: ProviderHarness) -> None:
+async def test_reported_messages_are_deleted_from_the_queue(harness: ProviderHarness) -> None:
     send(harness, warning(machines(harness)[0].id), "{", warning("i-0fffffffffffffff0"))
     await drain(harness)
     assert not harness.aws.account.region("us-east-1").queues["events"].messages
@@ -136,7 +136,7 @@ async def test_a_message_about_an_unlisted_machine_is_reported_once_it_is_listed
     assert [each.instance for each in await drain(harness)] == [bought.id]
 
 
-async def test_an_idle_queue_is_read_once_per_pass_and_a_busy_one_concurrently(harness: ProviderHarness) -> None:
+async def test_an_empty_queue_is_read_once_per_pass_and_a_full_one_concurrently(harness: ProviderHarness) -> None:
     await drain(harness)
     asked = harness.aws.session.call_counts
     asked.clear()
@@ -148,7 +148,7 @@ async def test_an_idle_queue_is_read_once_per_pass_and_a_busy_one_concurrently(h
     assert (idle, asked["ReceiveMessage"]) == (1, 1 + 1 + 8)
 
 
-async def test_a_thousand_messages_in_any_order_are_each_acted_on_once(harness: ProviderHarness) -> None:
+async def test_each_of_a_thousand_messages_in_any_order_is_handled_once(harness: ProviderHarness) -> None:
     await drain(harness)
     harness.aws.account.region("us-east-1").queues["events"].receives_notices = False
     await harness.provider.buy(await harness.order(100, token="order-2"))
@@ -174,5 +174,5 @@ async def test_a_thousand_messages_in_any_order_are_each_acted_on_once(harness: 
 @pytest.mark.parametrize(
     ("url", "region"), [("https://sqs.eu-west-1.amazonaws.com/1/q", "eu-west-1"), ("http://127.0.0.1:4566/1/q", ""), ("", "")]
 )
-def test_the_region_of_a_queue_is_in_its_url(url: str, region: str) -> None:
+def test_the_region_of_a_queue_is_read_from_its_url(url: str, region: str) -> None:
     assert region_of(url) == region

@@ -49,7 +49,7 @@ WORK = {
         (event("Something Else", {"state": "x"}), []),
     ],
 )
-def test_a_message_is_decoded(body: str, expected: list[Announcement]) -> None:
+def test_a_queue_message_is_decoded_in_every_format(body: str, expected: list[Announcement]) -> None:
     assert list(decode_message(body)) == expected
 
 
@@ -86,6 +86,6 @@ def test_a_message_is_decoded(body: str, expected: list[Announcement]) -> None:
         json.dumps({"Type": "Notification", "Message": json.dumps({"Type": "Notification", "Message": WARNING})}),
     ],
 )
-def test_a_malformed_message_is_recognised(body: str) -> None:
+def test_a_malformed_queue_message_is_recognised(body: str) -> None:
     with pytest.raises(MalformedError, match="saw"):
         decode_message(body)

@@ -60,7 +60,7 @@ REGIONS = (
     "fault", [None, SEVERED, outage("pricing"), denied("GetProducts"), Fault(service="pricing", code="Throttling", times=1)]
 )
 @pytest.mark.parametrize("region", REGIONS)
-def test_the_order_of_prices_is_that_of_aws_whatever_the_pricing_api_answers(region: str, fault: Fault | None) -> None:
+def test_offerings_are_ordered_by_aws_prices_whatever_the_pricing_api_answers(region: str, fault: Fault | None) -> None:
     discovered = account(region, *([fault] if fault else [])).discover()
 
     for market in ("spot", "on-demand"):
@@ -78,7 +78,7 @@ def test_the_order_of_prices_is_that_of_aws_whatever_the_pricing_api_answers(reg
      ("cn-north-1", "cn-northwest-1"), ("us-gov-east-1", ""), ("us-isob-east-1", ""), ("sa-east-1", "us-east-1"),
      ("me-central-1", "eu-central-1")],
 )  # fmt: skip
-def test_prices_are_requested_in_the_partition_of_the_region(region: str, where: str) -> None:
+def test_prices_are_requested_from_the_partition_of_the_region(region: str, where: str) -> None:
     assert pricing_region(region) == where
 
 
@@ -97,14 +97,14 @@ def test_prices_in_yuan_are_converted_and_reported() -> None:
     assert "prices in cn-north-1 are in yuan; 7 yuan count as a dollar" in pool(discovered, "g5-xlarge-spot").warnings
 
 
-def test_one_throttled_call_changes_nothing() -> None:
+def test_one_throttled_call_does_not_change_prices() -> None:
     calm = account("us-west-1").discover()
     throttled = account("us-west-1", Fault(service="pricing", code="Throttling", message="Rate exceeded", times=1)).discover()
     assert throttled.pools == calm.pools
     assert guesses(throttled) == {""}
 
 
-def test_known_prices_stay_valid_and_missing_ones_are_retried_ever_more_rarely() -> None:
+def test_known_prices_stay_valid_and_missing_ones_are_retried_with_growing_waits() -> None:
     aws = account("us-west-1")
     discovery = aws.discovery()
     before_failures = prices(discovery.discover(), "on-demand")
@@ -126,7 +126,7 @@ def test_known_prices_stay_valid_and_missing_ones_are_retried_ever_more_rarely()
     assert notes == []
 
 
-def test_prices_are_stored_per_type_even_if_some_have_no_answer() -> None:
+def test_prices_are_stored_per_type_even_if_requests_for_some_types_fail() -> None:
     aws = account("us-west-1", Fault(service="pricing", about="g5.xlarge", code="Throttling", times=2))
     discovery = aws.discovery()
     discovery.discover()
@@ -138,7 +138,7 @@ def test_prices_are_stored_per_type_even_if_some_have_no_answer() -> None:
     assert aws.session.call_counts["GetProducts"] == queries + 1
 
 
-def test_a_user_price_on_demand_does_not_change_spot_prices() -> None:
+def test_a_configured_on_demand_price_does_not_change_spot_prices() -> None:
     aws = account("ap-northeast-2", SEVERED, types=("g4dn.xlarge",))
     own = (OfferingPrice("g4dn.xlarge", 0.647, market="on-demand"),)
     discovered = aws.discover(prices=own)

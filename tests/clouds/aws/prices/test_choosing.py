@@ -34,7 +34,7 @@ def test_prices_missing_from_aws_come_from_the_catalogue() -> None:
     assert 0 < tariff().price_of("g5.xlarge", "spot", ZONE).price < LISTED
 
 
-def test_reserved_capacity_is_already_paid_for() -> None:
+def test_reserved_offerings_have_no_hourly_price() -> None:
     assert tariff(on_demand=1.2).price_of("g5.xlarge", "reserved", ZONE) == (0.0, "", "")
 
 
@@ -99,7 +99,7 @@ def newcomer(like: str, name: str) -> InstanceType:
     return replace(instance_type, name=name)
 
 
-def test_the_price_of_a_type_without_any_is_guessed_from_its_family_and_reported() -> None:
+def test_a_missing_price_is_estimated_from_the_types_family_and_reported() -> None:
     price, warning, price_from = Tariff("us-west-1", {}, {}, NOW).price_of(
         "g5.99xlarge", "on-demand", ZONE, newcomer("g5.48xlarge", "g5.99xlarge")
     )
@@ -109,12 +109,12 @@ def test_the_price_of_a_type_without_any_is_guessed_from_its_family_and_reported
     assert warning.startswith("prices unknown: no region has a price of g5.99xlarge; $")
 
 
-def test_an_unknown_family_gets_the_highest_price_so_that_it_is_bought_last() -> None:
+def test_types_of_an_unknown_family_get_the_highest_price_so_that_they_are_bought_last() -> None:
     unknown = Tariff("us-west-1", {}, {}, NOW).price_of("g99.2xlarge", "on-demand", ZONE, newcomer("g5.2xlarge", "g99.2xlarge")).price
     assert Tariff("us-west-1", {}, {}, NOW).price_of("g5.48xlarge", "on-demand", ZONE).price / 8 < unknown < 100.0
 
 
-def test_a_spot_price_from_aws_is_never_rejected_because_of_a_guess() -> None:
+def test_a_spot_price_from_aws_is_not_rejected_because_of_an_estimated_on_demand_price() -> None:
     spot = {("g99.2xlarge", ZONE): SpotPrice(120.0, NOW), ("g99.2xlarge", "us-west-1b"): SpotPrice(0.4, NOW)}
     tariff = Tariff("us-west-1", {}, spot, NOW)
     kind = newcomer("g5.2xlarge", "g99.2xlarge")
@@ -124,7 +124,7 @@ def test_a_spot_price_from_aws_is_never_rejected_because_of_a_guess() -> None:
     assert tariff.price_of("g99.2xlarge", "on-demand", ZONE, kind).price == 120.0
 
 
-def test_an_absurd_spot_price_is_rejected_by_the_types_known_prices() -> None:
+def test_an_implausible_spot_price_is_rejected_by_comparison_with_known_prices_of_the_type() -> None:
     for wrong in (0.001, 100.0):
         price, warning, _ = Tariff("eu-south-2", {}, {("g5.xlarge", "eu-south-2a"): SpotPrice(wrong, NOW)}, NOW).price_of(
             "g5.xlarge", "spot", "eu-south-2a"

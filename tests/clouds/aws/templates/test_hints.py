@@ -78,13 +78,13 @@ def test_a_malformed_tag_is_reported_and_ignored_and_the_others_are_used(key: st
         st.sampled_from([LABEL, TAINT, RESOURCE, OPTION, PREFIX, "kube/", ""]).flatmap(lambda p: st.text().map(lambda t: p + t)), st.text()
     )
 )
-def test_no_tag_breaks_the_decoding(tags: dict[str, str]) -> None:
+def test_arbitrary_tags_never_raise_an_error(tags: dict[str, str]) -> None:
     hints = hints_of(tags)
 
     assert all(len(warning) < 600 for warning in hints.warnings)
 
 
-def test_cluster_autoscalers_tag_sets_how_long_a_node_may_be_not_ready() -> None:
+def test_cluster_autoscalers_tag_determines_when_unready_nodes_of_a_pool_are_removed() -> None:
     hints = hints_of({f"{OPTION}scaledownunreadytime": "20m", f"{OPTION}scaledownunneededtime": "5m"})
 
     assert (hints.unready_after, hints.idle_after, hints.warnings) == (1200.0, 300.0, ())

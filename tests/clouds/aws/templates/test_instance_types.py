@@ -41,7 +41,7 @@ def test_allocatable_resources_agree_with_the_catalogue_for_every_type() -> None
         assert abs(made.allocatable["memory"] - instance_type.allocatable["memory"]) <= MIB, instance_type.name
 
 
-def test_a_type_unknown_to_the_catalogue_has_the_product_of_another_type_with_its_gpu() -> None:
+def test_an_uncatalogued_type_has_the_gpu_product_label_of_another_type_with_that_gpu() -> None:
     instance_type = catalogue.lookup("g5.xlarge")
     assert instance_type is not None
 
@@ -66,14 +66,14 @@ def test_accelerators_of_other_makers_have_their_own_resources() -> None:
     assert "aws.amazon.com/neurondevice" not in allocatable
 
 
-def test_the_pod_limit_follows_from_the_addresses_of_the_default_card() -> None:
+def test_the_pod_limit_is_computed_from_the_addresses_of_the_default_network_card() -> None:
     cards = {"NetworkCards": [{"MaximumNetworkInterfaces": 15}, {"MaximumNetworkInterfaces": 15}], "Ipv4AddressesPerInterface": 50}
 
     assert type_of(reply(NetworkInfo={**cards, "MaximumNetworkInterfaces": 60})).allocatable["pods"] == 15 * 49 + 2
     assert type_of(reply(NetworkInfo={})).allocatable["pods"] == 110
 
 
-def test_a_larger_disk_leaves_more_for_pods() -> None:
+def test_a_larger_disk_gives_more_allocatable_ephemeral_storage() -> None:
     kind = type_of(reply())
 
     assert with_disk(kind, 0) is kind
@@ -89,12 +89,12 @@ def test_a_larger_disk_leaves_more_for_pods() -> None:
         ({"GpuInfo": {"Gpus": [{"Name": "A10G"}]}}, "Count"),
     ],
 )
-def test_an_unreadable_entry_raises_an_error_with_what_was_seen(odd: dict[str, Any], says: str) -> None:
+def test_an_unparsable_instance_type_raises_an_error_with_the_value(odd: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         type_of(reply(**odd))
 
 
-def test_local_disks_count_if_they_hold_pods_files() -> None:
+def test_instance_store_disks_count_as_ephemeral_storage_if_pods_use_them() -> None:
     """A p5.48xlarge: eight disks of 3,840 GB."""
     kind = type_of(reply(InstanceStorageInfo={"TotalSizeInGB": 30_720}))
 

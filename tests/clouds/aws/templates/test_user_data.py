@@ -53,7 +53,7 @@ echo "it's a node"
 
 
 @pytest.mark.parametrize("text", [NODEADM, BOOTSTRAP, BOTTLEROCKET, MULTIPART], ids=["nodeadm", "script", "bottlerocket", "mime"])
-def test_labels_and_taints_of_each_form_are_read(text: str) -> None:
+def test_labels_and_taints_are_read_from_each_format_of_user_data(text: str) -> None:
     kubelet = kubelet_of(encoded(text))
 
     assert kubelet.labels["team"] == "red"
@@ -61,11 +61,11 @@ def test_labels_and_taints_of_each_form_are_read(text: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "pods"), [(NODEADM, 110), (BOTTLEROCKET, 42), ("kubelet --max-pods 20", 20), (BOOTSTRAP, 0)])
-def test_pods_per_node_are_read(text: str, pods: int) -> None:
+def test_the_pod_limit_is_read_from_user_data(text: str, pods: int) -> None:
     assert kubelet_of(encoded(text)).max_pods == pods
 
 
-def test_a_later_flag_of_taints_replaces_the_earlier_one_and_labels_are_merged() -> None:
+def test_a_later_taints_flag_replaces_an_earlier_one_and_label_flags_are_merged() -> None:
     first = ("--node-labels=eks.amazonaws.com/nodegroup=gpu", "--register-with-taints=nvidia.com/gpu=true:NoSchedule")
 
     kubelet = kubelet_of(encoded("kubelet --node-labels=team=red --register-with-taints=gpuscaler.io/arriving=:NoSchedule"), first=first)
@@ -74,7 +74,7 @@ def test_a_later_flag_of_taints_replaces_the_earlier_one_and_labels_are_merged()
     assert kubelet.labels == {"eks.amazonaws.com/nodegroup": "gpu", "team": "red"}
 
 
-def test_a_flag_of_taints_hides_those_of_the_configuration_file() -> None:
+def test_the_taints_flag_overrides_taints_in_the_config_file() -> None:
     assert kubelet_of(encoded(NODEADM), first=["--register-with-taints=dedicated=gpu:NoSchedule"]).taints == (Taint("dedicated", "gpu"),)
 
 
@@ -92,12 +92,12 @@ def test_invalid_user_data_keeps_the_kubelet_from_starting(text: str, words: str
         kubelet_of(encoded(text))
 
 
-def test_user_data_that_is_not_text_in_base64_is_unreadable() -> None:
+def test_user_data_that_is_not_base64_text_is_reported_as_unreadable() -> None:
     with pytest.raises(UserDataError, match="base64"):
         kubelet_of("#!/bin/bash")
 
 
-def test_user_data_of_tests_matches_the_tags() -> None:
+def test_the_user_data_that_tests_generate_matches_the_tags() -> None:
     prefix = "k8s.io/cluster-autoscaler/node-template"
     tags = {
         f"{prefix}/label/team": "red",
@@ -154,7 +154,7 @@ commands = [
     ],
     ids=["nodeadm", "bootstrap.sh", "Bottlerocket", "no local disks", "Bottlerocket without", "mounted one by one"],
 )
-def test_launch_templates_give_the_place_of_pods_files_and_the_pod_limit(text: str, local_disks: bool, pods: int) -> None:
+def test_launch_templates_determine_the_disk_of_pods_and_the_pod_limit(text: str, local_disks: bool, pods: int) -> None:
     launch = launch_of({"UserData": encoded(text)})
 
     assert (launch.local_disks, launch.pods) == (local_disks, pods)
