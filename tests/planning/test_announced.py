@@ -16,7 +16,7 @@ def waiting(count: int, *, replicas: int, observed: int) -> Cluster:
     return Cluster.of([*web, Workload("ReplicaSet", "default", "web-1", uid=REPLICAS.uid, replicas=replicas, observed=observed)])
 
 
-def test_announced_replicas_make_one_large_machine_the_better_choice() -> None:
+def test_one_large_machine_is_bought_if_more_replicas_are_announced() -> None:
     policy = Policy((SMALL_AND_LARGE,))
     alone = plan(waiting(2, replicas=2, observed=2), State(), policy, NOW)
     with_more = plan(waiting(2, replicas=8, observed=2), State(), policy, NOW)
@@ -36,6 +36,6 @@ def test_a_status_that_counts_fewer_pods_than_are_pending_announces_nothing() ->
     assert [machine.instance_type for machine in made.machines] == ["g.1", "g.1"]
 
 
-def test_existing_pods_come_before_announced_ones_under_a_limit() -> None:
+def test_existing_pods_are_placed_before_announced_ones_under_a_limit() -> None:
     made = plan(waiting(3, replicas=50, observed=3), State(), Policy((SMALL_AND_LARGE,), limits=Limits(gpus=3)), NOW)
     assert sorted(key for machine in made.machines for key in machine.pods) == [f"default/web-{number}" for number in range(3)]

@@ -28,14 +28,14 @@ def two_nodes(**waiting: Any) -> list[Item]:
     return [node("old", CARD), node("free", CARD), pod("runs", on="old", options=MOVABLE), pod("waits", **waiting)]
 
 
-def test_the_room_of_a_nominated_pod_is_not_given_to_a_running_pod() -> None:
+def test_capacity_reserved_for_a_nominated_pod_is_not_given_to_a_running_pod() -> None:
     made = planned(two_nodes(nominated_node="free"), pool(CARD))
 
     assert made.removals == ()
     assert {blocked.node: blocked.blocker for blocked in made.blocked_nodes} == {"old": "in-use", "free": "needed"}
 
 
-def test_room_that_nominated_pods_do_not_need_is_available_to_others() -> None:
+def test_capacity_that_nominated_pods_do_not_need_is_available_to_others() -> None:
     """Two of four GPUs are promised, and one is free for the pod that runs alone on a machine."""
     items: list[Item] = [node("old", CARD), node("big", FOUR), pod("runs", on="old", options=MOVABLE), pod("here", on="big")]
     items += [pod(f"waits-{number}", nominated_node="big") for number in range(2)]
@@ -45,7 +45,7 @@ def test_room_that_nominated_pods_do_not_need_is_available_to_others() -> None:
     assert [(removal.node, removal.moves) for removal in made.removals] == [("old", (Move("default/runs", "big"),))]
 
 
-def test_no_pod_moves_into_room_for_pods_that_the_scheduler_has_not_tried_yet() -> None:
+def test_no_pod_moves_into_capacity_that_untried_pending_pods_may_take() -> None:
     """These pods have no place in the plan, because the scheduler may place them itself: on the last free GPU."""
     items: list[Item] = [
         node("old", CARD),
@@ -62,14 +62,14 @@ def test_no_pod_moves_into_room_for_pods_that_the_scheduler_has_not_tried_yet() 
 
 
 @pytest.mark.parametrize("claim", [pod("other", on="free"), pod("other", nominated_node="free")], ids=["running", "nominated"])
-def test_the_check_finds_room_given_away_twice(claim: Item) -> None:
+def test_the_plan_check_detects_capacity_that_is_used_twice(claim: Item) -> None:
     cluster = Cluster.of([*two_nodes()[:3], claim])
     made = Plan(removals=(PlannedRemoval("old", "", (Move("default/runs", "free"),)),))
 
     assert overfull_machines(cluster, State(), POLICY, made)[0].startswith("I11: free offers 1 nvidia.com/gpu and 2 are wanted there")
 
 
-def test_the_check_counts_pods_that_the_plan_places_on_nodes_and_ordered_machines() -> None:
+def test_the_plan_check_counts_pods_placed_on_nodes_and_ordered_machines() -> None:
     machine = Upcoming("m-0", "main", "g.1", "on-demand", "z1")
     items = [*two_nodes()[:3], pod("a"), pod("b")]
     twice = (Placement("default/a", "m-0"), Placement("default/b", "m-0"))
@@ -109,7 +109,7 @@ def bursts(draw: st.DrawFn) -> tuple[list[Item], State]:
 
 @SEARCH
 @given(bursts())
-def test_no_room_is_given_away_twice_in_random_bursts(burst: tuple[list[Item], State]) -> None:
+def test_no_capacity_is_used_twice_in_random_bursts(burst: tuple[list[Item], State]) -> None:
     items, state = burst
     cluster = Cluster.of(items)
 

@@ -37,7 +37,7 @@ def local_claim(name: str) -> PersistentVolumeClaim:
     return PersistentVolumeClaim("default", name, storage_class="local", access_modes=("ReadWriteOnce",), request=1)
 
 
-def test_pods_that_no_machine_is_bought_for_are_not_counted() -> None:
+def test_spread_ignores_pods_that_no_machine_is_bought_for() -> None:
     closed = offering(zone="z1", taints=CLOSED)
     lonely = spec(gpus=1, tolerations=OPEN, affinity=(near(ZONE, app="web"), near(HOST, app="unknown")))
     even = spec(cpu=1, spread=(spread(ZONE, app="web"),))
@@ -61,7 +61,7 @@ def test_the_first_pod_of_a_group_must_match_all_of_its_own_affinity_terms() -> 
 
 
 @pytest.mark.parametrize("rule", [{"anti_affinity": (near(HOST, app="web"),)}, {"spread": (spread(HOST, app="web"),)}])
-def test_two_machines_with_one_host_name_are_one_host(rule: dict[str, Any]) -> None:
+def test_two_machines_with_one_hostname_label_are_one_host(rule: dict[str, Any]) -> None:
     twins = [node(name, offering(gpus=8), labels={HOST: "twin"}) for name in ("a", "b")]
     made = planned([*twins, node("full", offering(gpus=0)), *pods("p", 2, spec(gpus=1, **rule), labels=WEB)])
     assert len(placed(made)) == 1
@@ -79,7 +79,7 @@ def test_one_free_volume_serves_only_one_of_two_claims() -> None:
     assert unplaced(made) == ["p-y"]
 
 
-def test_pods_that_share_a_disk_are_placed_before_pods_that_count_them() -> None:
+def test_pods_that_share_a_disk_are_placed_before_pods_whose_spread_counts_them() -> None:
     disk = spec(cpu=1, volumes=(VolumeUse(driver="gcePersistentDisk", handle="disk-1"),))
     nodes = [node(name, offering(gpus=0, zone=zone)) for name, zone in (("a", "z1"), ("b", "z2"), ("c", "z2"), ("d", "z2"))]
     counting = pod("p", spec(gpus=1, spread=(spread(ZONE, app="web"),)), labels={"app": "db"})
@@ -88,7 +88,7 @@ def test_pods_that_share_a_disk_are_placed_before_pods_that_count_them() -> None
     assert bought(made) == {}
 
 
-def test_pods_that_count_others_are_placed_after_them_even_if_they_are_counted_too() -> None:
+def test_pods_whose_spread_counts_others_are_placed_after_them_even_if_counted_as_well() -> None:
     nodes = [node("a", offering(gpus=0)), node("b", offering(gpus=0, taints=CLOSED))]
     first = pods("x", 3, spec(cpu=1), labels={"app": "x"})
     second = pod("y", spec(cpu=2, spread=(spread(HOST, app="x"),)), labels={"app": "y"})
@@ -98,7 +98,7 @@ def test_pods_that_count_others_are_placed_after_them_even_if_they_are_counted_t
     assert bought(made) == {"g.1": 1}
 
 
-def test_a_group_on_one_machine_is_no_larger_than_its_zone_spread_allows() -> None:
+def test_pods_that_share_one_machine_are_no_more_than_their_zone_spread_allows() -> None:
     group = spec(gpus=1, affinity=(near(HOST, app="web"),), spread=(spread(ZONE, app="web"),))
     made = planned(pods("p", 5, group, labels=WEB), pool(*zones("g.8", 8.0, gpus=8)))
     assert shares(made) == [1]

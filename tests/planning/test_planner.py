@@ -32,13 +32,13 @@ from gpuscaler.planning.state import State, Upcoming
 COMING = Upcoming("m-1", "main", "g.1", "on-demand", "z1")
 
 
-def test_nothing_pending_buys_nothing_and_costs_nothing() -> None:
+def test_without_pending_pods_nothing_is_bought_at_no_cost() -> None:
     made = planned([])
     assert (made.machines, made.purchases, made.placements, made.cost_per_hour, made.gap) == ((), (), (), 0.0, 0.0)
 
 
 @pytest.mark.parametrize("tolerations", [(), (Toleration(operator="Exists"),)])
-def test_no_pod_waits_for_an_unproven_machine_whatever_taints_it_tolerates(
+def test_no_pod_waits_for_a_machine_that_may_not_exist_regardless_of_tolerations(
     tolerations: tuple[Toleration, ...],
 ) -> None:
     cluster = Cluster.of([pod("p", spec(tolerations=tolerations))])
@@ -61,13 +61,13 @@ def test_a_pod_goes_to_the_tightest_machine_that_holds_it() -> None:
     assert placed(made) == {"p": "b", "q-0": "a"}
 
 
-def test_resources_of_running_pods_are_not_given_away_twice() -> None:
+def test_resources_of_running_pods_are_not_used_twice() -> None:
     made = planned([node("a"), pod("runs", on="a"), pod("p")])
     assert placed(made) == {}
     assert bought(made) == {"g.1": 1}
 
 
-def test_terminating_pods_still_take_room_and_finished_pods_do_not() -> None:
+def test_terminating_pods_still_use_resources_and_finished_pods_do_not() -> None:
     leaving = planned([node("a"), pod("runs", on="a", deleted=NOW), pod("p")])
     ended = planned([node("a"), pod("ran", on="a", phase="Succeeded"), pod("p")])
     assert (bought(leaving), placed(leaving)) == ({"g.1": 1}, {})
@@ -90,7 +90,7 @@ def test_a_node_whose_removal_is_in_progress_is_not_counted_as_capacity() -> Non
     assert (placed(made), bought(made)) == ({}, {"g.1": 1})
 
 
-def test_an_unregistered_machine_takes_the_pods_it_will_have_room_for() -> None:
+def test_an_unregistered_machine_takes_the_pods_that_will_fit() -> None:
     made = planned(pods("p", 2), state=State(upcoming=(COMING,)))
     assert list(placed(made).values()) == ["m-1"]
     assert bought(made) == {"g.1": 1}
@@ -103,7 +103,7 @@ def test_a_registered_machine_that_is_not_open_yet_is_counted_once() -> None:
     assert bought(made) == {"g.1": 1}
 
 
-def test_running_daemon_pods_are_not_subtracted_from_an_arriving_machine_twice() -> None:
+def test_running_daemonset_pods_are_subtracted_only_once_from_an_arriving_machine() -> None:
     agent = spec(cpu=4)
     runs = pod("agent", agent, on="a", owner=DAEMON)
     coming = Upcoming("m-1", "main", "g.1", "on-demand", "z1", node="a")
@@ -111,7 +111,7 @@ def test_running_daemon_pods_are_not_subtracted_from_an_arriving_machine_twice()
     assert placed(made) == {"p": "m-1"}
 
 
-def test_pods_stay_with_the_machine_that_was_bought_for_them() -> None:
+def test_pods_keep_the_machine_that_was_bought_for_them() -> None:
     """Without the promise, the small pods, which come first by name, would take the room of the large one."""
     coming = (
         Upcoming("m-1", "main", "g.8", "on-demand", "z1", pods=("default/large",)),
@@ -124,7 +124,7 @@ def test_pods_stay_with_the_machine_that_was_bought_for_them() -> None:
     assert bought(made) == {}
 
 
-def test_a_pod_whose_promise_no_longer_fits_is_demand_again() -> None:
+def test_a_promised_pod_that_no_longer_fits_its_machine_is_planned_again() -> None:
     coming = Upcoming("m-1", "main", "g.1", "on-demand", "z1", pods=("default/p-0", "default/p-1"))
     made = planned(pods("p", 2), state=State(upcoming=(coming,)))
     assert placed(made) == {"p-0": "m-1"}
@@ -162,32 +162,32 @@ def test_a_nominated_pod_reserves_its_node_and_is_ignored() -> None:
     assert (placed(made), bought(made)) == ({}, {"g.1": 1})
 
 
-def test_a_nominated_pod_whose_node_is_gone_is_demand() -> None:
+def test_a_nominated_pod_whose_node_is_gone_is_planned_again() -> None:
     made = planned([pod("p", nominated_node="gone")])
     assert ignored(made) == {}
     assert bought(made) == {"g.1": 1}
 
 
-def test_ten_pods_of_three_gpus_and_ten_of_five_share_ten_machines_of_eight() -> None:
+def test_ten_pods_with_three_gpus_and_ten_with_five_share_ten_machines_with_eight() -> None:
     eight = pool(offering("g.8", 8.0, gpus=8, cpu=96, memory=700))
     made = planned(pods("three", 10, spec(gpus=3)) + pods("five", 10, spec(gpus=5)), eight)
     assert bought(made) == {"g.8": 10}
     assert shares(made) == [2] * 10
 
 
-def test_no_gpu_machine_is_opened_for_pods_without_gpus_if_a_cheaper_one_exists() -> None:
+def test_no_gpu_machine_is_bought_for_pods_without_gpus_if_a_cheaper_one_exists() -> None:
     both = (pool(offering("g.1", 1.0, cpu=8)), pool(offering("c.8", 0.4, pool="cpu", gpus=0, cpu=8)))
     made = planned(pods("p", 4, spec(cpu=4)), *both)
     assert bought(made) == {"c.8": 2}
 
 
-def test_pods_without_gpus_go_to_nodes_without_them_first() -> None:
+def test_pods_without_gpus_go_to_nodes_without_gpus_first() -> None:
     plain = offering("c.16", gpus=0, cpu=16)
     made = planned([node("a", offering("g.1", cpu=8)), node("b", plain), pod("p", spec(cpu=1))])
     assert placed(made) == {"p": "b"}
 
 
-def test_pods_without_gpus_fill_the_remaining_room_of_gpu_machines() -> None:
+def test_pods_without_gpus_fill_the_remaining_capacity_of_gpu_machines() -> None:
     both = (pool(offering("g.1", 1.0, cpu=8)), pool(offering("c.8", 0.4, pool="cpu", gpus=0, cpu=8)))
     made = planned([pod("gpu", spec(gpus=1, cpu=4)), *pods("p", 4, spec(cpu=1))], *both)
     assert bought(made) == {"g.1": 1}
@@ -220,14 +220,14 @@ def test_purchases_count_machines_by_offering() -> None:
     assert [machine.id for machine in made.machines] == [f"new-{number}" for number in range(1, 6)]
 
 
-def test_a_plan_reports_that_the_brake_was_used() -> None:
+def test_a_plan_reports_that_its_search_was_stopped_early() -> None:
     cluster = Cluster.of(pods("three", 9, spec(gpus=3, cpu=7)) + pods("five", 7, spec(gpus=5, cpu=3)) + pods("c", 31, spec(cpu=5)))
     menu = Policy((pool(*(offering(f"g.{n}", 0.5 + n, gpus=n, cpu=5 * n + 3, memory=99) for n in (3, 5, 7, 8))),))
     assert plan(cluster, State(), menu, NOW, should_stop=lambda: True).brake
     assert not plan(cluster, State(), menu, NOW, should_stop=lambda: False).brake
 
 
-def test_the_order_of_objects_changes_nothing() -> None:
+def test_the_order_of_objects_does_not_change_the_plan() -> None:
     items: list[Item] = [node("a", offering("g.2", gpus=2)), *pods("p", 5), *pods("q", 3, spec(gpus=2, cpu=3)), *pods("r", 4, spec(cpu=3))]
     menu = pool(offering("g.1"), offering("g.4", 3.0, gpus=4, cpu=32))
     assert planned(items, menu) == planned(items[::-1], menu)

@@ -34,20 +34,20 @@ def removed(*items: Item, going: str = "", live: bool = True) -> list[str]:
     return sorted(removal.node for removal in plan(Cluster.of((*FREE, *items)), state, POLICY, NOW, live=live).removals)
 
 
-def test_one_plan_removes_only_one_of_two_machines_if_there_is_room_for_one() -> None:
+def test_a_plan_removes_one_of_two_machines_if_the_pods_of_only_one_fit_elsewhere() -> None:
     both = removed(node("a", KIND), runs("x", "a"), node("b", KIND), runs("y", "b"))
 
     assert len(both) == 1
 
 
-def test_room_for_the_pods_of_a_leaving_node_is_not_used_for_another_node() -> None:
+def test_capacity_for_the_pods_of_a_leaving_node_is_not_used_for_another_removal() -> None:
     other = node("b", KIND), runs("y", "b")
 
     assert removed(*other) == ["b"]
     assert removed(node("a", KIND, taints=LEAVING), runs("x", "a"), *other, going="a") == []
 
 
-def test_room_for_a_terminating_stateful_set_pod_is_not_used_for_another_node() -> None:
+def test_capacity_for_a_terminating_statefulset_pod_is_not_used_for_another_removal() -> None:
     other = node("b", KIND), runs("y", "b")
     leaving = node("a", KIND, taints=LEAVING)
 
@@ -56,7 +56,7 @@ def test_room_for_a_terminating_stateful_set_pod_is_not_used_for_another_node() 
     assert removed(leaving, runs("x", "a", deleted=NOW + 20.0), *other, going="a") == ["b"]
 
 
-def test_room_for_a_recreated_pod_is_kept_until_the_scheduler_has_tried_it() -> None:
+def test_capacity_for_a_recreated_pod_is_reserved_until_the_scheduler_has_tried_it() -> None:
     other = node("b", KIND), runs("y", "b")
     back = pod("x-again", spec(gpus=4), owner=REPLICAS)
 
@@ -64,7 +64,7 @@ def test_room_for_a_recreated_pod_is_kept_until_the_scheduler_has_tried_it() -> 
     assert removed(node("a", KIND, taints=LEAVING), *other, going="a") == ["b"]
 
 
-def test_no_pod_is_moved_to_be_near_a_pending_pod() -> None:
+def test_no_move_relies_on_affinity_to_a_pending_pod() -> None:
     def beside(key: str) -> list[str]:
         seeker = pod("x", spec(gpus=1, affinity=(near(HOST, app=key),)), on="b", uid="x", options=CHEAP, created=NOW - 7200.0)
         waiting = pod("web-new", spec(gpus=1), labels={"app": "web"}, unschedulable=True)

@@ -80,7 +80,7 @@ def before_machines(case: Case, made: Plan) -> list[Room]:
 
 @SEARCH
 @given(cases())
-def test_every_plan_can_be_carried_out_and_wastes_no_room(case: Case) -> None:
+def test_every_plan_can_be_carried_out_and_wastes_no_existing_capacity(case: Case) -> None:
     made = case.plan()
     rooms = assert_comes_true(case, made)
     left = {entry.pod for entry in made.unplaced}
@@ -99,7 +99,7 @@ def test_every_plan_can_be_carried_out_and_wastes_no_room(case: Case) -> None:
 
 @SEARCH
 @given(cases())
-def test_every_pod_and_every_dollar_is_reported_once(case: Case) -> None:
+def test_every_pod_is_reported_once_and_the_costs_add_up(case: Case) -> None:
     made = case.plan()
     assert_pods_add_up(case, made)
     assert_money_adds_up(made)
@@ -193,7 +193,7 @@ def labels_of(case: Case, made: Plan, names: list[str], key: str) -> set[str]:
 
 @SEARCH
 @given(cases(), st.randoms(use_true_random=False))
-def test_the_order_of_objects_changes_nothing(case: Case, draw: Random) -> None:
+def test_the_order_of_objects_does_not_change_the_plan(case: Case, draw: Random) -> None:
     items = list(case.items)
     draw.shuffle(items)
     other = plan(Cluster.of(items), case.state, case.policy, NOW)

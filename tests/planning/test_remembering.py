@@ -34,7 +34,7 @@ def test_a_planner_can_plan_for_one_cluster_after_another() -> None:
         world.step()
 
 
-def test_only_changed_nodes_are_examined_again() -> None:
+def test_a_planner_examines_only_changed_nodes_again() -> None:
     planner, of = Planner(POLICY), offering("g.8", 6.0, gpus=8, cpu=32)
     cluster = Cluster.of([node("n1", of), node("n2", of), *pods("a", 2, on="n1"), *pods("b", 2, on="n2")])
     planner.plan(cluster, State(), NOW)

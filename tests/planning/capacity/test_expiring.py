@@ -28,7 +28,7 @@ def reconcile_once(now: float, memory: Memory | None = None, *, ends: float = EN
     return reconcile(memory or Memory(), Cluster.of([NODE, *pods]), Policy((POOL,)), Facts(inventory=inventory), now)
 
 
-def test_emptying_a_block_machine_starts_half_an_hour_plus_grace_before_its_end() -> None:
+def test_a_capacity_block_machine_is_drained_from_half_an_hour_plus_grace_before_its_end() -> None:
     grace = pod("p").spec.grace_seconds
     assert reconcile_once(ENDS - EMPTY_SECONDS - grace - 1.0).memory.ledger.leaving == ()
     (removal,) = reconcile_once(ENDS - EMPTY_SECONDS - grace).memory.ledger.leaving
@@ -36,13 +36,13 @@ def test_emptying_a_block_machine_starts_half_an_hour_plus_grace_before_its_end(
 
 
 @pytest.mark.parametrize(("grace", "earlier"), [(600.0, 600.0), (7200.0, SAVE_SECONDS)])
-def test_pods_that_save_their_work_first_are_asked_that_much_earlier(grace: float, earlier: float) -> None:
+def test_pods_that_need_time_to_save_work_are_notified_that_much_earlier(grace: float, earlier: float) -> None:
     begins = ENDS - EMPTY_SECONDS - earlier
     assert reconcile_once(begins - 61.0, grace=grace).memory.ledger.leaving == ()
     assert reconcile_once(begins, grace=grace).memory.ledger.leaving != ()
 
 
-def test_a_known_end_is_kept_if_the_cloud_stops_reporting_it_until_the_machine_is_gone() -> None:
+def test_a_known_end_of_a_machine_is_kept_even_if_the_cloud_stops_reporting_it() -> None:
     memory = reconcile_once(NOW).memory
     memory = reconcile_once(NOW + 60.0, memory, ends=0.0).memory
     assert memory.ends == {"i-1": ENDS}
@@ -50,26 +50,26 @@ def test_a_known_end_is_kept_if_the_cloud_stops_reporting_it_until_the_machine_i
     assert reconcile_once(NOW + 120.0, memory, listed=False).memory.ends == {}
 
 
-def test_an_unexpected_end_leaves_as_much_time_as_a_spot_notice() -> None:
+def test_an_end_without_prior_notice_leaves_pods_as_much_time_as_a_spot_notice() -> None:
     (removal,) = reconcile_once(ENDS + 5.0).memory.ledger.leaving
     assert removal.ends == ENDS + 35.0
 
 
-def test_the_end_of_a_block_does_not_affect_the_breakers_of_its_market() -> None:
+def test_the_end_of_a_capacity_block_does_not_affect_the_breakers_of_its_market() -> None:
     assert reconcile_once(ENDS - EMPTY_SECONDS).memory.breakers == Memory().breakers
 
 
 @pytest.mark.parametrize(("now", "market"), [(LAST, "reserved"), (LAST + 1.0, "on-demand")])
-def test_a_machine_that_would_soon_be_emptied_is_not_bought(now: float, market: str) -> None:
+def test_no_machine_is_bought_that_would_soon_be_drained_for_the_end_of_its_block(now: float, market: str) -> None:
     assert [machine.market for machine in planned([pod("p")], POOL, now=now).machines] == [market]
 
 
-def test_the_reason_of_an_unplaced_pod_says_that_the_block_ends() -> None:
+def test_the_reason_of_an_unplaced_pod_says_that_the_capacity_block_ends() -> None:
     made = planned([pod("p")], pool(BLOCK), now=LAST + 1.0)
     (reason,) = reasons(made, "p")
     assert unplaced(made) == ["p"]
     assert "its machines end at 2023-11-15 22:13:20 UTC, too soon to buy one" in reason.detail
 
 
-def test_room_on_an_ending_machine_is_used_as_long_as_it_exists() -> None:
+def test_capacity_of_a_machine_that_will_end_is_used_as_long_as_it_exists() -> None:
     assert placed(planned([NODE, pod("p")], POOL, now=LAST + 1.0)) == {"p": "n"}

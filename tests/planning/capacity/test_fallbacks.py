@@ -50,7 +50,7 @@ def fallback_types(
     return [f"{kind}/{zone}" for _, _, kind, zone in keys]
 
 
-def test_fallbacks_are_fitting_spot_offerings_below_the_on_demand_price_cheapest_first() -> None:
+def test_fallbacks_are_spot_offerings_that_fit_below_the_on_demand_price_cheapest_first() -> None:
     assert fallback_types() == ["g.1/z2", "g.2/z1"]
 
 
@@ -63,11 +63,11 @@ def test_blocked_offerings_are_no_fallbacks_and_half_open_ones_come_last() -> No
     assert fallback_types(half_open=("g.1/z2",)) == ["g.2/z1", "g.1/z2"]
 
 
-def test_fallbacks_of_pods_with_rules_about_others_stay_in_their_zone() -> None:
+def test_fallbacks_of_pods_with_rules_about_other_pods_stay_in_their_zone() -> None:
     assert fallback_types(spec(gpus=1, cpu=2, spread=(spread("topology.kubernetes.io/zone"),))) == ["g.2/z1"]
 
 
-def test_fallbacks_of_pods_with_rules_about_others_keep_the_gpu_product_without_labels() -> None:
+def test_fallbacks_of_pods_with_rules_about_other_pods_keep_the_gpu_product() -> None:
     menu = {key: replace(offering, product="H100" if offering.instance_type == "g.2" else "A100") for key, offering in MENU.items()}
     bound = spec(gpus=1, cpu=2, spread=(spread("topology.kubernetes.io/zone"),))
     waiting = pods("a", 1, bound)
@@ -94,7 +94,7 @@ IN_Z1 = tuple(
 )
 
 
-def test_sets_of_other_zones_are_fallbacks_if_a_purchase_names_a_zone() -> None:
+def test_offering_sets_of_other_zones_are_fallbacks_if_a_purchase_names_a_zone() -> None:
     assert fallback_types(choices=IN_Z1) == ["g.1/z2"]
     assert fallback_types(choices=IN_Z1, blocked=("g.1/z2",)) == []
 
@@ -104,7 +104,7 @@ def test_every_member_of_a_fallback_set_must_hold_the_pods() -> None:
     assert fallback_types(spec(gpus=1, cpu=2, spread=(spread("topology.kubernetes.io/zone"),)), choices=IN_Z1) == []
 
 
-def test_fallbacks_leave_room_for_daemon_sets() -> None:
+def test_fallbacks_must_also_hold_the_daemonset_pods() -> None:
     waiting = pods("a", 1, spec(gpus=1, cpu=3.5))
     bought = PlannedMachine("new-1", CHOSEN.pool, "g.1", "spot", "z1", 1.0, pods=(waiting[0].key,))
     crowded = Cluster.of([*waiting, daemon("agent", spec(cpu=1))])

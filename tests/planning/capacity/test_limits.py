@@ -44,7 +44,7 @@ def test_existing_and_ordered_machines_count_against_the_limits(limits: Mapping[
     assert bought(made) == {"g.1": 1}
 
 
-def test_a_registered_machine_of_the_ledger_counts_once() -> None:
+def test_a_registered_machine_in_the_ledger_counts_once_against_the_limits() -> None:
     coming = Upcoming("m-1", "main", "g.1", "on-demand", "z1", node="a")
     made = planned([node("a"), *pods("p", 9)], limits=PAIR, state=State(upcoming=(coming,)))
     assert bought(made) == {"g.1": 1}
@@ -62,7 +62,7 @@ TWO_SIZES = pool(offering("g.1"), offering("g.1", 1.5, market="spot", zone="z2")
     ],
     ids=["market", "zone", "type"],
 )
-def test_a_machine_without_a_matching_offering_counts_as_the_most_expensive_possible(strange: OfferingKey, fleet: Fleet) -> None:
+def test_a_machine_without_a_matching_offering_counts_as_the_most_expensive_possible_one(strange: OfferingKey, fleet: Fleet) -> None:
     policy = Policy((TWO_SIZES,))
     name, market, instance_type, zone = strange
     state = State(upcoming=(Upcoming("m-1", name, instance_type, market, zone),))
@@ -84,7 +84,7 @@ def test_nothing_is_bought_if_a_limit_is_already_exceeded() -> None:
     assert len(made.placements) == 3
 
 
-def test_shared_or_sliced_gpus_count_as_whole_devices() -> None:
+def test_shared_or_partitioned_gpus_count_as_whole_devices_against_the_limits() -> None:
     labels = {"nvidia.com/gpu.count": "2"}
     shared = offering("g.2", gpus=0, labels=labels, **SHARED)
     wants = spec(requests=SHARED)
@@ -95,7 +95,7 @@ def test_shared_or_sliced_gpus_count_as_whole_devices() -> None:
     assert made.unplaced[0].reasons[0].excluded_by == "limit"
 
 
-def test_a_node_whose_gpus_do_not_show_yet_counts_its_purchased_gpus() -> None:
+def test_a_node_that_does_not_show_its_gpus_yet_counts_with_the_purchased_number() -> None:
     bare = node("a", offering("g.1", gpus=0))
     assert bought(planned([bare, *pods("p", 3)], limits=Limits(gpus=2))) == {"g.1": 1}
 
@@ -105,7 +105,7 @@ def test_machines_bought_in_the_last_minute_count_against_the_rate() -> None:
     assert bought(made) == {"g.1": 2}
 
 
-def test_a_pool_does_not_grow_beyond_its_maximum_and_the_next_one_takes_the_rest() -> None:
+def test_a_pool_does_not_grow_beyond_its_maximum_and_the_next_pool_is_used() -> None:
     cheap = pool(offering("g.1", 1.0), max=2)
     dear = pool(offering("h.1", 2.0, pool="dear"))
     made = planned([node("a"), pod("runs", on="a"), *pods("p", 4)], cheap, dear)
@@ -156,7 +156,7 @@ def test_a_gang_of_high_priority_comes_before_pods_of_low_priority() -> None:
     assert unplaced(made) == ["p-0", "p-1", "p-2"]
 
 
-def test_a_zonal_pod_of_high_priority_gets_the_last_machine_too() -> None:
+def test_a_high_priority_pod_that_needs_a_zone_also_gets_the_last_machine() -> None:
     bound = spec(gpus=1, priority=9, node_selector=(("topology.kubernetes.io/zone", "z2"),))
     made = planned([*pods("p", 5), pod("bound", bound)], pool(*zones()), limits=Limits(machines=1))
     assert [machine.pods for machine in made.machines] == [("default/bound",)]
@@ -181,19 +181,19 @@ def test_the_reason_of_an_unplaced_pod_names_the_limit(limits: Mapping[str, Any]
     assert (reason.pool, reason.excluded_by, reason.detail) == ("main", "limit", detail)
 
 
-def test_the_reason_of_a_limit_names_the_smallest_machine_that_fits() -> None:
+def test_a_reason_about_a_limit_names_the_smallest_machine_that_fits() -> None:
     made = planned(pods("p", 2), pool(offering(), offering("g.4", 9.0, gpus=4)), limits=Limits(gpus=1))
     (reason,) = reasons(made, "p-1")
     assert reason.detail == "g.1 has 1 GPU, the limit leaves 0 (limits.gpus)"
 
 
-def test_the_reason_names_the_maximum_of_the_pool() -> None:
+def test_the_reason_of_an_unplaced_pod_names_the_maximum_of_the_pool() -> None:
     made = planned(pods("p", 2), pool(offering(), max=1))
     (reason,) = reasons(made, "p-1")
     assert (reason.excluded_by, reason.detail) == ("limit", "pool main is at its maximum")
 
 
-def test_the_reason_names_the_used_up_stock_of_an_offering() -> None:
+def test_the_reason_of_an_unplaced_pod_names_an_offering_that_is_out_of_stock() -> None:
     made = planned(pods("p", 2), pool(offering(count=1)))
     (reason,) = reasons(made, "p-1")
     assert (reason.excluded_by, reason.detail) == ("limit", "only 1 g.1 can be bought, and all are taken")
@@ -204,13 +204,13 @@ def test_headroom_buys_no_more_of_an_offering_than_its_remaining_stock() -> None
     assert (bought(made), bought(made, "spare")) == ({"g.1": 1}, {"g.1": 2})
 
 
-def test_the_stock_of_a_set_is_the_sum_of_its_members() -> None:
+def test_the_stock_of_an_offering_set_is_the_sum_of_its_members() -> None:
     made = planned(pods("p", 9), pool(*zones(names=("z1", "z2"), count=2), chooser="cloud"))
     assert len(made.machines) == 4
 
 
 @pytest.mark.parametrize("machines", [1, 2, 3])
-def test_a_limit_applies_to_zonal_pods_of_which_no_machine_takes_all_sizes(machines: int) -> None:
+def test_a_limit_holds_for_pods_of_one_zone_that_need_machines_of_several_sizes(machines: int) -> None:
     rules: dict[str, Any] = {"affinity": (near(ZONE, app="a"),)}
     sizes = {"cpu": (4, 1), "memory": (1, 32), "small": (0.5, 0.5)}
     waiting = [pod for name, (cpu, gib) in sizes.items() for pod in pods(name, 6, spec(cpu=cpu, memory=gib, **rules), labels={"app": "a"})]
@@ -225,9 +225,7 @@ bounds = st.none() | st.integers(0, 9)
 
 
 @given(bounds, bounds, st.none() | st.floats(0, 9), st.dictionaries(st.sampled_from(["main", "other"]), st.integers(0, 2)))
-def test_admitted_kinds_are_those_of_which_the_limits_admit_one_machine(
-    machines: Any, gpus: Any, dollars: Any, pools: dict[str, int]
-) -> None:
+def test_kinds_are_available_if_the_limits_admit_one_machine_of_them(machines: Any, gpus: Any, dollars: Any, pools: dict[str, int]) -> None:
     few = offering("g.2", gpus=2, price=2.5, count=1)
     kinds = pool(offering(), offering("c.1", gpus=0, price=0.0), few, offering("g.8", gpus=8, price=9.0))
     templates = Templates(Cluster(), Policy((kinds, pool(offering("g.4", gpus=4, price=4.5), name="other"))), frozenset())

@@ -17,7 +17,7 @@ LABELS = {"node.kubernetes.io/instance-type": "g5.xlarge", "topology.kubernetes.
 
 
 @pytest.mark.parametrize("labels", [{}, {"gpuscaler.io/pool": "a", "karpenter.sh/capacity-type": "on-demand"}])
-def test_the_clouds_list_takes_precedence_over_labels(labels: dict[str, str]) -> None:
+def test_the_cloud_list_decides_the_pool_of_a_node_before_labels(labels: dict[str, str]) -> None:
     bought = OfferingKey("b", "spot", "g5.xlarge", "us-east-1a")
     node = Node("n", {**LABELS, **labels}, {}, bought=bought)
 
@@ -27,7 +27,7 @@ def test_the_clouds_list_takes_precedence_over_labels(labels: dict[str, str]) ->
     assert (member.pool.name, member.offering.key, market_of(node)) == ("b", bought, "spot")
 
 
-def test_the_list_distinguishes_nodes_with_the_same_labels() -> None:
+def test_the_cloud_list_distinguishes_the_pools_of_nodes_with_the_same_labels() -> None:
     nodes = {name: Node(name, LABELS, {}, bought=OfferingKey(name, "spot", "g5.xlarge", "us-east-1a")) for name in ("a", "b")}
 
     assert {name: member.pool.name for name, member in members(nodes, parse_policy(TWINS)).items()} == {"a": "a", "b": "b"}
@@ -39,13 +39,13 @@ def test_a_machine_of_a_deleted_pool_belongs_to_no_pool() -> None:
     assert members({"n": node}, parse_policy(TWINS)) == {}
 
 
-def test_without_a_list_labels_decide() -> None:
+def test_without_a_cloud_list_labels_decide_the_pool_of_a_node() -> None:
     node = Node("n", {**LABELS, "gpuscaler.io/pool": "b"}, {})
 
     assert members({"n": node}, parse_policy(TWINS))["n"].pool.name == "b"
 
 
-def test_a_node_that_is_not_on_the_list_belongs_to_no_pool_regardless_of_its_labels() -> None:
+def test_an_unlisted_node_belongs_to_no_pool_regardless_of_its_labels() -> None:
     nodes = {
         "labelled": Node("labelled", {**LABELS, "gpuscaler.io/pool": "b"}, {}),
         "alike": Node("alike", LABELS, {}),

@@ -26,11 +26,11 @@ def node_with_csi(name: str, zone: str, *keys: str, **more: str) -> list[Item]:
     return [node(name, offering(zone=zone, labels=node_labels)), CSINode(name, topology_keys=keys)]
 
 
-def test_a_key_whose_value_is_the_zone_is_known_for_every_zone() -> None:
+def test_a_storage_label_whose_value_is_the_zone_is_expected_in_every_zone() -> None:
     assert added_labels(*node_with_csi("a", "z1", KEY, topology_shop_example__zone="z1")) == {"z1": {KEY: "z1"}, "z2": {KEY: "z2"}}
 
 
-def test_a_value_shared_by_several_nodes_of_a_zone_is_expected_of_the_next_node() -> None:
+def test_a_storage_label_that_nodes_of_a_zone_share_is_expected_of_the_next_node() -> None:
     two = [
         *node_with_csi("a", "z1", KEY, topology_shop_example__zone="az-7"),
         *node_with_csi("b", "z1", KEY, topology_shop_example__zone="az-7"),
@@ -38,19 +38,19 @@ def test_a_value_shared_by_several_nodes_of_a_zone_is_expected_of_the_next_node(
     assert added_labels(*two) == {"z1": {KEY: "az-7"}, "z2": {}}
 
 
-def test_a_value_of_a_single_node_or_one_that_differs_in_a_zone_is_ignored() -> None:
+def test_a_storage_label_of_one_node_or_with_different_values_in_a_zone_is_ignored() -> None:
     one, other = (node_with_csi(name, "z1", "local.csi/node", local_csi__node=name) for name in "ab")
     assert added_labels(*one) == {"z1": {}, "z2": {}}
     assert added_labels(*one, *other) == {"z1": {}, "z2": {}}
 
 
-def test_the_zone_id_of_the_cloud_controller_is_known_from_one_node() -> None:
+def test_the_zone_id_label_is_learned_from_one_node() -> None:
     assert added_labels(*node_with_csi("a", "z1", topology_k8s_aws__zone_id="use1-az4"))["z1"] == {}
     there = node("a", offering(zone="z1", labels={"topology.k8s.aws/zone-id": "use1-az4"}))
     assert added_labels(there) == {"z1": {"topology.k8s.aws/zone-id": "use1-az4"}, "z2": {}}
 
 
-def test_declared_labels_of_a_pool_win_and_node_names_are_not_copied() -> None:
+def test_configured_labels_of_a_pool_take_precedence_and_node_names_are_not_copied() -> None:
     policy = Policy((pool(offering(zone="z1", labels={KEY: "mine"})),))
     there = node_with_csi("a", "z1", KEY, HOST, topology_shop_example__zone="z1")
     (made,) = with_storage_places(policy, Cluster.of(there)).pools[0].offerings
@@ -58,7 +58,7 @@ def test_declared_labels_of_a_pool_win_and_node_names_are_not_copied() -> None:
     assert HOST not in made.labels
 
 
-def test_a_machine_is_bought_for_a_pod_that_selects_by_such_a_label() -> None:
+def test_a_machine_is_bought_for_a_pod_that_selects_a_storage_label() -> None:
     items = [
         *node_with_csi("a", "z1", KEY, topology_shop_example__zone="z1"),
         pod("p", spec(gpus=1, cpu=100, node_selector=((KEY, "z2"),))),

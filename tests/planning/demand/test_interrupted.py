@@ -29,14 +29,14 @@ def test_a_machine_is_bought_for_a_running_pod_whose_machine_is_being_taken_away
     assert planned(pod("p", on="n"), vanishing=False).machines == ()
 
 
-def test_nothing_is_bought_for_a_pod_of_a_vanishing_node_if_there_is_room() -> None:
+def test_nothing_is_bought_for_a_pod_of_a_vanishing_node_that_fits_elsewhere() -> None:
     made = planned(pod("p", on="n"), node("free", KIND))
 
     assert (made.machines, made.placements) == ((), ())
     assert {blocked.node: blocked.blocker for blocked in made.blocked_nodes}["free"] == "needed"
 
 
-def test_pending_pods_come_before_pods_of_vanishing_nodes() -> None:
+def test_pending_pods_are_placed_before_pods_of_vanishing_nodes() -> None:
     waits = pod("q", unschedulable=True)
     made = planned(pod("p", on="n"), waits, node("free", KIND))
 
@@ -44,7 +44,7 @@ def test_pending_pods_come_before_pods_of_vanishing_nodes() -> None:
     assert [machine.pods for machine in made.machines] == [("default/p",)]
 
 
-def test_an_ordered_replacement_is_not_bought_again_while_the_pod_runs_or_is_back() -> None:
+def test_no_second_replacement_is_bought_while_the_pod_runs_or_is_pending_again() -> None:
     coming = Upcoming("u", *(KIND.pool, KIND.instance_type, KIND.market, KIND.zone), pods=("default/p",))
 
     still = planned(pod("p", on="n"), upcoming=(coming,))
@@ -75,5 +75,5 @@ def test_a_running_pod_is_never_reported_as_unplaced() -> None:
     ],
     ids=["bare", "daemon", "ends", "static", "gang", "waits for spot", "has a deadline"],
 )
-def test_nothing_is_bought_for_pods_that_do_not_come_back_or_have_time(more: dict[str, Any]) -> None:
+def test_nothing_is_bought_for_running_pods_that_end_with_their_node_or_can_wait(more: dict[str, Any]) -> None:
     assert planned(pod("p", on="n", **more)).machines == ()

@@ -36,24 +36,24 @@ def test_pods_of_all_listed_schedulers_are_planned_for() -> None:
     assert (ignored(made), bought(made)) == ({}, {"g.1": 1})
 
 
-def test_the_cut_off_of_the_policy_decides_which_pods_are_expendable() -> None:
+def test_priority_cutoff_decides_which_pods_are_expendable() -> None:
     at_cut_off, below = pod("p", spec(gpus=1, priority=5)), pod("q", spec(gpus=1, priority=4))
     made = planned([at_cut_off, below], priority_cutoff=5)
     assert list(ignored(made)) == ["q"]
     assert bought(made) == {"g.1": 1}
 
 
-def test_a_pod_whose_delay_is_over_is_demand() -> None:
+def test_a_machine_is_bought_for_a_pod_once_its_scale_up_delay_has_passed() -> None:
     made = planned([pod("p", options={"scale_up_delay": 60.0}, created=NOW - 60)])
     assert (ignored(made), bought(made)) == ({}, {"g.1": 1})
 
 
-def test_a_gated_nominated_pod_reserves_no_room() -> None:
+def test_a_gated_pod_with_a_nomination_reserves_no_capacity() -> None:
     made = planned([pod("p", spec(gates=("wait",)), nominated_node="a")])
     assert ignored(made) == {"p": "has scheduling gates: wait"}
 
 
-def test_labels_that_no_selector_uses_do_not_split_a_class() -> None:
+def test_labels_that_no_selector_uses_do_not_split_a_pod_class() -> None:
     """A StatefulSet labels every pod with its own name; sixty classes of one pod each would pack worse and take longer."""
     made = planned([pod(f"p-{n}", spec(gpus=1), labels={"statefulset.kubernetes.io/pod-name": f"p-{n}"}) for n in range(60)])
     assert bought(made) == {"g.1": 60}

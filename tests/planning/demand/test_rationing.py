@@ -40,18 +40,18 @@ def different_pods(count: int, namespace: str, owner: str = "u1") -> list[Pod]:
         ({}, 100, {}),
     ],
 )
-def test_unneeded_shares_go_to_the_others(needs: dict[str, int], total: int, shares: dict[str, int]) -> None:
+def test_unneeded_shares_of_the_budget_go_to_other_namespaces(needs: dict[str, int], total: int, shares: dict[str, int]) -> None:
     assert fair_shares(needs, total) == shares
 
 
-def test_the_budget_bounds_the_number_of_different_pods_in_a_plan() -> None:
+def test_the_planning_budget_bounds_the_number_of_different_pods_in_a_plan() -> None:
     crowd = [pod(f"p-{number}", spec(cpu=number + 1)) for number in range(1900)]
     served, _ = ration_pods(*crowd, total=TOTAL)
 
     assert 1000 < len(served) <= 1250
 
 
-def test_demand_within_the_budget_is_not_restricted() -> None:
+def test_pods_within_the_planning_budget_are_all_planned_for() -> None:
     cluster = Cluster.of([*pods("p", 5000), *different_pods(50, "a")])
     demand = demand_of(cluster)
 
@@ -83,7 +83,7 @@ def test_pods_with_a_promised_machine_come_first_and_then_priority_decides() -> 
     assert {promised, urgent.key} <= set(served)
 
 
-def test_equal_pods_take_turns_if_not_all_can_be_served() -> None:
+def test_equal_pods_take_turns_if_the_budget_does_not_cover_all() -> None:
     crowd = different_pods(100, "tenant")
     tried: set[str] = set()
     for turn in range(100):
@@ -101,7 +101,7 @@ def test_a_gang_is_planned_for_completely_or_not_at_all() -> None:
     assert sorted(cuts[0].keys) == sorted(member.key for member in members)
 
 
-def test_rules_about_other_pods_cost_more_than_requests() -> None:
+def test_pods_with_rules_about_other_pods_use_more_of_the_planning_budget() -> None:
     plain, *_ = demand_of(Cluster.of([pod("p")])).classes
     ruled, *_ = demand_of(Cluster.of([pod("p", spec(gpus=1, affinity=(near(ZONE, a="b"),)))])).classes
 
@@ -109,7 +109,7 @@ def test_rules_about_other_pods_cost_more_than_requests() -> None:
 
 
 @pytest.mark.parametrize("spaces", [10, 300, 2000])
-def test_many_namespaces_full_of_rules_shut_out_neither_simple_pods_nor_each_other(spaces: int) -> None:
+def test_many_namespaces_with_costly_rules_crowd_out_neither_simple_pods_nor_each_other(spaces: int) -> None:
     rule = (near(ZONE, a="b"),)
     crowd = [pod(f"p-{number}", spec(namespace=f"t{number}", cpu=number + 1, affinity=rule)) for number in range(spaces)]
     simple = different_pods(20, "others")
@@ -121,7 +121,7 @@ def test_many_namespaces_full_of_rules_shut_out_neither_simple_pods_nor_each_oth
     assert len(served) + sum(len(cut.keys) for cut in cuts) == spaces + 20
 
 
-def test_gangs_take_turns_if_there_are_more_namespaces_than_shares() -> None:
+def test_gangs_take_turns_if_there_are_more_namespaces_than_budget_shares() -> None:
     def gang(number: int) -> Pod:
         options = {"gang": f"g{number}", "gang_size": 1, "gang_source": "annotation"}
         return pod(f"m-{number}", spec(namespace=f"t{number}", cpu=number + 1), options=options)
@@ -133,7 +133,7 @@ def test_gangs_take_turns_if_there_are_more_namespaces_than_shares() -> None:
     assert len(set().union(*served)) == 100
 
 
-def test_the_reason_says_that_a_pod_exceeds_the_budget_of_a_plan() -> None:
+def test_the_reason_of_an_unplaced_pod_says_that_the_planning_budget_was_exceeded() -> None:
     gang = {"gang": "g", "gang_size": 50, "gang_source": "annotation"}
     members = [pod(f"m-{number}", spec(cpu=number + 1), options=gang) for number in range(50)]
     _, (cut,) = ration_pods(*members, total=100 * CLASS)

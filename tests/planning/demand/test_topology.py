@@ -45,7 +45,7 @@ def test_pods_that_spread_over_zones_get_machines_in_every_zone() -> None:
     assert bought(made) == {"g.8": 3}
 
 
-def test_spread_counts_running_pods() -> None:
+def test_spread_constraints_count_running_pods() -> None:
     nodes = [node(f"in-{of.zone}", of) for of in zones("g.8", gpus=8)]
     runs = [*pods("old", 2, on="in-z1", labels=WEB), pod("lone", on="in-z2", labels=WEB)]
     made = planned([*nodes, *runs, *pods("p", 3, spec(gpus=1, spread=(spread(ZONE, app="web"),)), labels=WEB)], EIGHT)
@@ -53,7 +53,7 @@ def test_spread_counts_running_pods() -> None:
 
 
 @pytest.mark.parametrize("key", [HOST, ZONE])
-def test_possible_purchases_do_not_keep_pods_from_spreading_over_existing_machines(key: str) -> None:
+def test_no_machine_is_bought_if_pods_can_spread_over_existing_machines(key: str) -> None:
     nodes = [node(f"in-{of.zone}", of) for of in zones("g.2", gpus=2)]
     runs = [pod(f"old-{of.name}", spec(gpus=1), on=of.name, labels=WEB) for of in nodes]
     made = planned([*nodes, *runs, pod("p", spec(gpus=1, spread=(spread(key, app="web"),)), labels=WEB)], pool(*zones()))
@@ -62,7 +62,7 @@ def test_possible_purchases_do_not_keep_pods_from_spreading_over_existing_machin
 
 
 @pytest.mark.parametrize("key", [HOST, ZONE])
-def test_pods_that_do_not_fit_on_existing_machines_are_spread_over_new_ones_too(key: str) -> None:
+def test_spreading_pods_that_do_not_fit_on_existing_machines_also_get_new_ones(key: str) -> None:
     there: list[Item] = [node("a", zones("g.4", gpus=4)[0]), *pods("old", 2, spec(gpus=1), on="a", labels=WEB)]
     even = spec(gpus=1, spread=(spread(key, app="web"),))
     case = Case((*there, *pods("p", 4, even, labels=WEB)), Policy((pool(*zones()),)))
@@ -72,14 +72,14 @@ def test_pods_that_do_not_fit_on_existing_machines_are_spread_over_new_ones_too(
     assert_comes_true(case, made)
 
 
-def test_an_ordered_machine_does_not_keep_pods_from_spreading_over_existing_ones() -> None:
+def test_pods_spread_over_existing_machines_although_one_is_ordered() -> None:
     there: list[Item] = [node("a", offering("g.4", gpus=4)), pod("old", spec(gpus=1), on="a", labels=WEB)]
     waiting = pods("p", 3, spec(gpus=1, spread=(spread(HOST, app="web"),)), labels=WEB)
     made = planned([*there, *waiting], state=State(upcoming=(Upcoming("m-1", "main", "g.1", "on-demand", "z1"),)))
     assert set(placed(made).values()) == {"a"}
 
 
-def test_pods_of_higher_priority_take_existing_machines_before_pods_that_spread() -> None:
+def test_higher_priority_pods_take_existing_machines_before_spreading_pods() -> None:
     even = pods("even", 1, spec(gpus=1, spread=(spread(ZONE, app="web"),)), labels=WEB)
     made = planned([node("a"), *even, pod("high", spec(gpus=1, priority=10))])
     assert placed(made) == {"high": "a"}
@@ -94,7 +94,7 @@ def test_a_gang_that_spreads_takes_existing_machines_if_they_hold_all_of_it(gpus
     assert bought(made) == ({} if gpus == 4 else {"g.1": 3})
 
 
-def test_spread_over_zones_counts_ordered_machines() -> None:
+def test_spread_over_zones_counts_pods_of_ordered_machines() -> None:
     coming = Upcoming("m-1", "main", "g.4", "on-demand", "z1")
     waiting = pods("p", 6, spec(gpus=1, spread=(spread(ZONE, app="web"),)), labels=WEB)
     made = planned(waiting, pool(*zones("g.4", 4.0, gpus=4)), state=State(upcoming=(coming,)))
@@ -113,7 +113,7 @@ def test_nothing_is_bought_for_pods_that_all_fit_on_ordered_machines(key: str) -
     assert_comes_true(case, made)
 
 
-def test_ordered_machines_keep_the_skew_beside_empty_new_machines() -> None:
+def test_pods_keep_their_ordered_machines_within_the_skew_when_empty_machines_are_bought() -> None:
     coming = tuple(Upcoming(f"m-{number}", "main", "g.4", "on-demand", "z1") for number in range(2))
     even = pods("p", 4, spec(gpus=1, spread=(spread(HOST, app="web"),)), labels=WEB)
     menu = pool(*zones("g.4", 4.0, gpus=4))
@@ -155,7 +155,7 @@ def test_pods_with_anti_affinity_avoid_nodes_with_a_matching_pod() -> None:
     assert bought(made) == {"g.8": 1}
 
 
-def test_anti_affinity_of_one_class_keeps_another_class_off_its_machine() -> None:
+def test_anti_affinity_of_one_pod_class_keeps_another_class_off_its_machine() -> None:
     proud = spec(gpus=1, anti_affinity=(near(HOST, app="web"),))
     made = planned([*pods("proud", 1, proud), *pods("p", 2, labels=WEB)], EIGHT)
     assert sorted(machine.pods for machine in made.machines) == [("default/p-0", "default/p-1"), ("default/proud-0",)]
@@ -179,7 +179,7 @@ def test_pods_with_the_same_host_port_get_a_machine_each() -> None:
     assert shares(made) == [2, 2]
 
 
-def test_a_used_host_port_closes_a_node() -> None:
+def test_a_pod_is_not_placed_on_a_node_where_its_host_port_is_taken() -> None:
     web = spec(cpu=1, host_ports=(HostPort(80),))
     made = planned([node("a"), node("b"), pod("old", web, on="a"), *pods("p", 2, web)])
     assert list(placed(made).values()) == ["b"]
@@ -187,20 +187,20 @@ def test_a_used_host_port_closes_a_node() -> None:
 
 
 @pytest.mark.parametrize(("skew", "machines"), [(1, 6), (2, 3), (3, 2)])
-def test_spread_over_hosts_puts_no_more_than_the_skew_on_a_new_machine(skew: int, machines: int) -> None:
+def test_spread_over_hosts_puts_at_most_max_skew_pods_on_a_new_machine(skew: int, machines: int) -> None:
     made = planned(pods("p", 6, spec(gpus=1, spread=(spread(HOST, skew=skew, app="web"),)), labels=WEB), EIGHT)
     assert len(made.machines) == machines
     assert max(shares(made)) <= skew
 
 
-def test_spread_over_hosts_and_zones_hold_together() -> None:
+def test_spread_constraints_over_hosts_and_zones_hold_together() -> None:
     both = spec(gpus=1, spread=(spread(HOST, app="web"), spread(ZONE, app="web")))
     made = planned(pods("p", 6, both, labels=WEB), EIGHT)
     assert shares(made) == [1] * 6
     assert zones_of(made) == {"z1": 2, "z2": 2, "z3": 2}
 
 
-def test_a_pod_that_must_be_near_another_of_this_plan_opens_after_it() -> None:
+def test_a_machine_opens_after_that_of_the_planned_pod_that_its_own_pod_has_affinity_to() -> None:
     follower = spec(gpus=1, affinity=(near(ZONE, app="web"),))
     made = planned([pod("lead", spec(gpus=1, node_selector=((ZONE, "z2"),)), labels=WEB), pod("follow", follower)], pool(*zones()))
     lead, follow = sorted(made.machines, key=lambda machine: machine.pods, reverse=True)
@@ -209,7 +209,7 @@ def test_a_pod_that_must_be_near_another_of_this_plan_opens_after_it() -> None:
     assert lead.opens_after == ()
 
 
-def test_a_pod_that_must_share_a_machine_with_another_of_this_plan_joins_it() -> None:
+def test_a_pod_with_host_affinity_to_a_pod_of_the_same_plan_gets_the_same_machine() -> None:
     follower = spec(cpu=1, affinity=(near(HOST, app="web"),))
     made = planned([pod("lead", labels=WEB), pod("follow", follower)])
     assert [machine.pods for machine in made.machines] == [("default/follow", "default/lead")]
@@ -247,7 +247,7 @@ def test_pods_with_host_affinity_that_exceed_one_machine_are_not_all_placed() ->
     assert len(made.unplaced) == 9 - sum(shares(made))
 
 
-def test_min_domains_above_the_number_of_zones_limits_the_pods_per_zone() -> None:
+def test_min_domains_above_the_number_of_zones_limits_pods_per_zone_to_max_skew() -> None:
     few = spread(ZONE, app="web")
     asks = spec(gpus=1, spread=(type(few)(ZONE, 1, True, few.selector, min_domains=4),))
     made = planned(pods("p", 6, asks, labels=WEB), EIGHT)
@@ -255,7 +255,7 @@ def test_min_domains_above_the_number_of_zones_limits_the_pods_per_zone() -> Non
     assert len(made.unplaced) == 3
 
 
-def test_sizes_that_no_single_machine_holds_still_spread_over_zones() -> None:
+def test_pods_of_sizes_that_no_single_machine_holds_still_spread_over_zones() -> None:
     wide: dict[str, Any] = {"spread": (spread(ZONE, app="web"),)}
     menu = pool(*zones("c.32", gpus=0, cpu=32, memory=32), *zones("r.4", gpus=0, cpu=4, memory=128))
     made = planned([*pods("p", 3, spec(cpu=30, **wide), labels=WEB), *pods("q", 3, spec(memory=100, **wide), labels=WEB)], menu)
@@ -263,7 +263,7 @@ def test_sizes_that_no_single_machine_holds_still_spread_over_zones() -> None:
     assert zones_of(made) == {"z1": 2, "z2": 2, "z3": 2}
 
 
-def test_pods_that_depend_on_pods_left_out_by_a_limit_are_left_out_too() -> None:
+def test_pods_with_affinity_to_pods_left_unplaced_by_a_limit_are_unplaced_too() -> None:
     """A machine could be bought for the follower in the zone of the leader, but the leader gets none."""
     lead = spec(gpus=8, priority=1, affinity=(near(ZONE, app="web"),))
     menu = (pool(offering("g.8", 8.0, gpus=8), max=0), pool(offering("g.1", pool="small")))
@@ -283,7 +283,7 @@ def test_pods_that_spread_over_zones_get_no_machine_whose_zone_the_cloud_chooses
     assert (made.machines, len(made.unplaced)) == ((), 3)
 
 
-def test_no_machine_is_bought_in_a_rack_that_a_running_pod_keeps_pods_out_of() -> None:
+def test_no_machine_is_bought_in_a_rack_that_anti_affinity_of_a_running_pod_excludes() -> None:
     """Their own rule is about zones, so none of their requirements distinguishes the racks of a zone."""
     racks = [
         offering(f"g.{rack}", price, labels={RACK: rack}, zone=zone) for zone in ("z1", "z2") for rack, price in (("r1", 1.0), ("r2", 1.5))
@@ -307,7 +307,7 @@ def test_pods_that_spread_are_placed_after_the_pods_that_they_count() -> None:
     assert_comes_true(case, made)
 
 
-def test_a_machine_whose_zone_the_cloud_chooses_is_in_no_zone_for_zone_rules() -> None:
+def test_a_machine_whose_zone_the_cloud_chooses_satisfies_no_zone_rule() -> None:
     mixed = pool(*zones("c.8", gpus=0), chooser="cloud")
     homeless = spec(cpu=1, affinity=(near(HOST, app="web"),), node_affinity=affinity((ZONE, "DoesNotExist")))
     apart = spec(cpu=1, affinity=(near(HOST, app="web"),), anti_affinity=(near(ZONE, app="apart"),))
@@ -315,7 +315,7 @@ def test_a_machine_whose_zone_the_cloud_chooses_is_in_no_zone_for_zone_rules() -
     assert unplaced(made) == ["apart", "homeless"]
 
 
-def test_two_spread_constraints_hold_together() -> None:
+def test_spread_constraints_over_racks_and_zones_hold_together() -> None:
     """A pod that spreads over racks cannot go to nodes without a rack, regardless of their zones."""
     both = spec(gpus=1, spread=(spread(ZONE, app="web"), spread(RACK, app="other")))
     bare: list[Item] = [node(f"n-{zone.zone}", zone) for zone in zones()]
@@ -324,7 +324,7 @@ def test_two_spread_constraints_hold_together() -> None:
     assert zones_of(made) == {"z1": 1, "z2": 1, "z3": 1}
 
 
-def test_a_claim_that_one_pod_may_use_at_a_time_gets_one_machine() -> None:
+def test_one_machine_is_bought_for_pods_of_a_claim_that_only_one_pod_may_use() -> None:
     volume = PersistentVolume("v", claim="default/data", driver="csi.example.com", handle="v", phase="Bound")
     claim = PersistentVolumeClaim("default", "data", "v", bound=True, phase="Bound", access_modes=("ReadWriteOncePod",))
     made = planned([volume, claim, *pods("p", 3, spec(gpus=1, volumes=(VolumeUse(claim="data"),)))])
@@ -355,7 +355,7 @@ def test_no_machine_is_bought_for_a_pod_with_an_unreadable_rule() -> None:
     assert reasons(made, "p")[0].excluded_by == "topology"
 
 
-def test_a_machine_that_has_a_matching_pod_opens_without_waiting() -> None:
+def test_a_machine_with_its_own_matching_pod_opens_without_waiting_for_others() -> None:
     follower = spec(gpus=1, affinity=(near(ZONE, app="web"),))
     there: list[Item] = [node("a", offering("g.1", zone="z2")), pod("old", on="a", labels=WEB)]
     near_old = planned(
@@ -364,7 +364,7 @@ def test_a_machine_that_has_a_matching_pod_opens_without_waiting() -> None:
     assert [machine.opens_after for machine in near_old.machines] == [(), ()]
 
 
-def test_a_machine_waits_for_only_one_of_several_suitable_machines() -> None:
+def test_a_machine_opens_after_only_one_of_several_with_a_matching_pod() -> None:
     follower = spec(gpus=1, affinity=(near(ZONE, app="web"),))
     leads = pods("lead", 3, spec(gpus=1, node_selector=((ZONE, "z2"),)), labels=WEB)
     made = planned([*leads, pod("follow", follower)], pool(*zones()))

@@ -59,7 +59,7 @@ def big(name: str, **more: Any) -> Node:
     return node(name, EIGHT, **{"taints": (CLOSED,), **more})
 
 
-def test_a_small_pod_gets_its_own_machine_instead_of_room_on_a_kept_one() -> None:
+def test_a_small_pod_gets_a_new_machine_and_no_place_on_a_kept_one() -> None:
     made = planned([big("b"), pod("small"), pod("none", spec(cpu=1))], SMALL, BIG)
 
     assert placed(made) == {}
@@ -73,14 +73,14 @@ def test_a_large_pod_is_placed_on_a_closed_kept_machine() -> None:
     assert bought(made) == {}
 
 
-def test_a_partly_used_kept_machine_takes_large_pods_while_it_has_room() -> None:
+def test_a_partly_used_kept_machine_takes_large_pods_that_fit() -> None:
     made = planned([big("b"), pod("runs", spec(gpus=4), on="b", owner=JOB), *pods("large", 2, spec(gpus=4))], SMALL, BIG)
 
     assert list(placed(made).values()) == ["b"]
     assert bought(made) == {"b.8": 1}
 
 
-def test_other_taints_of_a_kept_machine_count() -> None:
+def test_a_large_pod_must_tolerate_other_taints_of_a_kept_machine() -> None:
     made = planned([big("b", taints=(CLOSED, Taint("team", "ml"))), pod("large", spec(gpus=8))], SMALL, BIG)
 
     assert placed(made) == {}
@@ -92,7 +92,7 @@ def test_closed_machines_of_other_pools_take_no_pods() -> None:
     assert placed(made) == {}
 
 
-def test_a_small_pod_gets_no_room_on_a_machine_bought_for_a_large_one() -> None:
+def test_a_small_pod_is_not_placed_on_a_machine_bought_for_a_large_one() -> None:
     made = planned([pod("large", spec(gpus=7)), pod("small")], SMALL, BIG)
 
     assert bought(made) == {"b.8": 1, "s.1": 1}
@@ -108,7 +108,7 @@ def test_an_ordered_kept_machine_takes_only_large_pods() -> None:
     assert bought(made) == {"s.1": 1}
 
 
-def test_a_registered_kept_machine_of_the_ledger_takes_only_large_pods() -> None:
+def test_a_registered_kept_machine_in_the_ledger_takes_only_large_pods() -> None:
     coming = Upcoming("m", "big", "b.8", "on-demand", "z1", node="b")
 
     made = planned([big("b"), pod("large", spec(gpus=4)), pod("small")], SMALL, BIG, state=State(upcoming=(coming,)))
@@ -127,7 +127,7 @@ def test_a_node_without_a_pool_label_is_kept_if_its_type_identifies_its_pool() -
 
 
 @pytest.mark.parametrize("amount", [400, 1000, 3999])
-def test_parts_of_gpus_are_counted_by_whole_ones(amount: int) -> None:
+def test_min_gpus_per_pod_counts_fractions_of_gpus_as_whole_ones(amount: int) -> None:
     shared = msgspec.structs.replace(EIGHT, allocatable={**EIGHT.allocatable, GPU: 0, GPU_MILLI: 8000})
     want = {"cpu": 1000, "memory": 2**30}
 
@@ -139,7 +139,7 @@ def test_parts_of_gpus_are_counted_by_whole_ones(amount: int) -> None:
     assert unplaced(made) == ["part"]
 
 
-def test_a_pod_that_is_too_small_gets_that_reason() -> None:
+def test_the_reason_of_a_pod_below_min_gpus_per_pod_says_so() -> None:
     made = planned([pod("small"), pod("none", spec(cpu=1))], BIG)
 
     assert [(reason.pool, reason.excluded_by) for reason in reasons(made, "small")] == [("big", "taint")]
@@ -147,7 +147,7 @@ def test_a_pod_that_is_too_small_gets_that_reason() -> None:
     assert reasons(made, "none")[0].detail == "b.8 in z1 takes only pods with at least 4 GPUs (min_gpus_per_pod), the pod requests none"
 
 
-def test_a_large_pod_that_does_not_fit_gets_the_missing_resource_as_reason() -> None:
+def test_the_reason_of_a_large_pod_names_the_resource_that_a_kept_machine_lacks() -> None:
     made = planned([pod("huge", spec(gpus=16))], BIG)
 
     assert reasons(made, "huge")[0].excluded_by == "resource"
@@ -165,7 +165,7 @@ def test_pods_that_spread_over_zones_use_the_pools_for_their_size() -> None:
     assert bought(made) == {"b.8": 2, "s.1": 2}
 
 
-def test_large_pods_get_their_preferred_nodes() -> None:
+def test_large_pods_get_their_preferred_nodes_among_kept_ones() -> None:
     wish = spec(gpus=8, preferred_nodes=((10, term((ZONE, "In", "z2"))),))
     kept = pool(*zones("b.8", 6.0, names=("z1", "z2"), pool="big", gpus=8, cpu=64, memory=256), min_gpus_per_pod=8)
 
@@ -227,7 +227,7 @@ def test_a_large_pod_with_affinity_to_a_pod_on_a_new_machine_uses_a_kept_machine
     assert bought(made) == {"s.1": 1}
 
 
-def test_a_small_pod_with_affinity_to_a_large_one_gets_no_room_on_its_kept_machine() -> None:
+def test_a_small_pod_with_affinity_to_a_large_one_is_not_placed_on_its_kept_machine() -> None:
     beside = spec(gpus=1, affinity=(near(HOST, app="large"),))
 
     made = planned([pod("large", spec(gpus=4), labels={"app": "large"}), pod("small", beside)], BIG)
@@ -245,7 +245,7 @@ def test_a_closed_kept_machine_counts_as_headroom() -> None:
     assert [(entry.node, entry.blocker) for entry in made.blocked_nodes] == [("b", "spare")]
 
 
-def test_room_on_a_kept_machine_is_reserved_for_large_pods_that_are_moving() -> None:
+def test_capacity_of_a_kept_machine_is_reserved_for_large_pods_that_are_moving() -> None:
     leaving = big("old", taints=(CLOSED, Taint("gpuscaler.io/leaving")))
 
     made = planned([leaving, pod("moves", spec(gpus=8), on="old"), big("b")], BIG, state=State(idle_seconds={"b": 700.0}))
@@ -254,7 +254,7 @@ def test_room_on_a_kept_machine_is_reserved_for_large_pods_that_are_moving() -> 
     assert {entry.node: entry.blocker for entry in made.blocked_nodes} == {"old": "disrupting", "b": "needed"}
 
 
-def test_kept_machines_that_are_not_ready_count_for_the_unhealthy_guard() -> None:
+def test_kept_machines_that_are_not_ready_count_towards_the_limit_of_unhealthy_nodes() -> None:
     lost = [big(f"b{number}", ready=False) for number in range(4)]
 
     made = planned([*lost, node("s", ONE)], SMALL, BIG, state=State(idle_seconds={"s": 700.0}))
@@ -262,7 +262,7 @@ def test_kept_machines_that_are_not_ready_count_for_the_unhealthy_guard() -> Non
     assert {entry.blocker for entry in made.blocked_nodes} == {"unhealthy"}
 
 
-def test_a_planner_notices_that_an_ordered_machine_belongs_to_another_pool() -> None:
+def test_a_planner_follows_an_ordered_machine_to_another_pool() -> None:
     small = msgspec.structs.replace(EIGHT, pool="small", labels={})
     policy = Policy((pool(small), pool(msgspec.structs.replace(EIGHT, labels={}), min_gpus_per_pod=4)))
     planner, cluster = Planner(policy), Cluster.of([pod("small")])
@@ -343,7 +343,7 @@ def is_open(case: Case, name: str) -> bool:
 
 @SEARCH
 @given(kept_cases())
-def test_closing_kept_machines_changes_no_plan(case: Case) -> None:
+def test_plans_are_the_same_whether_kept_machines_are_closed_or_open(case: Case) -> None:
     kept = {pool.name for pool in case.policy.pools if pool.min_gpus_per_pod}
 
     def closed(item: Item) -> Item:

@@ -44,7 +44,7 @@ def test_a_requirement_admits_nodes_with_labels_that_satisfy_it(expression: tupl
     assert rows(room(*NODES), spec(node_affinity=affinity(expression))) == sorted(admitted)
 
 
-def test_terms_are_alternatives_and_expressions_of_a_term_must_all_match() -> None:
+def test_one_node_affinity_term_must_match_with_all_its_expressions() -> None:
     wanted = NodeSelector((term(("gpu", "In", "t4"), ("size", "Gt", "3")), term(("gpu", "DoesNotExist"))))
     assert rows(room(*NODES), spec(node_affinity=wanted)) == ["bare"]
 
@@ -55,7 +55,7 @@ def test_a_term_with_an_unreadable_requirement_does_not_affect_other_terms() -> 
 
 
 @pytest.mark.parametrize("selector", [NodeSelector(), affinity()])
-def test_no_terms_and_an_empty_term_match_no_node(selector: NodeSelector) -> None:
+def test_missing_or_empty_node_affinity_terms_match_no_node(selector: NodeSelector) -> None:
     assert rows(room(*NODES), spec(node_affinity=selector)) == []
 
 
@@ -134,11 +134,13 @@ EITHER = NodeSelector((term(("gpu", "In", "x", "y"), ("size", "Gt", "9")), term(
         ({"node_affinity": NodeSelector()}, "one", ("NodeAffinity", "the required node affinity has no term that can match a node")),
     ],
 )
-def test_the_reason_quotes_the_term_with_the_fewest_misses(fields: dict[str, Any], name: str, reason: tuple[str, str]) -> None:
+def test_the_reason_quotes_the_node_affinity_term_with_the_fewest_mismatches(
+    fields: dict[str, Any], name: str, reason: tuple[str, str]
+) -> None:
     assert rejection(room(*NODES), spec(**fields), name) == reason
 
 
-def test_taints_and_cordons_are_named_in_the_reason() -> None:
+def test_the_reason_for_an_excluded_node_names_taints_and_cordons() -> None:
     here = room(
         bare_node("a", taints=(Taint("soft", "", "PreferNoSchedule"), Taint("dedicated", "ml"))), bare_node("b", unschedulable=True)
     )
@@ -146,7 +148,7 @@ def test_taints_and_cordons_are_named_in_the_reason() -> None:
     assert rejection(here, spec(), "b") == ("NodeUnschedulable", "node is cordoned")
 
 
-def test_the_static_mask_does_not_depend_on_room() -> None:
+def test_the_static_mask_ignores_free_capacity() -> None:
     here = room(bare_node("a", {"gpu": "t4"}), bare_node("b"))
     wanted = spec(node_selector=(("gpu", "t4"),), requests={"cpu": 10**9})
     assert here.static_mask(wanted).tolist() == [True, False]

@@ -102,7 +102,7 @@ def assert_equal(worked: Room, fresh: Room, probes: list[PodSpec]) -> None:
 
 @given(nodes=nodes(), before=steps, placed=steps, probes=st.lists(specs, min_size=1, max_size=2), asked=st.booleans())
 @settings(max_examples=examples(50), deadline=None)
-def test_placing_pods_equals_a_cluster_with_the_pods_bound(
+def test_placing_pods_gives_the_same_result_as_a_cluster_with_them_bound(
     *, nodes: list[Node], before: list[Step], placed: list[Step], probes: list[PodSpec], asked: bool
 ) -> None:
     worked = Room.of(Cluster.of((*nodes, *STORAGE, *pods(before, nodes))))
@@ -120,7 +120,7 @@ def test_placing_pods_equals_a_cluster_with_the_pods_bound(
 
 @given(nodes=nodes(), before=steps, removed=st.integers(0, 8), probes=st.lists(specs, min_size=1, max_size=2), asked=st.booleans())
 @settings(max_examples=examples(40), deadline=None)
-def test_removing_pods_equals_a_cluster_without_the_pods(
+def test_removing_pods_gives_the_same_result_as_a_cluster_without_them(
     *, nodes: list[Node], before: list[Step], removed: int, probes: list[PodSpec], asked: bool
 ) -> None:
     worked = Room.of(Cluster.of((*nodes, *STORAGE, *pods(before, nodes))))
@@ -134,7 +134,7 @@ def test_removing_pods_equals_a_cluster_without_the_pods(
 
 @given(nodes=nodes(), before=steps, placed=steps, probes=st.lists(specs, min_size=1, max_size=2), split=st.integers(0, 5))
 @settings(max_examples=examples(40), deadline=None)
-def test_appending_rows_equals_having_them_from_the_start(
+def test_appending_nodes_gives_the_same_result_as_starting_with_them(
     *, nodes: list[Node], before: list[Step], placed: list[Step], probes: list[PodSpec], split: int
 ) -> None:
     first, more = nodes[:split], nodes[split:]
@@ -151,7 +151,7 @@ def test_appending_rows_equals_having_them_from_the_start(
 
 @given(nodes=nodes(), before=steps, placed=steps, probes=st.lists(specs, min_size=1, max_size=2), asked=st.booleans())
 @settings(max_examples=examples(40), deadline=None)
-def test_a_room_and_its_copy_are_independent(
+def test_changes_to_a_copy_of_a_room_do_not_affect_the_original(
     *, nodes: list[Node], before: list[Step], placed: list[Step], probes: list[PodSpec], asked: bool
 ) -> None:
     cluster = Cluster.of((*nodes, *STORAGE, *pods(before, nodes)))
@@ -174,7 +174,7 @@ def test_a_room_and_its_copy_are_independent(
 
 @given(nodes=nodes(), before=steps, probe=specs, labels=st.sampled_from(LABELS))
 @settings(max_examples=examples(100), deadline=None)
-def test_the_capacity_of_a_row_is_the_number_of_copies_placed_one_after_another(
+def test_the_capacity_of_a_node_is_the_number_of_copies_that_fit_one_by_one(
     *, nodes: list[Node], before: list[Step], probe: PodSpec, labels: LabelSet
 ) -> None:
     # Spread over larger domains is left to the caller, so the filters would stop before the capacity is reached.
@@ -200,7 +200,7 @@ def test_the_capacity_of_a_row_is_the_number_of_copies_placed_one_after_another(
 
 @given(nodes=nodes(), before=steps, probe=specs, labels=st.sampled_from(LABELS))
 @settings(max_examples=examples(40), deadline=None)
-def test_every_rejected_row_has_a_reason_and_no_admitted_row_has_one(
+def test_rejected_nodes_have_a_reason_and_admitted_nodes_have_none(
     *, nodes: list[Node], before: list[Step], probe: PodSpec, labels: LabelSet
 ) -> None:
     here = Room.of(Cluster.of((*nodes, *STORAGE, *pods(before, nodes))))

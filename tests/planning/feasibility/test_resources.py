@@ -40,7 +40,7 @@ OFFERS = {
         ({"requests.nvidia.com/gpu": 10**9}, 3),
     ],
 )
-def test_a_node_takes_copies_until_a_counted_request_or_the_pod_count_runs_out(requests: dict[str, int], copies: int) -> None:
+def test_a_node_takes_copies_until_a_requested_resource_or_the_pod_limit_is_used_up(requests: dict[str, int], copies: int) -> None:
     here = room(bare_node("a", allocatable=OFFERS))
     wanted = spec(requests=requests)
     assert here.fits(wanted).tolist() == [copies]
@@ -56,18 +56,18 @@ def test_an_overcommitted_node_takes_pods_that_do_not_request_the_missing_resour
     assert rejection(here, spec(requests={"cpu": 1000}), "a") == ("NodeResourcesFit", "node(s) had 0 free cpu, 1 requested")
 
 
-def test_a_node_without_a_pod_count_takes_no_pod() -> None:
+def test_a_node_without_an_allocatable_pod_number_takes_no_pod() -> None:
     here = room(bare_node("a", allocatable={"cpu": 1000}))
     assert rows(here, spec(requests={})) == []
     assert rejection(here, spec(requests={}), "a") == ("NodeResourcesFit", "node(s) had room for 0 pods, all taken")
 
 
-def test_terminating_pods_take_room() -> None:
+def test_terminating_pods_use_resources_of_their_node() -> None:
     here = room(bare_node("a", allocatable=OFFERS), pod("p", spec(requests={"nvidia.com/gpu": 2}), on="a", deleted=1.0))
     assert rows(here, spec(requests={"nvidia.com/gpu": 1})) == []
 
 
-def test_pods_of_unknown_nodes_take_no_room() -> None:
+def test_pods_bound_to_unknown_nodes_use_no_resources() -> None:
     here = room(bare_node("a", allocatable=OFFERS), pod("p", spec(requests={"cpu": 4000}), on="gone"))
     assert rows(here, spec(requests={"cpu": 4000})) == ["a"]
 
@@ -100,7 +100,7 @@ def test_shared_gpus_are_filled_largest_request_first_on_the_fullest_device_that
     assert rows(here, wanted) == (["a"] if copies else [])
 
 
-def test_shares_that_fit_no_device_are_put_on_none() -> None:
+def test_gpu_shares_that_fit_no_device_are_assigned_to_none() -> None:
     here = room(bare_node("a", allocatable={GPU_MILLI: 2000, "pods": 50}))
     share = spec(requests={GPU_MILLI: 700})
     here.place(share, NO_LABELS, 0, 3)
@@ -110,7 +110,7 @@ def test_shares_that_fit_no_device_are_put_on_none() -> None:
     assert here.device_free(0) == (1000, 1000)
 
 
-def test_rows_without_shared_gpus_take_no_shares() -> None:
+def test_nodes_without_shared_gpus_take_no_gpu_shares() -> None:
     here = room(bare_node("a", allocatable={GPU_MILLI: 1000, "pods": 5}), bare_node("b"))
     share = spec(requests={GPU_MILLI: 500})
     assert rows(here, share) == ["a"]
@@ -120,7 +120,7 @@ def test_rows_without_shared_gpus_take_no_shares() -> None:
     assert here.device_free(0) == (1000,)
 
 
-def test_appended_rows_have_their_own_devices() -> None:
+def test_appended_nodes_have_their_own_devices() -> None:
     here = room(bare_node("a", allocatable={GPU_MILLI: 1000, "pods": 5}))
     share = spec(requests={GPU_MILLI: 700})
     here.place(share, NO_LABELS, 0)

@@ -11,7 +11,7 @@ from gpuscaler.model.pods import HostPort, PodAffinityTerm
 GPU = {"nvidia.com/gpu": 8, "cpu": 96_000, "memory": 2**40, "pods": 110}
 
 
-def test_bound_pods_take_room_and_finished_ones_do_not() -> None:
+def test_bound_pods_use_resources_and_finished_ones_do_not() -> None:
     one_gpu = spec(requests={"nvidia.com/gpu": 4})
     here = room(bare_node("a", allocatable=GPU), pod("p", one_gpu, on="a"), pod("q", one_gpu, on="a", phase="Succeeded"))
     assert here.capacity(one_gpu, NO_LABELS).tolist() == [1]
@@ -19,7 +19,7 @@ def test_bound_pods_take_room_and_finished_ones_do_not() -> None:
     assert here.used("pods").tolist() == [1]
 
 
-def test_a_placed_pod_takes_room_until_it_is_removed() -> None:
+def test_a_placed_pod_uses_resources_until_it_is_removed() -> None:
     two_gpus = spec(requests={"nvidia.com/gpu": 2})
     here = room(bare_node("a", allocatable=GPU))
     here.place(two_gpus, NO_LABELS, 0, 3)
@@ -28,7 +28,7 @@ def test_a_placed_pod_takes_room_until_it_is_removed() -> None:
     assert here.capacity(two_gpus, NO_LABELS).tolist() == [2]
 
 
-def test_a_class_is_placed_on_many_rows_at_once() -> None:
+def test_a_pod_class_is_placed_on_many_nodes_at_once() -> None:
     share = spec(requests={GPU_MILLI: 500, "cpu": 1000})
     here = room(*(bare_node(name, allocatable={GPU_MILLI: 2000, "cpu": 8000, "pods": 9}) for name in "abc"))
     here.place_all(share, LabelSet(app="x"), np.array([0, 2]), np.array([3, 1]))
@@ -37,7 +37,7 @@ def test_a_class_is_placed_on_many_rows_at_once() -> None:
     assert here.matching(("default",), None, selector(app="x")).tolist() == [3, 0, 1]
 
 
-def test_placements_in_a_copy_and_its_original_are_independent() -> None:
+def test_placements_in_a_copy_of_a_room_do_not_affect_the_original() -> None:
     alone = spec(anti_affinity=(PodAffinityTerm("kubernetes.io/hostname", selector(app="x"), ("default",)),))
     ported = spec(host_ports=(HostPort(80),))
     here = room(bare_node("a"), bare_node("b"))
@@ -51,7 +51,7 @@ def test_placements_in_a_copy_and_its_original_are_independent() -> None:
     assert rows(here, ported) == ["a"]
 
 
-def test_appended_rows_are_empty_and_keep_what_was_placed_before() -> None:
+def test_appended_nodes_are_empty_and_earlier_placements_stay() -> None:
     whole = spec(requests={"nvidia.com/gpu": 8})
     here = room(bare_node("a", allocatable=GPU))
     here.place(whole, NO_LABELS, 0)
@@ -85,7 +85,7 @@ def test_a_small_shared_request_uses_the_fullest_device_that_fits() -> None:
     assert here.device_free(0) == (500, 700)
 
 
-def test_the_reason_names_every_resource_that_is_short() -> None:
+def test_the_reason_names_every_resource_that_a_node_lacks() -> None:
     here = room(bare_node("a", allocatable=GPU), pod("p", spec(requests={"nvidia.com/gpu": 6}), on="a"))
     wanted = spec(requests={"nvidia.com/gpu": 4, "memory": 2**41})
     filter_name, detail = rejection(here, wanted, "a")

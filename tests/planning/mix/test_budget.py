@@ -64,7 +64,7 @@ def test_the_solution_does_not_depend_on_the_order_of_items_kinds_or_resources(s
 
 
 @pytest.mark.parametrize("work", [1, 20_000, 200_000, 1_000_000])
-def test_the_same_work_gives_the_same_solution_and_any_work_a_valid_one(work: int) -> None:
+def test_the_same_work_budget_gives_the_same_solution_and_every_budget_a_valid_one(work: int) -> None:
     problem = catalogue_like(3)
     first, second = solve(problem, work=work), solve(problem, work=work)
     assert first == second
@@ -72,13 +72,13 @@ def test_the_same_work_gives_the_same_solution_and_any_work_a_valid_one(work: in
     assert not first.unplaced
 
 
-def test_more_work_never_costs_more() -> None:
+def test_a_larger_work_budget_never_gives_a_more_expensive_mix() -> None:
     for seed in range(4):
         costs = [solve(catalogue_like(seed), work=work).cost for work in (1, 50_000, 1_000_000)]
         assert costs == sorted(costs, reverse=True)
 
 
-def test_the_brake_ends_the_search_with_a_valid_mix_and_is_reported() -> None:
+def test_a_search_that_is_stopped_early_returns_a_valid_mix_and_says_so() -> None:
     problem = catalogue_like(3)
     asked = []
 
@@ -92,12 +92,12 @@ def test_the_brake_ends_the_search_with_a_valid_mix_and_is_reported() -> None:
     assert_valid(problem, solution)
 
 
-def test_an_unused_brake_changes_nothing() -> None:
+def test_a_stop_condition_that_never_applies_does_not_change_the_solution() -> None:
     problem = catalogue_like(3)
     assert solve(problem, should_stop=lambda: False) == solve(problem)
 
 
-def test_the_brake_under_limits_still_respects_them() -> None:
+def test_a_search_that_is_stopped_early_still_respects_limits() -> None:
     problem = catalogue_like(4)
     limited = Problem(problem.items, problem.kinds, limits=Limits(machines=9, dollars_per_hour=12.0))
     solution = solve(limited, should_stop=lambda: True)
@@ -106,14 +106,14 @@ def test_the_brake_under_limits_still_respects_them() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_medium_problems_come_within_half_a_percent_of_their_bound(seed: int) -> None:
+def test_mixes_of_medium_problems_cost_at_most_half_a_percent_above_their_lower_bound(seed: int) -> None:
     problem = catalogue_like(seed)
     solution = solve(problem)
     assert_valid(problem, solution)
     assert solution.cost <= solution.lower_bound * 1.005
 
 
-def test_forty_classes_of_gpu_pods_reach_their_bound_within_half_the_budget() -> None:
+def test_a_mix_for_forty_gpu_pod_classes_reaches_the_lower_bound_in_half_the_budget() -> None:
     sizes = ((1, 4, 16), (1, 8, 32), (1, 16, 64), (4, 48, 192), (4, 96, 384), (8, 192, 768))
     prices = (1.0, 1.2, 1.6, 5.7, 8.1, 16.3)
     kinds = [

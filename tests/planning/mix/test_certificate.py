@@ -10,14 +10,14 @@ KINDS = (MixKind("one", {"cpu": 4000, "pods": 10}, 1.0, pool="p"), MixKind("two"
 PROBLEM = Problem((Item("a", 7, {"cpu": 3000, "pods": 1}), Item("b", 5, {"cpu": 1000, "pods": 1})), KINDS)
 
 
-def test_the_duals_of_a_solution_prove_its_bound() -> None:
+def test_the_duals_of_a_solution_prove_its_lower_bound() -> None:
     solution = solve(PROBLEM)
     certificate = certify(PROBLEM, solution)
     assert certificate.holds
     assert certificate.bound == pytest.approx(solution.lower_bound)
 
 
-def test_duals_that_are_too_high_are_rejected_and_the_kind_is_named() -> None:
+def test_the_certificate_rejects_duals_that_are_too_high_and_names_the_kind() -> None:
     solution = solve(PROBLEM)
     greedy = msgspec.structs.replace(solution, duals=Duals(tuple(2 * value for value in solution.duals.items)))
     certificate = certify(PROBLEM, greedy)
@@ -27,21 +27,21 @@ def test_duals_that_are_too_high_are_rejected_and_the_kind_is_named() -> None:
     assert certificate.bound == pytest.approx(solution.lower_bound, rel=1e-6)
 
 
-def test_a_slightly_raised_value_is_detected() -> None:
+def test_the_certificate_rejects_a_slightly_raised_dual() -> None:
     solution = solve(PROBLEM)
     values = list(solution.duals.items)
     values[values.index(max(values))] *= 1.01
     assert not certify(PROBLEM, msgspec.structs.replace(solution, duals=Duals(tuple(values)))).holds
 
 
-def test_missing_duals_prove_a_bound_of_zero() -> None:
+def test_without_duals_the_proven_lower_bound_is_zero() -> None:
     solution = msgspec.structs.replace(solve(PROBLEM), duals=Duals())
     certificate = certify(PROBLEM, solution)
     assert certificate.holds
     assert certificate.bound == 0.0
 
 
-def test_a_resource_bound_is_proven_by_its_duals_and_below_the_bound_of_a_mix() -> None:
+def test_the_resource_bound_is_proven_by_its_duals_and_at_most_the_lower_bound_of_the_mix() -> None:
     solution, mix = resource_bound(PROBLEM), solve(PROBLEM)
     certificate = certify(PROBLEM, solution)
     assert certificate.holds
@@ -51,7 +51,7 @@ def test_a_resource_bound_is_proven_by_its_duals_and_below_the_bound_of_a_mix() 
     assert solution.lower_bound <= mix.lower_bound
 
 
-def test_pods_that_fit_no_kind_are_left_out_of_a_resource_bound() -> None:
+def test_the_resource_bound_ignores_pods_that_fit_no_kind() -> None:
     large = Item("large", 3, {"cpu": 99_000, "pods": 1})
     solution = resource_bound(msgspec.structs.replace(PROBLEM, items=(large, *PROBLEM.items)))
     assert solution.unplaced == {0: 3}
@@ -60,7 +60,7 @@ def test_pods_that_fit_no_kind_are_left_out_of_a_resource_bound() -> None:
     assert (alone.unplaced, alone.lower_bound) == ({0: 3}, 0.0)
 
 
-def test_charges_for_limits_raise_the_permitted_worth_of_a_machine() -> None:
+def test_duals_of_limits_raise_the_permitted_value_of_a_machine() -> None:
     problem = msgspec.structs.replace(PROBLEM, limits=Limits(pools={"p": 4}, dollars_per_hour=20.0))
     solution = solve(problem)
     certificate = certify(problem, solution)

@@ -8,7 +8,7 @@ from gpuscaler.planning.mix.certificate import certify
 
 
 @pytest.mark.parametrize("seed", range(80))
-def test_the_mix_is_the_cheapest_and_its_bound_is_certified(seed: int) -> None:
+def test_the_mix_is_the_cheapest_and_its_lower_bound_is_proven(seed: int) -> None:
     problem = small_problem(seed)
     solution = solve(problem)
     assert_valid(problem, solution)
@@ -22,7 +22,7 @@ def test_the_mix_is_the_cheapest_and_its_bound_is_certified(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_limits_serve_the_highest_priority_best_and_the_bound_holds_for_the_served_pods(seed: int) -> None:
+def test_under_limits_high_priorities_come_first_and_the_bound_holds_for_placed_pods(seed: int) -> None:
     problem = small_problem(seed, limited=True)
     solution = solve(problem)
     assert_valid(problem, solution)

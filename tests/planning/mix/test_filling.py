@@ -31,7 +31,7 @@ def wide_problem(seed: int) -> Problem:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_machines_filled_together_hold_the_same_pods_as_if_filled_alone(seed: int) -> None:
+def test_filling_several_machines_at_once_gives_the_same_pods_as_filling_each_alone(seed: int) -> None:
     draw = random.Random(seed)
     problem = wide_problem(seed) if seed % 3 == 0 else small_problem(seed)
     instance = build(problem)

@@ -30,7 +30,7 @@ def capped(problem: Problem, cap: int) -> Problem:
     return Problem(tuple(items), problem.kinds, (group,))
 
 
-def test_balanced_filling_comes_close_to_the_bound() -> None:
+def test_a_mix_of_many_items_costs_little_more_than_its_lower_bound() -> None:
     problem = linear(8000, 120, 100)
     solution = solve(problem)
     assert_valid(problem, solution)
@@ -38,7 +38,7 @@ def test_balanced_filling_comes_close_to_the_bound() -> None:
     assert solution.cost <= solution.lower_bound * 1.01
 
 
-def test_caps_and_groups_hold_for_many_items() -> None:
+def test_caps_and_shared_caps_hold_for_many_items() -> None:
     problem = capped(linear(1200, 80, 30), 4)
     solution = solve(problem)
     assert_valid(problem, solution)
@@ -46,7 +46,7 @@ def test_caps_and_groups_hold_for_many_items() -> None:
     assert solution.cost <= solution.lower_bound * 1.15
 
 
-def test_pairs_kept_apart_hold_for_many_items() -> None:
+def test_exclusive_pairs_hold_for_many_items() -> None:
     problem = linear(700, 70, 30)
     exclusive_pairs = tuple((n, n + 1) for n in range(0, 40, 2))
     problem = Problem(problem.items, problem.kinds, exclusive_pairs=exclusive_pairs)

@@ -30,7 +30,7 @@ SEEDS = [seed for seed in range(40) if len(build(small_problem(seed)).members) =
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_relaxed_bound_is_never_below_the_best_pods_and_sharpening_never_raises_it(seed: int) -> None:
+def test_the_relaxed_bound_is_never_below_the_best_value_and_sharpening_never_raises_it(seed: int) -> None:
     instance, values, best = case(seed)
     kinds = np.arange(len(instance.price))
     start = 0.01 / np.maximum(instance.capacity, 1.0)
@@ -41,7 +41,7 @@ def test_the_relaxed_bound_is_never_below_the_best_pods_and_sharpening_never_rai
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_wide_search_finds_the_best_pods_of_every_kind(seed: int) -> None:
+def test_a_wide_search_finds_the_most_valuable_pods_for_every_kind(seed: int) -> None:
     instance, values, best = case(seed)
     targets = best * 0.9
     improving_patterns = search(instance, values=values, targets=targets, starts=(), width=100_000, meter=Meter(10**9))
@@ -56,13 +56,13 @@ def test_a_wide_search_finds_the_best_pods_of_every_kind(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_narrow_search_still_bounds_patterns_it_has_not_seen(seed: int) -> None:
+def test_the_bound_of_a_narrow_search_also_holds_for_machines_it_did_not_examine(seed: int) -> None:
     instance, values, best = case(seed)
     improving_patterns = search(instance, values=values, targets=best * 0.5, starts=(), width=4, meter=Meter(10**9))
     assert np.all(improving_patterns.worth >= best - 1e-9)
 
 
-def test_the_absence_of_improving_patterns_is_proven() -> None:
+def test_the_search_proves_that_no_machine_improves_the_mix() -> None:
     instance, values, best = case(SEEDS[0])
     improving_patterns = search(instance, values=values, targets=best + 1e-6, starts=(), width=100_000, meter=Meter(10**9))
     assert not len(improving_patterns.kinds)

@@ -43,7 +43,7 @@ def test_each_gpu_pod_gets_a_small_machine_if_larger_ones_cost_more_per_gpu(coun
     assert solution.proven
 
 
-def test_pods_without_gpus_fill_gpu_machines_and_never_cause_a_gpu_purchase() -> None:
+def test_pods_without_gpus_fill_gpu_machines_but_never_cause_their_purchase() -> None:
     items = (
         Item("gpu", 4, {"cpu": 2000, "memory": 10 * GIB, "pods": 1, GPU: 1}),
         Item("cpu", 8, {"cpu": 1900, "memory": 1 * GIB, "pods": 1}),
@@ -55,32 +55,32 @@ def test_pods_without_gpus_fill_gpu_machines_and_never_cause_a_gpu_purchase() ->
     assert solution.cost == pytest.approx(4 * 1.006 + 4 * 0.085)
 
 
-def test_three_gpus_and_five_gpus_share_machines_of_eight() -> None:
+def test_pods_with_three_and_five_gpus_share_machines_with_eight() -> None:
     eight = (MixKind("eight", {"cpu": 96000, "pods": 110, GPU: 8}, 10.0, gpus_counted=8),)
     problem = Problem((Item("three", 10, {"cpu": 1, "pods": 1, GPU: 3}), Item("five", 10, {"cpu": 1, "pods": 1, GPU: 5})), eight)
     assert bought(problem, solve(problem)) == {"eight": 10}
 
 
-def test_fifty_thousand_equal_pods_are_one_pattern() -> None:
+def test_a_mix_for_fifty_thousand_equal_pods_is_one_group_of_machines() -> None:
     problem = Problem((Item("a", 50_000, {"cpu": 1000, "pods": 1}),), (MixKind("fifty", {"cpu": 50_000, "pods": 50}, 1.0),))
     solution = solve(problem)
     assert [(p.kind, dict(p.pods), p.times) for p in solution.groups] == [(0, {0: 50}, 1000)]
     assert solution.work_used < 50_000
 
 
-def test_the_last_machine_is_no_larger_than_the_remaining_pods_need() -> None:
+def test_the_last_machine_of_a_mix_is_no_larger_than_the_remaining_pods_need() -> None:
     kinds = (MixKind("small", {"cpu": 1000, "pods": 10}, 1.1), MixKind("large", {"cpu": 10_000, "pods": 10}, 10.0))
     problem = Problem((Item("a", 21, {"cpu": 1000, "pods": 1}),), kinds)
     assert bought(problem, solve(problem)) == {"large": 2, "small": 1}
 
 
-def test_a_free_kind_is_taken_first() -> None:
+def test_a_machine_kind_that_costs_nothing_is_used_first() -> None:
     kinds = (MixKind("free", {"cpu": 1000, "pods": 10}, 0.0, available=1), MixKind("paid", {"cpu": 1000, "pods": 10}, 1.0))
     problem = Problem((Item("a", 3, {"cpu": 1000, "pods": 1}),), kinds)
     assert bought(problem, solve(problem)) == {"free": 1, "paid": 2}
 
 
-def test_a_more_expensive_twin_serves_the_pods_beyond_the_limit_of_the_cheaper_kind() -> None:
+def test_a_more_expensive_equal_kind_serves_pods_beyond_the_limit_of_the_cheaper_one() -> None:
     kinds = (MixKind("spot", {"cpu": 1000, "pods": 10}, 0.3, available=2), MixKind("on-demand", {"cpu": 1000, "pods": 10}, 1.0))
     problem = Problem((Item("a", 5, {"cpu": 1000, "pods": 1}),), kinds)
     solution = solve(problem)
@@ -88,7 +88,7 @@ def test_a_more_expensive_twin_serves_the_pods_beyond_the_limit_of_the_cheaper_k
     assert solution.lower_bound == pytest.approx(3.6)
 
 
-def test_the_last_machine_under_a_limit_goes_to_the_higher_priority() -> None:
+def test_the_last_machine_under_a_limit_goes_to_the_pod_of_higher_priority() -> None:
     items = (Item("low", 3, {"cpu": 1000, "pods": 1}), Item("high", 2, {"cpu": 1000, "pods": 1}, priority=5))
     problem = Problem(items, (MixKind("only", {"cpu": 1000, "pods": 10}, 1.0),), limits=Limits(machines=3))
     solution = solve(problem)
@@ -96,7 +96,7 @@ def test_the_last_machine_under_a_limit_goes_to_the_higher_priority() -> None:
     assert solution.unplaced == {0: 2}
 
 
-def test_within_one_priority_as_many_pods_as_possible_are_served() -> None:
+def test_under_a_limit_as_many_pods_of_one_priority_as_possible_are_placed() -> None:
     items = (Item("big", 1, {"cpu": 4000, "pods": 1}), Item("small", 4, {"cpu": 1000, "pods": 1}))
     problem = Problem(items, (MixKind("only", {"cpu": 4000, "pods": 10}, 1.0),), limits=Limits(dollars_per_hour=1.5))
     solution = solve(problem)
@@ -116,7 +116,7 @@ def test_limits_on_gpus_and_on_a_pool_hold_together() -> None:
     assert solution.unplaced == {0: 2}
 
 
-def test_pods_that_fit_nowhere_are_unmet_and_do_not_stop_the_others() -> None:
+def test_pods_that_fit_nowhere_are_unplaced_and_do_not_stop_the_others() -> None:
     items = (
         Item("huge", 2, {"cpu": 9000, "pods": 1}),
         Item("banned", 1, {"cpu": 1, "pods": 1}, allowed=()),
@@ -136,13 +136,13 @@ def test_pods_that_fit_nowhere_are_unmet_and_do_not_stop_the_others() -> None:
         Problem((Item("a", 3, {"cpu": 1}),), ()),
     ],
 )
-def test_nothing_to_place_or_nothing_to_buy_gives_an_empty_mix(problem: Problem) -> None:
+def test_a_problem_without_pods_or_kinds_gives_an_empty_mix(problem: Problem) -> None:
     solution = solve(problem)
     assert_valid(problem, solution)
     assert not solution.groups
 
 
-def test_an_exhausted_limit_leaves_all_pods_unmet() -> None:
+def test_an_exhausted_limit_leaves_all_pods_unplaced() -> None:
     items = (Item("a", 3, {"cpu": 1, "pods": 1}),)
     problem = Problem(items, (MixKind("k", {"cpu": 1, "pods": 1}, 1.0),), limits=Limits(machines=0))
     solution = solve(problem)
@@ -155,26 +155,26 @@ def test_a_cap_on_copies_spreads_pods_over_machines() -> None:
     assert bought(problem, solve(problem)) == {"k": 4}
 
 
-def test_a_cap_on_a_group_counts_its_items_together() -> None:
+def test_a_shared_cap_counts_its_items_together() -> None:
     items = (Item("a", 2, {"cpu": 100, "pods": 1}), Item("b", 2, {"cpu": 200, "pods": 1}), Item("c", 5, {"cpu": 100, "pods": 1}))
     problem = Problem(items, (MixKind("k", {"cpu": 4000, "pods": 10}, 1.0),), shared_caps=(SharedCap((0, 1), 2),))
     assert bought(problem, solve(problem)) == {"k": 2}
 
 
-def test_items_that_are_kept_apart_share_no_machine() -> None:
+def test_items_of_an_exclusive_pair_share_no_machine() -> None:
     items = (Item("a", 3, {"cpu": 100, "pods": 1}), Item("b", 3, {"cpu": 200, "pods": 1}))
     problem = Problem(items, (MixKind("k", {"cpu": 4000, "pods": 10}, 1.0),), exclusive_pairs=((0, 1),))
     assert bought(problem, solve(problem)) == {"k": 2}
 
 
-def test_shares_of_devices_are_packed_device_by_device() -> None:
+def test_gpu_shares_are_packed_device_by_device() -> None:
     # Six shares of 600 add up to 3600 of 4000, but two of them never share a device.
     kinds = (MixKind("four", {"cpu": 64000, "pods": 64, "gpuscaler.io/gpu-milli": 4000}, 4.0),)
     problem = Problem((Item("a", 6, {"cpu": 1000, "pods": 1, "gpuscaler.io/gpu-milli": 600}),), kinds)
     assert bought(problem, solve(problem)) == {"four": 2}
 
 
-def test_whole_devices_and_shares_fill_a_machine_exactly() -> None:
+def test_whole_gpus_and_gpu_shares_fill_a_machine_exactly() -> None:
     kinds = (MixKind("four", {"cpu": 64000, "pods": 64, "gpuscaler.io/gpu-milli": 4000}, 4.0),)
     items = (
         Item("two", 1, {"cpu": 1000, "pods": 1, "gpuscaler.io/gpu-milli": 2000}),

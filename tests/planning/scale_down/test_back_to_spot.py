@@ -45,7 +45,7 @@ def state(*events: Any, pools: tuple[Pool, ...] = (BOTH,), now: float = NOW, **m
     return with_breakers(State(**more), breakers, [offering.key for each in pools for offering in each.offerings], now)
 
 
-def test_one_of_several_machines_returns_to_spot_and_the_others_report_why_they_wait() -> None:
+def test_one_machine_at_a_time_returns_to_spot_and_the_others_report_why_they_wait() -> None:
     result = scale_down_of(expensive_machines("a", "b", "c"), BOTH)
 
     assert (len(removed(result)), markets(result)) == (1, ["spot"])
@@ -56,18 +56,18 @@ def test_one_of_several_machines_returns_to_spot_and_the_others_report_why_they_
     assert detail(result, first) == "it could run cheaper on spot; machines of pool main return to spot one at a time"
 
 
-def test_no_machine_returns_to_spot_while_a_busy_one_of_its_pool_is_leaving() -> None:
+def test_no_machine_returns_to_spot_while_another_busy_one_of_its_pool_is_being_removed() -> None:
     result = scale_down_of(expensive_machines("a", "b"), BOTH, state=State(disrupting=frozenset({"a"})))
 
     assert (removed(result), blockers(result)["b"]) == ([], "going-back")
 
 
-def test_an_idle_machine_that_leaves_does_not_delay_returns_to_spot() -> None:
+def test_removal_of_an_idle_machine_does_not_delay_returns_to_spot() -> None:
     assert removed(scale_down_of([node("a", DEAR), *expensive_machines("b")], BOTH, state=State(disrupting=frozenset({"a"})))) == ["b"]
 
 
 @pytest.mark.parametrize(("bound", "gone"), [(False, 1), (True, 2)])
-def test_pools_return_to_spot_in_parallel_but_one_machine_per_target_pool(bound: bool, gone: int) -> None:
+def test_machines_return_to_spot_in_parallel_but_only_one_per_target_pool(bound: bool, gone: int) -> None:
     dear, cheap = offering("g.1", 4.0, pool="other", **ROOM), offering("g.1", 1.2, pool="other", market="spot", **ROOM)
     own = spec(requests=dict(GPU.requests), node_selector=((POOL_LABEL, "other"),)) if bound else GPU
     pools = (BOTH, pool(dear, cheap, name="other") if bound else pool(dear, name="other"))
@@ -82,13 +82,13 @@ def test_a_machine_is_split_onto_several_spot_machines_in_one_step() -> None:
     assert (removed(result), markets(result)) == (["a"], ["spot"] * 3)
 
 
-def test_on_demand_machines_are_replaced_together_by_cheaper_on_demand() -> None:
+def test_several_on_demand_machines_are_replaced_at_once_by_cheaper_on_demand_ones() -> None:
     cheap = offering("g.1x", 1.0, **ROOM)
 
     assert removed(scale_down_of(expensive_machines("a", "b", "c"), pool(DEAR, cheap))) == ["a", "b", "c"]
 
 
-def test_spot_machines_are_replaced_together_by_cheaper_spot() -> None:
+def test_several_spot_machines_are_replaced_at_once_by_cheaper_spot_ones() -> None:
     dear = offering("g.1", 3.0, market="spot", **ROOM)
     cheap = offering("g.1", 1.0, market="spot", zone="z2", **ROOM)
     items = [item for name in "abc" for item in (node(name, dear), movable(f"p-{name}", name, GPU))]
@@ -128,12 +128,12 @@ REFUSED, GRANTED = Refused(SPOT.key, NOW - 2000.0), Granted(SPOT.key, NOW - 1500
     ],
     ids=["refused", "probe too early", "probe due", "proven too recently", "proven"],
 )
-def test_a_machine_returns_to_spot_that_is_proven_or_due_for_a_probe(events: tuple[Any, ...], goes: bool) -> None:
+def test_a_machine_returns_only_to_spot_that_is_proven_or_due_for_a_probe(events: tuple[Any, ...], goes: bool) -> None:
     assert removed(scale_down_of(expensive_machines("a"), BOTH, state=state(*events))) == (["a"] if goes else [])
 
 
 @pytest.mark.parametrize(("dry", "goes"), [(1, True), (2, False)])
-def test_offerings_that_the_cloud_chooses_from_are_trusted_while_one_of_them_is(dry: int, goes: bool) -> None:
+def test_an_offering_set_is_trusted_for_a_return_to_spot_while_one_member_is(dry: int, goes: bool) -> None:
     chosen_from = [offering(kind, 1.0, pool="spot", market="spot", **ROOM) for kind in ("g.1", "g.2")]
     pools = (pool(DEAR), pool(*chosen_from, name="spot", chooser="cloud"))
     after = state(*(Refused(offering.key, NOW - 10.0) for offering in chosen_from[:dry]), pools=pools)
@@ -141,7 +141,7 @@ def test_offerings_that_the_cloud_chooses_from_are_trusted_while_one_of_them_is(
     assert removed(scale_down_of(expensive_machines("a"), *pools, state=after)) == (["a"] if goes else [])
 
 
-def test_the_blocker_names_the_cheaper_spot_and_why_it_is_not_trusted() -> None:
+def test_the_blocker_names_the_cheaper_spot_offering_and_why_it_is_not_trusted() -> None:
     result = scale_down_of(expensive_machines("a"), BOTH, state=state(Refused(SPOT.key, NOW - 10.0, detail="no g.1")))
 
     assert blockers(result) == {"a": "in-use"}
@@ -149,7 +149,7 @@ def test_the_blocker_names_the_cheaper_spot_and_why_it_is_not_trusted() -> None:
     assert note in detail(result, "a")
 
 
-def test_pods_that_exclude_spot_get_no_note_about_it() -> None:
+def test_machines_of_pods_that_exclude_spot_report_nothing_about_spot() -> None:
     result = scale_down_of(expensive_machines("a", options={"market": ("on-demand",)}), BOTH, state=state(Refused(SPOT.key, NOW - 10.0)))
 
     assert "on spot" not in detail(result, "a")
@@ -197,7 +197,7 @@ def spot_cases(draw: st.DrawFn) -> tuple[list[Node | Pod], tuple[Pool, ...], Sta
 
 @settings(max_examples=examples(150), derandomize=True, deadline=None)
 @given(spot_cases())
-def test_two_machines_of_a_pool_never_return_at_once_nor_any_to_untrusted_spot(
+def test_at_most_one_machine_of_a_pool_returns_at_once_and_only_to_trusted_spot(
     case: tuple[list[Node | Pod], tuple[Pool, ...], State],
 ) -> None:
     items, pools, state = case

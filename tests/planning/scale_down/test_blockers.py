@@ -36,12 +36,12 @@ def of_pod(**fields: Any) -> tuple[str, str]:
         ({"labels": {"node.kubernetes.io/instance-type": "unheard.of"}}, "not-in-a-pool"),
     ],
 )
-def test_a_node_is_kept_by_its_own_state(fields: dict[str, Any], blocker: str) -> None:
+def test_the_state_of_a_node_can_be_a_blocker(fields: dict[str, Any], blocker: str) -> None:
     result = scale_down_of([replace(big("n"), **fields)])
     assert blockers(result) == {"n": blocker}
 
 
-def test_a_node_that_pending_pods_need_is_kept() -> None:
+def test_a_node_that_the_plan_uses_for_pending_pods_is_not_removed() -> None:
     assert blockers(scale_down_of([big("n")], taken=["n"])) == {"n": "needed"}
 
 
@@ -49,7 +49,7 @@ def test_a_node_with_a_removal_in_progress_is_not_proposed_again() -> None:
     assert blockers(scale_down_of([big("n")], state=State(idle_seconds={"n": 9e9}, disrupting=frozenset(["n"])))) == {"n": "disrupting"}
 
 
-def test_a_machine_that_is_still_in_the_ledger_is_kept() -> None:
+def test_an_ordered_machine_is_not_removed_before_it_is_open() -> None:
     upcoming = Upcoming("u-1", "main", "m.big", "on-demand", "z1", node="n")
     assert blockers(scale_down_of([big("n")], state=State(idle_seconds={"n": 9e9}, upcoming=(upcoming,)))) == {"n": "arriving"}
 
@@ -62,7 +62,7 @@ def test_a_bare_pod_that_is_safe_to_evict_does_not_keep_its_node() -> None:
     assert of_pod(owner=NO_OWNER, options={"safe_to_evict": True})[0] == ""
 
 
-def test_local_storage_keeps_the_node_and_is_named() -> None:
+def test_a_pod_with_local_storage_keeps_its_node_and_the_blocker_names_the_volume() -> None:
     assert of_pod(of=spec(local_storage=("scratch", "cache"))) == (
         "local-storage",
         "pod default/p keeps data on the node in scratch, cache",
@@ -70,28 +70,28 @@ def test_local_storage_keeps_the_node_and_is_named() -> None:
 
 
 @pytest.mark.parametrize("options", [{"safe_to_evict": True}, {"safe_to_evict_local_volumes": ("scratch", "cache")}])
-def test_local_storage_that_is_safe_to_evict_does_not_keep_the_node(options: dict[str, Any]) -> None:
+def test_local_storage_that_is_listed_as_safe_to_evict_does_not_keep_the_node(options: dict[str, Any]) -> None:
     assert of_pod(of=spec(local_storage=("scratch", "cache")), options=options)[0] == ""
 
 
-def test_one_volume_that_is_not_listed_as_safe_still_keeps_the_node() -> None:
+def test_one_local_volume_that_is_not_listed_as_safe_still_keeps_the_node() -> None:
     kept = of_pod(of=spec(local_storage=("scratch", "cache")), options={"safe_to_evict_local_volumes": ("scratch",)})
     assert kept == ("local-storage", "pod default/p keeps data on the node in cache")
 
 
-def test_safe_to_evict_false_keeps_the_node() -> None:
+def test_the_annotation_safe_to_evict_false_keeps_the_node() -> None:
     assert of_pod(options={"safe_to_evict": False})[0] == "safe-to-evict"
 
 
-def test_do_not_drain_keeps_the_node() -> None:
+def test_the_annotation_do_not_drain_keeps_the_node() -> None:
     assert of_pod(options={"do_not_drain": True})[0] == "do-not-drain"
 
 
-def test_do_not_disrupt_keeps_the_node() -> None:
+def test_the_annotation_do_not_disrupt_keeps_the_node() -> None:
     assert of_pod(options={"do_not_disrupt": True})[0] == "do-not-disrupt"
 
 
-def test_a_duration_of_do_not_disrupt_counts_from_the_pods_start() -> None:
+def test_a_duration_in_do_not_disrupt_counts_from_the_start_of_the_pod() -> None:
     young, old = {"started": NOW - 500}, {"started": NOW - 700}
     assert of_pod(options={"do_not_disrupt": 600.0}, **young) == (
         "do-not-disrupt",
@@ -100,11 +100,11 @@ def test_a_duration_of_do_not_disrupt_counts_from_the_pods_start() -> None:
     assert of_pod(options={"do_not_disrupt": 600.0}, **old)[0] == ""
 
 
-def test_a_duration_of_do_not_disrupt_protects_while_the_start_is_unknown() -> None:
+def test_a_duration_in_do_not_disrupt_protects_while_the_start_of_the_pod_is_unknown() -> None:
     assert of_pod(options={"do_not_disrupt": 600.0}, started=0.0, created=0.0)[0] == "do-not-disrupt"
 
 
-def test_do_not_disrupt_also_counts_on_a_daemonset_pod() -> None:
+def test_do_not_disrupt_on_a_daemonset_pod_also_keeps_the_node() -> None:
     assert of_pod(owner=DAEMON, options={"do_not_disrupt": True})[0] == "do-not-disrupt"
 
 
@@ -143,7 +143,7 @@ def test_a_pod_disruption_budget_that_allows_no_disruption_keeps_the_node() -> N
         (False, False, "Running", "pdb"),
     ],
 )
-def test_a_budget_that_always_allows_evicting_unhealthy_pods_does_not_keep_their_nodes(
+def test_a_budget_with_always_allow_does_not_keep_nodes_of_unhealthy_pods(
     unhealthy: bool, ready: bool | None, phase: str, blocker: str
 ) -> None:
     budget = PodDisruptionBudget("default", "web", selector(app="web"), disruptions_allowed=0, always_evict_unhealthy=unhealthy)
@@ -156,7 +156,7 @@ def test_a_healthy_pod_beside_an_unhealthy_one_is_protected_by_their_budget() ->
     assert (word, "PodDisruptionBudget web allows 0 disruptions" in sentence) == ("pdb", True)
 
 
-def test_evictions_of_unhealthy_pods_do_not_use_up_such_a_budget() -> None:
+def test_evictions_of_unhealthy_pods_do_not_use_up_a_budget_with_always_allow() -> None:
     """One disruption is allowed and used for the healthy pod; the two pods that are not Ready need none."""
     budget = PodDisruptionBudget("default", "web", selector(app="web"), disruptions_allowed=1, always_evict_unhealthy=True)
     more = (movable("q", "n", ready=False, phase="Running"), movable("r", "n", ready=True, phase="Running"))
@@ -191,7 +191,7 @@ def test_a_pod_that_is_terminating_keeps_its_node_until_it_is_long_overdue() -> 
     assert removed(result) == ["n"]
 
 
-def test_nothing_is_removed_while_most_nodes_are_not_ready() -> None:
+def test_no_node_is_removed_while_most_nodes_are_not_ready() -> None:
     sick = [big(f"s{n}", ready=False) for n in range(4)]
     assert blockers(scale_down_of([*sick, *(big(f"h{n}") for n in range(4))])) == dict.fromkeys(
         [f"s{n}" for n in range(4)] + [f"h{n}" for n in range(4)], "unhealthy"

@@ -54,27 +54,27 @@ def test_a_machine_that_stays_is_reported_as_in_use() -> None:
     assert detail(result, "a") == "pod default/x-0 fits on no other node: there is no other open node"
 
 
-def test_a_pod_that_fits_nowhere_else_is_reported_with_the_shortage() -> None:
+def test_the_blocker_names_a_pod_that_fits_nowhere_else_and_what_is_lacking() -> None:
     tainted = offering("m.odd", taints=(Taint("odd"),), gpus=0)
     others = [big("b"), *crowd("y", "b", 6, options=ANCHOR), node("c", tainted), *crowd("z", "c", 1, options=ANCHOR)]
     result = scale_down_of([big("a"), movable("x", "a", spec(cpu=3)), *others], pool(BIG, tainted))
     assert detail(result, "a") == "pod default/x fits on no other node: of 2 open nodes, 1 do not admit it, 1 have too little cpu"
 
 
-def test_pods_that_fit_singly_but_not_together_are_counted() -> None:
+def test_the_blocker_counts_pods_that_fit_elsewhere_singly_but_not_together() -> None:
     others = [big("b"), *crowd("y", "b", 6, options=ANCHOR)]
     result = scale_down_of([big("a"), *crowd("x", "a", 3), *others])
     assert detail(result, "a") == "its 3 pods do not all fit into the free room of other nodes"
 
 
-def test_the_pods_of_three_small_loads_end_up_on_one_machine() -> None:
+def test_three_machines_with_little_use_are_consolidated_to_one() -> None:
     names = ("a", "b", "c")
     result = scale_down_of([*map(big, names), *(pod for name in names for pod in crowd(name, name, 2))])
     assert len(result.removals) == 2
     assert {move.to for removal in result.removals for move in removal.moves}.isdisjoint(removed(result))
 
 
-def test_the_same_room_is_never_promised_to_two_machines() -> None:
+def test_the_same_free_capacity_is_never_used_for_two_removals() -> None:
     room: list[Any] = [big("keep"), *crowd("k", "keep", 5, options=ANCHOR)]
     halves: list[Any] = [
         big("a"),
@@ -95,7 +95,7 @@ def test_the_most_expensive_of_equally_used_machines_is_removed() -> None:
     assert removed(result) == ["b"]
 
 
-def test_pods_below_the_priority_cutoff_need_no_new_node() -> None:
+def test_expendable_pods_need_no_new_node_in_a_consolidation() -> None:
     low = spec(cpu=6, priority=-20)
     full: list[Any] = [big("full"), *crowd("f", "full", 8, options=ANCHOR)]
     removal = only(scale_down_of([big("a"), movable("batch", "a", low), *full]))
@@ -120,7 +120,7 @@ def test_pods_never_move_to_a_machine_that_is_closed(fields: dict[str, Any]) -> 
     assert removed(result) == []
 
 
-def test_room_for_pods_of_leaving_machines_is_not_promised_again() -> None:
+def test_capacity_reserved_for_pods_of_leaving_machines_is_not_used_again() -> None:
     items = [big("a"), *crowd("x", "a", 3), big("b"), *crowd("y", "b", 5, options=ANCHOR), big("c"), *crowd("z", "c", 3)]
     assert len(removed(scale_down_of(items))) == 1
     under_way = State(disrupting=frozenset(["a"]))
@@ -129,7 +129,7 @@ def test_room_for_pods_of_leaving_machines_is_not_promised_again() -> None:
     assert blockers(result)["a"] == "disrupting"
 
 
-def test_a_machine_bought_for_pods_that_have_not_arrived_is_not_idle() -> None:
+def test_a_machine_whose_promised_pods_are_not_bound_yet_is_not_idle() -> None:
     items = [big("a"), *crowd("x", "a", 3), big("new", created=NOW - 60)]
     result = scale_down_of(items, pool(BIG, idle_after=0), state=State(disrupting=frozenset(["a"])))
     assert blockers(result) == {"a": "disrupting", "new": "needed"}
@@ -183,7 +183,7 @@ def test_a_pod_disruption_budget_counts_over_the_whole_plan() -> None:
         assert set(blockers(result).values()) <= {"pdb", "do-not-disrupt"}
 
 
-def test_a_budget_for_consolidation_trims_it() -> None:
+def test_a_disruption_budget_for_consolidation_restricts_it() -> None:
     names = ("a", "b", "c")
     items: list[Any] = [
         *map(big, names),
@@ -196,13 +196,13 @@ def test_a_budget_for_consolidation_trims_it() -> None:
     assert blockers(result) == {"b": "budget", "c": "budget", "keep": "do-not-disrupt"}
 
 
-def test_idle_and_consolidated_machines_share_the_minimum_size() -> None:
+def test_the_minimum_size_of_a_pool_covers_idle_and_consolidated_machines_together() -> None:
     items: list[Any] = [big("idle"), big("a"), movable("x", "a"), big("keep"), *crowd("k", "keep", 3, options=ANCHOR)]
     assert removed(scale_down_of(items, pool(BIG, min=1))) == ["a", "idle"]
     assert removed(scale_down_of(items, pool(BIG, min=2))) == ["idle"]
 
 
-def test_a_job_with_a_small_restart_cost_moves_and_with_a_large_one_stays() -> None:
+def test_a_job_moves_if_its_restart_cost_is_small_and_stays_if_it_is_large() -> None:
     others: list[Any] = [big("keep"), *crowd("k", "keep", 2, options=ANCHOR)]
     # The pod uses an eighth of a machine at $1 an hour: 8 hours of lost work cost as much as an hour without the machine saves.
     assert removed(scale_down_of([big("a"), movable("x", "a", owner=JOB, options={"restart_cost": 7 * 3600.0}), *others])) == ["a"]
@@ -214,7 +214,7 @@ def test_a_job_with_a_small_restart_cost_moves_and_with_a_large_one_stays() -> N
     )
 
 
-def test_a_removal_is_not_started_if_waiting_for_its_pods_costs_more_than_it_saves() -> None:
+def test_no_removal_starts_if_waiting_for_its_pods_costs_more_than_it_saves() -> None:
     others: list[Any] = [big("keep"), *crowd("k", "keep", 2, options=ANCHOR)]
     assert removed(scale_down_of([big("a"), movable("x", "a", options={"grace": 1800.0}), *others])) == ["a"]
     result = scale_down_of([big("a"), movable("x", "a", options={"grace": 3600.0}), *others])
@@ -225,14 +225,14 @@ def test_a_removal_is_not_started_if_waiting_for_its_pods_costs_more_than_it_sav
     )
 
 
-def test_a_gang_loses_the_work_of_all_its_members() -> None:
+def test_moving_one_gang_member_costs_the_work_of_all_members() -> None:
     others: list[Any] = [big("keep"), *crowd("k", "keep", 2, options=ANCHOR)]
     gang = {"gang": "g", "gang_size": 4, "restart_cost": 2 * 3600.0}
     assert blockers(scale_down_of([big("a"), movable("x", "a", options=gang), *others]))["a"] == "job"
     assert removed(scale_down_of([big("a"), movable("x", "a", options=gang | {"gang_size": 3}), *others])) == ["a"]
 
 
-def test_a_gang_member_stays_in_its_zone() -> None:
+def test_a_gang_member_moves_only_within_its_zone() -> None:
     other = offering("m.big", 1.0, zone="z2", gpus=0)
     gang = {"gang": "g", "restart_cost": 60.0}
     keep = crowd("k", "keep", 2, options=ANCHOR)
@@ -249,7 +249,7 @@ def test_a_pod_that_requires_on_demand_does_not_move_to_spot() -> None:
     assert removed(scale_down_of([big("a"), movable("x", "a"), *keep], pool(BIG, spot))) == ["a"]
 
 
-def test_a_pod_keeps_its_architecture() -> None:
+def test_a_pod_does_not_move_to_another_architecture() -> None:
     arm = offering("a.big", 1.0, labels={ARCH: "arm64"}, gpus=0)
     keep: list[Any] = [node("keep", arm), *crowd("k", "keep", 2, options=ANCHOR)]
     assert removed(scale_down_of([big("a"), movable("x", "a"), *keep], pool(BIG, arm))) == []
@@ -257,7 +257,7 @@ def test_a_pod_keeps_its_architecture() -> None:
     assert removed(scale_down_of([big("a"), movable("x", "a", either), *keep], pool(BIG, arm))) == ["a"]
 
 
-def test_anti_affinity_on_one_machine_is_kept() -> None:
+def test_consolidation_respects_anti_affinity_of_the_moved_pods() -> None:
     alone = spec(anti_affinity=(near(HOST, app="db"),))
     items: list[Any] = [big("a"), big("b"), movable("x", "a", alone, labels={"app": "db"}), movable("y", "b", alone, labels={"app": "db"})]
     result = scale_down_of(items)
@@ -266,20 +266,20 @@ def test_anti_affinity_on_one_machine_is_kept() -> None:
     assert len(scale_down_of([*items, big("c"), movable("z", "c", options=ANCHOR)]).removals) == 1
 
 
-def test_the_anti_affinity_of_another_pod_is_kept() -> None:
+def test_consolidation_respects_anti_affinity_of_other_pods() -> None:
     shy = spec(anti_affinity=(near(HOST, app="loud"),))
     result = scale_down_of([big("a"), big("b"), movable("x", "a", labels={"app": "loud"}), movable("y", "b", shy, options=ANCHOR)])
     assert removed(result) == []
 
 
-def test_a_host_port_is_used_only_once_per_node() -> None:
+def test_consolidation_uses_a_host_port_only_once_per_node() -> None:
     ported = spec(host_ports=(HostPort(80),))
     keep: list[Any] = [big("keep"), *crowd("k", "keep", 2, options=ANCHOR)]
     result = scale_down_of([big("a"), big("b"), movable("x", "a", ported), movable("y", "b", ported), *keep])
     assert len(result.removals) == 1
 
 
-def test_a_spread_over_zones_is_kept() -> None:
+def test_consolidation_respects_spread_over_zones() -> None:
     other = offering("m.big", 1.0, zone="z2", gpus=0)
     even = spec(spread=(spread(ZONE, app="web"),))
     items: list[Any] = [
@@ -295,7 +295,7 @@ def test_a_spread_over_zones_is_kept() -> None:
     assert only(result).moves[0].to == "keep"
 
 
-def test_a_pod_that_pending_pods_have_affinity_to_stays() -> None:
+def test_a_pod_that_pending_pods_have_affinity_to_is_not_moved() -> None:
     follower = spec(affinity=(near(HOST, app="web"),))
     keep: list[Any] = [big("keep"), *crowd("k", "keep", 2, options=ANCHOR, labels={})]
     result = scale_down_of([big("a"), movable("x", "a"), *keep, movable("soon", of=follower, labels={"app": "friend"})])
@@ -303,7 +303,7 @@ def test_a_pod_that_pending_pods_have_affinity_to_stays() -> None:
     assert detail(result, "a") == "pending pods have affinity or spread rules that select pod default/x"
 
 
-def test_a_pod_that_other_pods_have_zone_affinity_to_stays_in_its_zone() -> None:
+def test_a_pod_that_others_have_zone_affinity_to_moves_only_within_its_zone() -> None:
     other = offering("m.big", 1.0, zone="z2", gpus=0)
     follower = spec(affinity=(near(ZONE, app="web"),))
     keep = crowd("k", "keep", 2, options=ANCHOR, labels={})
@@ -316,7 +316,7 @@ def test_a_pod_that_other_pods_have_zone_affinity_to_stays_in_its_zone() -> None
         assert removed(scale_down_of(away, pool(BIG, other))) == (["a"] if waiting.node_name else [])
 
 
-def test_the_same_cluster_gives_the_same_plan_in_any_order() -> None:
+def test_consolidation_does_not_depend_on_the_order_of_objects() -> None:
     pods = [pod for number in range(6) for pod in crowd(f"p{number}", f"n{number}", number % 3 + 1)]
     items: list[Any] = [*(big(f"n{number}") for number in range(6)), *pods]
     assert scale_down_of(items) == scale_down_of(items[::-1])
@@ -341,7 +341,7 @@ NEAR_B = spec(affinity=(near(ZONE, app="b"),))
 B = {"app": "b"}
 
 
-def test_a_pod_does_not_rely_on_one_that_has_not_yet_moved_from_a_leaving_machine() -> None:
+def test_a_move_does_not_rely_on_affinity_to_a_pod_that_still_has_to_move() -> None:
     """While b-0 runs, its zone is the only one for b-1. Room near b-1 is reserved for b-0, but that is not its zone yet."""
     there, here = offering("m.big", zone="z2", gpus=0), BIG
     pods = [movable("b-0", "leaving", NEAR_B, labels=B), movable("b-1", "n2", NEAR_B, labels=B)]
@@ -352,14 +352,14 @@ def test_a_pod_does_not_rely_on_one_that_has_not_yet_moved_from_a_leaving_machin
 
 
 @pytest.mark.parametrize("alone", [False, True])
-def test_a_pod_does_not_rely_on_one_that_leaves_with_its_machine(alone: bool) -> None:
+def test_a_move_does_not_rely_on_affinity_to_a_daemonset_pod_of_the_removed_machine(alone: bool) -> None:
     """Only a DaemonSet pod satisfies its affinity in the zone, and that pod is on the machine that is removed."""
     agents = [movable("agent-0", "n1", labels=B, owner=DAEMON)] + ([] if alone else [movable("agent-1", "n2", labels=B, owner=DAEMON)])
     result = scale_down_of([big("n1"), big("n2"), movable("x", "n1", NEAR_B), *crowd("y", "n2", 1, options=ANCHOR), *agents])
     assert removed(result) == ([] if alone else ["n1"])
 
 
-def test_a_pod_does_not_rely_on_one_below_the_cutoff_that_leaves_with_its_machine() -> None:
+def test_a_move_does_not_rely_on_affinity_to_an_expendable_pod_of_the_removed_machine() -> None:
     low = movable("b", "n1", spec(priority=-50), labels=B)
     result = scale_down_of([big("n1"), big("n2"), movable("x", "n1", NEAR_B), low, *crowd("y", "n2", 1, options=ANCHOR)])
     assert removed(result) == []

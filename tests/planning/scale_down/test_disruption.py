@@ -61,7 +61,7 @@ def test_a_notebook_is_not_moved_to_save_money_and_the_blocker_names_the_annotat
     ],
     ids=["allow", "never", "safe to evict", "restart cost", "never beside others"],
 )
-def test_annotations_of_a_pod_decide_whether_it_may_be_moved(fields: dict[str, Any], may: bool) -> None:
+def test_the_disruption_annotation_of_a_pod_decides_whether_it_may_be_moved(fields: dict[str, Any], may: bool) -> None:
     assert removed(room(gpu_pod("nb-0", "a", **fields))) == (["a"] if may else [])
 
 
@@ -69,7 +69,7 @@ def test_annotations_of_a_pod_decide_whether_it_may_be_moved(fields: dict[str, A
     ("word", "namespace", "may"),
     [("allow", "", True), ("allow", "never", True), ("never", "allow", False), ("", "allow", True), ("", "never", False), ("", "", False)],
 )
-def test_the_nearest_annotation_counts(word: str, namespace: str, may: bool) -> None:
+def test_the_disruption_annotation_of_an_owner_overrides_that_of_the_namespace(word: str, namespace: str, may: bool) -> None:
     owner = Workload("StatefulSet", "default", "nb", "nb-uid", disruption=word)
 
     assert removed(room(gpu_pod("nb-0", "a"), owner, Namespace("default", disruption=namespace))) == (["a"] if may else [])
@@ -90,7 +90,7 @@ def test_the_annotation_of_a_recreated_owner_does_not_apply_to_pods_of_the_old_o
     assert removed(room(gpu_pod("nb-0", "a"), other)) == []
 
 
-def test_never_also_keeps_pods_without_a_gpu_and_with_replicas() -> None:
+def test_disruption_never_also_keeps_pods_without_a_gpu_and_with_replicas() -> None:
     light = [movable(f"p-{name}", name, spec(), **disruption_options()) for name in ("a", "other")]
 
     result = room(*light, Namespace("default", disruption="never"))
@@ -100,7 +100,7 @@ def test_never_also_keeps_pods_without_a_gpu_and_with_replicas() -> None:
     assert detail(result, "a") == "pod default/p-a may not be moved to save money: Namespace default has gpuscaler.io/disruption: never"
 
 
-def test_pods_without_a_gpu_move_freely() -> None:
+def test_pods_without_a_gpu_move_without_an_annotation() -> None:
     assert removed(room(movable("p", "a", spec(), **disruption_options()))) == ["a"]
 
 
@@ -121,7 +121,7 @@ def test_replicas_of_two_replica_sets_of_one_deployment_replace_each_other() -> 
     [{"ready": False}, {"deleted": 1.0}, {"phase": "Pending"}, {"ready": None, "phase": "Failed"}],
     ids=["not ready", "terminating", "starting", "failed"],
 )
-def test_a_replica_that_is_not_serving_does_not_count(other: dict[str, Any]) -> None:
+def test_a_replica_that_is_not_ready_does_not_allow_another_to_move(other: dict[str, Any]) -> None:
     assert removed(room(gpu_pod("web-1-x", "a", OF_WEB), gpu_pod("web-1-y", "other", OF_WEB, **other))) == []
 
 
@@ -139,7 +139,7 @@ def test_two_replicas_on_one_machine_are_not_moved_together() -> None:
     assert (removed(result), blockers(result)["a"]) == ([], "sole-replica")
 
 
-def test_a_replica_on_a_leaving_machine_does_not_count() -> None:
+def test_a_replica_on_a_leaving_machine_does_not_allow_another_to_move() -> None:
     state = State(disrupting=frozenset(("b",)))
     items = [node(name, CARDS) for name in ("a", "b", "other", "empty")]
     items_of = [
@@ -153,7 +153,7 @@ def test_a_replica_on_a_leaving_machine_does_not_count() -> None:
     assert (removed(result), blockers(result)["a"]) == ([], "sole-replica")
 
 
-def test_a_replica_on_a_node_that_is_not_ready_does_not_count() -> None:
+def test_a_replica_on_a_node_that_is_not_ready_does_not_allow_another_to_move() -> None:
     lost = node("lost", CARDS, ready=False)
 
     assert removed(room(lost, gpu_pod("web-1-x", "a", OF_WEB), gpu_pod("web-1-y", "lost", OF_WEB))) == []
@@ -167,7 +167,7 @@ def test_a_bare_pod_is_kept_even_if_it_is_allowed_to_move() -> None:
     assert blockers(room(gpu_pod("b", "a", Owner(), **disruption_options("allow"))))["a"] == "bare-pod"
 
 
-def test_a_cycle_of_owners_terminates() -> None:
+def test_the_search_for_an_owner_ends_on_a_cycle() -> None:
     circle = [
         Workload("ReplicaSet", "default", "chat-1", owner=Owner("Deployment", "web")),
         Workload("Deployment", "default", "web", owner=Owner("ReplicaSet", "chat-1")),
@@ -178,7 +178,7 @@ def test_a_cycle_of_owners_terminates() -> None:
 
 @SEARCH
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2), st.booleans()), max_size=14), st.integers(2, 6))
-def test_every_owner_keeps_a_ready_replica(replicas: list[tuple[int, int, bool]], machines: int) -> None:
+def test_every_owner_keeps_a_ready_replica_during_consolidation(replicas: list[tuple[int, int, bool]], machines: int) -> None:
     items: list[Item] = [node(f"n{number}", CARDS) for number in range(machines)]
     pods = [
         gpu_pod(f"p-{number}", f"n{on % machines}", Owner("ReplicaSet", f"web-{of}", f"u{of}"), ready=ready)

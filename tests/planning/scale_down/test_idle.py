@@ -25,16 +25,16 @@ def test_an_unknown_idle_time_keeps_the_machine() -> None:
     assert blockers(scale_down_of([big("a")], pool(BIG, idle_after=600), state=idle_for())) == {"a": "idle-unknown"}
 
 
-def test_an_unknown_idle_time_does_not_matter_to_a_pool_that_does_not_wait() -> None:
+def test_an_unknown_idle_time_does_not_matter_if_idle_after_is_zero() -> None:
     assert removed(scale_down_of([big("a")], pool(BIG, idle_after=0), state=idle_for())) == ["a"]
 
 
-def test_an_idle_clock_older_than_the_machine_is_ignored() -> None:
+def test_an_idle_time_longer_than_the_age_of_the_machine_is_ignored() -> None:
     result = scale_down_of([big("a", created=NOW - 60)], pool(BIG, idle_after=600), state=idle_for(a=7000))
     assert blockers(result) == {"a": "young"}
 
 
-def test_daemonset_mirror_and_finished_pods_do_not_make_a_machine_busy() -> None:
+def test_a_machine_with_only_daemonset_mirror_and_finished_pods_is_idle() -> None:
     here = [
         movable("agent", "a", owner=DAEMON),
         movable("static", "a", options={"mirror": True}),
@@ -44,14 +44,14 @@ def test_daemonset_mirror_and_finished_pods_do_not_make_a_machine_busy() -> None
     assert MachineIndexes().idle(situation([big("a"), big("b"), *here, movable("p", "b")]).cluster, NOW) == {"a"}
 
 
-def test_pending_pods_of_another_pool_do_not_keep_a_machine() -> None:
+def test_pending_pods_that_need_another_pool_do_not_keep_an_idle_machine() -> None:
     pools = (pool(BIG), pool(offering("m.other", pool="other", gpus=0), name="other"))
     result = scale_down_of([big("a"), node("b", offering("m.other", pool="other", gpus=0))], *pools, taken=["b"])
     assert removed(result) == ["a"]
     assert blockers(result) == {"b": "needed"}
 
 
-def test_the_minimum_size_keeps_the_cheapest_machines() -> None:
+def test_the_cheapest_idle_machines_are_kept_for_the_minimum_size() -> None:
     dear = offering("m.dear", 9.0, gpus=0)
     result = scale_down_of([big("a"), node("b", dear), big("c")], pool(BIG, dear, min=2))
     assert removed(result) == ["b"]
@@ -59,24 +59,24 @@ def test_the_minimum_size_keeps_the_cheapest_machines() -> None:
     assert detail(result, "a") == "pool main keeps at least 2 machines"
 
 
-def test_machines_that_are_leaving_do_not_count_for_the_minimum_size() -> None:
+def test_leaving_machines_do_not_count_towards_the_minimum_size() -> None:
     state = State(idle_seconds={"a": 9e9, "b": 9e9}, disrupting=frozenset(["a"]))
     assert blockers(scale_down_of([big("a"), big("b")], pool(BIG, min=1), state=state)) == {"a": "disrupting", "b": "minimum-size"}
 
 
-def test_machines_that_stay_anyway_serve_as_spare_machines() -> None:
+def test_machines_that_stay_anyway_count_as_spare_machines() -> None:
     result = scale_down_of([big("a"), big("b"), big("c")], pool(BIG, spare=Spare(machines=1)), state=idle_for(a=9e9, b=9e9, c=1))
     assert removed(result) == ["a", "b"]
     assert blockers(result) == {"c": "idle-clock"}
 
 
-def test_spare_machines_are_kept_from_the_idle_ones() -> None:
+def test_idle_machines_are_kept_as_spare_machines() -> None:
     result = scale_down_of([big("a"), big("b"), big("c")], pool(BIG, spare=Spare(machines=2)))
     assert removed(result) == ["c"]
     assert blockers(result) == {"a": "spare", "b": "spare"}
 
 
-def test_spare_gpus_are_counted_on_partly_used_machines_first() -> None:
+def test_free_gpus_of_partly_used_machines_count_first_as_spare_gpus() -> None:
     gpu = offering("g.big", gpus=8, pods=20)
     half = movable("p", "busy", spec(requests={"nvidia.com/gpu": 5}), options={"do_not_disrupt": True})
     nodes = [node("busy", gpu), node("a", gpu), node("b", gpu)]

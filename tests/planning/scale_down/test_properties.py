@@ -108,7 +108,7 @@ def clusters(draw: st.DrawFn) -> tuple[list[Item], Pool, State]:
 
 @settings(max_examples=examples(200), deadline=None)
 @given(clusters(), st.randoms(use_true_random=False))
-def test_a_plan_can_be_executed_and_exceeds_no_allowance(made: tuple[list[Item], Pool, State], shuffle: Any) -> None:
+def test_every_scale_down_can_be_executed_within_its_budgets(made: tuple[list[Item], Pool, State], shuffle: Any) -> None:
     items, rules, state = made
     places = place_of_waiting(items)
     request = situation(items, rules, state=state, places=places)

@@ -58,7 +58,7 @@ def test_several_machines_are_merged_into_one() -> None:
     assert all(removal.needs == ("replacement-1",) for removal in result.removals)
 
 
-def test_pods_use_free_room_before_machines_are_bought() -> None:
+def test_pods_move_to_free_capacity_before_a_replacement_is_bought() -> None:
     keep = [node("keep", SMALL, do_not_disrupt=True), movable("cpu", "keep", spec(cpu=0.1))]
     result = scale_down_of([node("a", BIG), *on("a", 2), *keep], pool(BIG, SMALL))
     assert bought(result) == ["g.1"]
@@ -73,7 +73,7 @@ def test_a_machine_is_not_replaced_by_an_equal_one() -> None:
     assert blockers(result) == {"a": "in-use"}
 
 
-def test_a_replacement_must_save_the_minimum() -> None:
+def test_a_replacement_must_save_at_least_the_configured_minimum() -> None:
     items = [node("a", BIG), *on("a", 3)]
     assert len(scale_down_of(items, pool(BIG, SMALL), min_saving=7.8).machines) == 3
     result = scale_down_of(items, pool(BIG, SMALL), min_saving=8.6)
@@ -88,7 +88,7 @@ def test_a_small_saving_does_not_cover_the_overlap_of_both_machines() -> None:
     assert len(scale_down_of([node("a", BIG), *on("a", 8)], pool(BIG, much_cheaper)).machines) == 1
 
 
-def test_lost_work_counts_against_the_saving() -> None:
+def test_work_lost_by_restarts_is_subtracted_from_the_saving_of_a_replacement() -> None:
     cheap = {"restart_cost": 3600.0}
     dear = {"restart_cost": 9 * 3600.0}
     assert len(scale_down_of([node("a", BIG), *on("a", 3, options=cheap)], pool(BIG, SMALL)).machines) == 3
@@ -99,7 +99,7 @@ def test_lost_work_counts_against_the_saving() -> None:
     "limits",
     [{"limits": Limits(machines=3)}, {"limits": Limits(gpus=10)}, {"limits": Limits(dollars_per_hour=20.0)}],
 )
-def test_replacements_respect_limits_together_with_the_machines_they_replace(limits: dict[str, Any]) -> None:
+def test_replacements_and_the_machines_they_replace_together_respect_limits(limits: dict[str, Any]) -> None:
     assert scale_down_of([node("a", BIG), *on("a", 3)], pool(BIG, SMALL), **limits).machines == ()
 
 
@@ -109,7 +109,7 @@ def test_replacements_respect_the_maximum_of_their_pool() -> None:
     assert len(scale_down_of(items, pool(BIG, SMALL, max=4)).machines) == 3
 
 
-def test_an_offering_is_not_bought_beyond_its_count() -> None:
+def test_no_more_replacements_of_an_offering_are_bought_than_its_stock() -> None:
     few = offering("g.1", 0.5, market="reserved", **ONE, count=2)
     high, low = offering("g.8", 16.0, pool="high", **WHOLE), offering("g.8", 16.0, pool="low", **WHOLE)
     offers = offering("g.1", 0.5, pool="both", market="reserved", **ONE, count=8)
@@ -120,18 +120,18 @@ def test_an_offering_is_not_bought_beyond_its_count() -> None:
     assert removed(result) == ["a"]
 
 
-def test_an_offering_with_an_open_breaker_is_not_bought() -> None:
+def test_no_replacement_is_bought_from_an_offering_with_an_open_breaker() -> None:
     state = State(blocked_offerings=frozenset([SMALL.key]))
     assert scale_down_of([node("a", BIG), *on("a", 3)], pool(BIG, SMALL), state=state).machines == ()
 
 
-def test_budgets_and_minimum_sizes_also_apply_to_replacements() -> None:
+def test_disruption_budgets_and_minimum_sizes_also_apply_to_replacements() -> None:
     items = [node("a", BIG), *on("a", 3)]
     assert blockers(scale_down_of(items, pool(BIG, SMALL, budgets=(Budget("0"),)))) == {"a": "budget"}
     assert blockers(scale_down_of(items, pool(BIG, SMALL, min=1))) == {"a": "minimum-size"}
 
 
-def test_pods_of_a_pool_with_high_priority_do_not_move_to_a_lower_one() -> None:
+def test_pods_do_not_move_from_a_pool_of_high_priority_to_one_of_lower_priority() -> None:
     def priced(name: str, market: str = "on-demand") -> tuple[Offering, Offering]:
         return offering("g.8", 16.0, pool=name, **WHOLE), offering("g.1", 2.5, pool=name, **ONE, market=market)
 
@@ -142,7 +142,7 @@ def test_pods_of_a_pool_with_high_priority_do_not_move_to_a_lower_one() -> None:
     assert len(scale_down_of(items, pool(big, name="high"), low).machines) == 3
 
 
-def test_a_machine_lists_its_choices_if_the_cloud_chooses() -> None:
+def test_a_replacement_lists_its_choices_if_the_cloud_chooses() -> None:
     other = offering("g.1", 2.6, zone="z2", **ONE)
     big = offering("g.8", 16.0, pool="old", **WHOLE)
     result = scale_down_of([node("a", big), *on("a", 1)], pool(big, name="old"), pool(SMALL, other, chooser="cloud"))
@@ -165,7 +165,7 @@ def test_only_machines_with_a_saving_are_replaced() -> None:
     assert blockers(result) == {"b": "in-use"}
 
 
-def test_the_brake_stops_the_search_and_is_reported() -> None:
+def test_a_search_for_replacements_that_is_stopped_early_is_reported() -> None:
 
     request = situation([node("a", BIG), *on("a", 3)], pool(BIG, SMALL))
     result = scale_down(replace(request, should_stop=lambda: True))
@@ -174,7 +174,7 @@ def test_the_brake_stops_the_search_and_is_reported() -> None:
     assert not scale_down(request).stopped_early
 
 
-def test_a_merger_counts_its_saving_as_a_whole() -> None:
+def test_the_saving_of_a_merger_is_compared_with_the_minimum_as_a_whole() -> None:
     small = offering("g.2", 5.0, **{**ONE, "gpus": 2, "cpu": 4})
     names = [f"n{number}" for number in range(5)]
     busy = [movable(f"{kind}-{name}", name, of) for name in names for kind, of in (("gpu", gpu()), ("cpu", spec(cpu=2, memory=8)))]
@@ -185,7 +185,7 @@ def test_a_merger_counts_its_saving_as_a_whole() -> None:
     assert scale_down_of(fewer, pool(BIG, small), min_saving=4.9).removals == ()
 
 
-def test_siblings_that_keep_apart_get_separate_machines() -> None:
+def test_moved_pods_with_anti_affinity_to_each_other_get_separate_replacements() -> None:
     alone = spec(gpus=1, cpu=2, memory=1, anti_affinity=(near(HOST, app="web"),))
     two = offering("g.2", 3.0, **{**ONE, "gpus": 2})
     result = scale_down_of([node("a", BIG), node("b", BIG), *on("a", 1, alone), *on("b", 1, alone)], pool(BIG, two))
@@ -193,7 +193,7 @@ def test_siblings_that_keep_apart_get_separate_machines() -> None:
     assert sorted(len(machine.pods) for machine in result.machines) == [1, 1]
 
 
-def test_a_pod_under_a_zone_rule_is_replaced_in_its_zone() -> None:
+def test_the_replacement_for_a_pod_with_a_zone_rule_is_in_its_zone() -> None:
     even = spec(gpus=1, cpu=2, memory=1, spread=(spread(ZONE, app="web"),))
     here = offering("g.1", 2.6, **ONE, zone="z1")
     cheaper = offering("g.1", 2.5, **ONE, zone="z2")

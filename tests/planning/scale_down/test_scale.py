@@ -11,7 +11,7 @@ from gpuscaler.planning.planner import plan
 from gpuscaler.planning.state import State
 
 
-def test_a_fleet_that_is_one_third_full_saves_nearly_all_that_repacking_could() -> None:
+def test_consolidating_a_fleet_that_is_one_third_full_saves_nearly_as_much_as_repacking() -> None:
     cluster, policy = generate(150, 4_500, 40, utilised=0.35, seed=7)
     made = plan(cluster, State(), policy, NOW)
     assert sum(removal.saving_per_hour for removal in made.removals) >= 0.95 * saving_bound(cluster)

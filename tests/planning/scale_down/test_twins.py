@@ -14,7 +14,7 @@ POLICY = Policy((pool(offering(), idle_after=600.0),))
 TWINS = [node("a", provider_id="i-1"), node("b", provider_id="i-1"), node("c", provider_id="i-2")]
 
 
-def test_idle_nodes_with_the_same_provider_id_stay_and_each_names_another() -> None:
+def test_idle_nodes_with_the_same_provider_id_stay_and_name_each_other() -> None:
     plan = Planner(POLICY).plan(Cluster.of(TWINS), IDLE, NOW)
 
     assert [removal.node for removal in plan.removals] == ["c"]

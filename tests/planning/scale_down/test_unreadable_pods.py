@@ -63,11 +63,11 @@ def test_every_node_stays_while_the_node_of_an_unreadable_pod_is_unknown(spec: A
     [{"spec": {"containers": "none"}}, {"status": {"phase": "Succeeded"}, "spec": {"nodeName": "a", "containers": "none"}}],
     ids=["bound to no node", "finished"],
 )
-def test_an_unreadable_pod_that_uses_no_room_keeps_no_node(more: dict[str, Any]) -> None:
+def test_an_unreadable_pod_that_uses_no_resources_keeps_no_node(more: dict[str, Any]) -> None:
     assert kept_nodes(Cluster.of(NODES, [unreadable(**more)])) == {}
 
 
-def test_the_last_readable_version_of_a_pod_gives_its_node() -> None:
+def test_the_node_of_an_unreadable_pod_comes_from_its_last_readable_version() -> None:
     before = Cluster.of([*NODES, pod("odd", on="b")])
     after = before.apply(Delta(), set_aside=[Skipped("Pod default/odd", "odd")])
 

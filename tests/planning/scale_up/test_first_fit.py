@@ -36,7 +36,7 @@ def crowd(count: int, seed: int = 1) -> list[Pod]:
     return pods
 
 
-def test_every_rule_holds_in_a_crowd() -> None:
+def test_a_plan_for_many_different_pods_respects_every_rule() -> None:
     case = Case(tuple(crowd(500)), Policy((MENU,)))
     made = case.plan()
     assert made.unplaced == ()
@@ -45,7 +45,7 @@ def test_every_rule_holds_in_a_crowd() -> None:
     assert_comes_true(case, made)
 
 
-def test_a_crowd_fills_existing_nodes_first() -> None:
+def test_many_different_pods_fill_existing_nodes_first() -> None:
     here: list[Item] = [node(f"n-{n}", zones("c.32", gpus=0, cpu=32, memory=128)[n % 3]) for n in range(6)]
     case = Case((*here, *crowd(500)), Policy((MENU,)))
     made = case.plan()
@@ -55,7 +55,7 @@ def test_a_crowd_fills_existing_nodes_first() -> None:
 
 
 @pytest.mark.parametrize("limits", [Limits(machines=20), Limits(dollars_per_hour=6.0)])
-def test_limits_hold_in_a_crowd(limits: Limits) -> None:
+def test_a_plan_for_many_different_pods_respects_limits(limits: Limits) -> None:
     case = Case(tuple(crowd(500)), Policy((MENU,), limits))
     made = case.plan()
     assert len(made.machines) <= (limits.machines or 500)
@@ -65,20 +65,20 @@ def test_limits_hold_in_a_crowd(limits: Limits) -> None:
     assert_comes_true(case, made)
 
 
-def test_priority_also_decides_in_a_crowd() -> None:
+def test_priority_also_decides_among_many_different_pods() -> None:
     important = [pod(f"i-{n}", spec(cpu=1, priority=9, anti_affinity=(near(HOST, app="i"),)), labels={"app": "i"}) for n in range(20)]
     case = Case((*crowd(500), *important), Policy((MENU,), Limits(machines=20)))
     made = case.plan()
     assert not [entry.pod for entry in made.unplaced if entry.pod.startswith("default/i-")]
 
 
-def test_a_crowd_buys_no_more_of_an_offering_than_its_stock() -> None:
+def test_many_different_pods_get_no_more_of_an_offering_than_its_stock() -> None:
     scarce = pool(offering("c.64", 0.1, gpus=0, cpu=64, memory=256, count=2), *zones("c.8", 0.4, gpus=0, cpu=8))
     made = Case(tuple(crowd(500)), Policy((scarce,))).plan()
     assert sum(machine.instance_type == "c.64" for machine in made.machines) <= 2
 
 
-def test_the_order_of_pods_does_not_change_the_plan_of_a_crowd() -> None:
+def test_the_order_of_many_different_pods_does_not_change_their_plan() -> None:
     pods = crowd(450)
     assert Case(tuple(pods), Policy((MENU,))).plan() == Case(tuple(reversed(pods)), Policy((MENU,))).plan()
 
@@ -99,7 +99,7 @@ def test_under_a_limit_large_machines_take_the_pods_of_dropped_machines(power: f
 
 
 @pytest.mark.parametrize("bound", [False, True], ids=["anywhere", "in three zones"])
-def test_room_left_on_machines_that_rules_require_is_filled_before_others_are_bought(bound: bool) -> None:
+def test_machines_that_rules_require_are_filled_with_other_pods_before_more_are_bought(bound: bool) -> None:
     lone = spec(cpu=1.5, anti_affinity=(near(HOST, app="lone"),))
     apart = [pod(f"lone-{number:03}", lone, labels={"app": "lone"}) for number in range(100)]
     others = []

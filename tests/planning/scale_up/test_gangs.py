@@ -49,7 +49,7 @@ def test_a_gang_is_placed_in_one_zone_even_if_two_zones_would_be_cheaper() -> No
     assert [machine.zone for machine in made.machines] == ["z2"] * 3
 
 
-def test_a_member_without_a_machine_gets_one_beside_a_nominated_member() -> None:
+def test_a_gang_member_without_a_machine_gets_one_near_a_nominated_member() -> None:
     first, second = gang("train", 2)
     there = node("a", big("z1"))
 
@@ -87,7 +87,7 @@ def test_a_gang_that_does_not_fit_gets_nothing_and_reports_how_many_members_fit(
     ]
 
 
-def test_a_gang_that_cannot_be_placed_takes_no_room_from_others() -> None:
+def test_a_gang_that_cannot_be_placed_takes_no_capacity_from_others() -> None:
     made = planned([node("a", big("z1")), *gang("train", 4), pod("p")], pool(big("z1"), max=3))
     assert placed(made) == {"p": "a"}
 
@@ -98,7 +98,7 @@ def test_no_machine_is_bought_for_a_gang_before_all_its_members_exist() -> None:
     assert reasons(made, "train-0")[0].detail == "3 of 4 members exist; machines are bought once all exist"
 
 
-def test_a_gang_may_have_more_members_than_it_needs_and_all_are_placed() -> None:
+def test_all_members_are_placed_if_a_gang_has_more_than_its_minimum() -> None:
     members = gang("train", 4, options={"gang_size": 2})
     assert bought(planned(members, pool(big("z1")))) == {"g.8A": 4}
 
@@ -108,13 +108,13 @@ def test_a_gang_without_a_size_consists_of_all_its_pods() -> None:
     assert unplaced(planned(members, pool(big("z1"), max=2))) == ["train-0", "train-1", "train-2"]
 
 
-def test_the_size_of_a_group_object_counts() -> None:
+def test_the_size_of_a_gang_comes_from_its_pod_group_object() -> None:
     members = gang("train", 2, options={"gang_size": 0, "gang_source": "coscheduling"})
     group = PodGroup("coscheduling", "default", "train", min_member=3)
     assert planned([*members, group], pool(big("z1"))).machines == ()
 
 
-def test_running_members_pin_the_zone_and_count_towards_the_size() -> None:
+def test_running_gang_members_fix_the_zone_and_count_towards_the_size() -> None:
     runs = pod("train-0", EIGHT, on="a", options={"gang": "train", "gang_size": 3})
     made = planned([node("a", big("z2")), runs, *gang("train", 3, first=1)], pool(big("z1", 1.0), big("z2", 9.0)))
     assert [machine.zone for machine in made.machines] == ["z2", "z2"]
@@ -145,13 +145,13 @@ def test_a_gang_without_running_members_moves_to_a_cheaper_zone_after_losing_a_m
     assert (placed(none), bought(none)) == ({"train-0": "m-1"}, {"g.8A": 1})
 
 
-def test_an_idle_spot_machine_does_not_justify_on_demand_where_new_spot_costs_less() -> None:
+def test_an_idle_spot_machine_does_not_draw_a_gang_to_on_demand_if_new_spot_costs_less() -> None:
     dry, fixed, other = big("z1", 4.0, market="spot"), big("z1", 8.0), big("z2", 5.0, market="spot", product="H100")
     made = planned([node("a", dry), *gang("train", 2)], pool(dry, fixed, other), state=State(blocked_offerings=frozenset({dry.key})))
     assert (placed(made), bought(made)) == ({}, {"g.8H": 2})
 
 
-def test_a_machine_that_other_pods_use_too_costs_a_gang_nothing() -> None:
+def test_a_machine_that_other_pods_also_use_counts_as_free_for_a_gang() -> None:
     dry, fixed, other = big("z1", 4.0, market="spot"), big("z1", 8.0), big("z2", 5.0, market="spot", product="H100")
     roomy = replace(dry, allocatable={name: 2 * amount for name, amount in dry.allocatable.items()})
     runs = pod("other", EIGHT, on="a")
@@ -161,7 +161,7 @@ def test_a_machine_that_other_pods_use_too_costs_a_gang_nothing() -> None:
     assert (placed(made), [machine.market for machine in made.machines]) == ({"train-0": "a"}, ["on-demand"])
 
 
-def test_nodes_without_a_product_label_have_the_product_of_their_type() -> None:
+def test_nodes_without_a_gpu_product_label_have_the_product_of_their_type() -> None:
     unlabelled = offering("g.8A", gpus=8)
     bare = [node(name, replace(unlabelled, labels={key: unlabelled.labels[key] for key in (ZONE, TYPE)})) for name in "ab"]
     made = planned([*bare, *gang("train", 3)], pool(big("z1"), big("z1", 1.0, product="H100", count=2)))
@@ -182,7 +182,7 @@ def test_a_gang_runs_on_one_gpu_product_even_if_new_nodes_have_no_product_label(
     assert bought(planned(gang("train", 3), pool(one, same, other))) == {"g.8A": 2, "g.8B": 1}
 
 
-def test_members_without_gpus_use_machines_without_gpus_in_the_zone_of_the_others() -> None:
+def test_gang_members_without_gpus_use_cpu_machines_in_the_zone_of_the_others() -> None:
     cpus = [offering("c.1", 0.1, zone=zone, gpus=0, cpu=4) for zone in ("z1", "z2")]
     launcher = pod("train-launcher", spec(cpu=4), options={"gang": "train", "gang_size": 3})
     full = spec(gpus=8, cpu=64)
@@ -191,14 +191,14 @@ def test_members_without_gpus_use_machines_without_gpus_in_the_zone_of_the_other
     assert {machine.zone for machine in made.machines} == {"z2"}
 
 
-def test_a_running_member_without_gpus_pins_the_zone_but_no_product() -> None:
+def test_a_running_gang_member_without_gpus_fixes_the_zone_but_no_gpu_product() -> None:
     cpu = offering("c.1", 0.1, zone="z2", gpus=0)
     runs = pod("train-launcher", spec(cpu=1), on="c", options={"gang": "train", "gang_size": 3})
     made = planned([node("c", cpu), runs, *gang("train", 2, options={"gang_size": 3})], pool(big("z1", 1.0), big("z2", 9.0)))
     assert [machine.zone for machine in made.machines] == ["z2", "z2"]
 
 
-def test_a_running_member_with_gpus_pins_the_product_beside_one_without_gpus() -> None:
+def test_a_running_gang_member_with_gpus_fixes_the_product_beside_one_without_gpus() -> None:
     cpu = offering("c.1", 0.1, gpus=0)
     launcher = pod("train-launcher", spec(cpu=1), on="c", options={"gang": "train", "gang_size": 3})
     worker = pod("train-0", EIGHT, on="a", options={"gang": "train", "gang_size": 3})
@@ -207,13 +207,13 @@ def test_a_running_member_with_gpus_pins_the_product_beside_one_without_gpus() -
     assert bought(made) == {"g.8A": 1}
 
 
-def test_gangs_of_one_name_in_two_namespaces_are_two_gangs() -> None:
+def test_gangs_with_the_same_name_in_two_namespaces_are_two_gangs() -> None:
     other = spec(gpus=8, cpu=8, namespace="other")
     made = planned([*gang("train", 2), *gang("train", 2, other)], pool(big("z1", 5.0, count=2), big("z2", 8.0)))
     assert sorted(machine.zone for machine in made.machines) == ["z1", "z1", "z2", "z2"]
 
 
-def test_a_gang_of_two_kinds_of_pods_is_one_gang() -> None:
+def test_a_gang_with_pods_of_two_classes_is_one_gang() -> None:
     leader = [pod("lead", spec(cpu=4), options={"gang": "train", "gang_size": 3})]
     made = planned([*leader, *gang("train", 2, options={"gang_size": 3})], pool(big("z1"), max=1), pool(big("z2", pool="two")))
     assert {machine.zone for machine in made.machines} == {"z2"}
@@ -229,7 +229,7 @@ def test_gangs_of_pods_without_gpus_share_machines_of_any_type_in_one_zone() -> 
 
 
 @pytest.mark.parametrize("machines", [3, 4])
-def test_a_gang_is_not_split_by_a_limit(machines: int) -> None:
+def test_a_gang_is_not_placed_partly_because_of_a_limit(machines: int) -> None:
     made = planned(gang("train", 4), pool(big("z1")), limits=Limits(machines=machines))
     assert len(made.machines) == (4 if machines == 4 else 0)
 
@@ -279,14 +279,14 @@ def test_ordered_machines_without_a_chosen_zone_do_not_hold_a_gang() -> None:
     assert unplaced(made) == ["train-0", "train-1"]
 
 
-def test_no_pod_shares_a_gangs_machine_of_a_market_it_does_not_admit() -> None:
+def test_a_pod_does_not_share_a_gang_machine_of_a_market_that_it_excludes() -> None:
     rider = pod("rider", spec(cpu=1), options={"market": ("on-demand",)})
     made = planned([*gang("train", 1, spec(gpus=1)), rider], pool(offering(market="spot")))
     assert [machine.pods for machine in made.machines] == [("default/train-0",)]
     assert unplaced(made) == ["rider"]
 
 
-def test_no_pod_shares_a_gangs_machine_of_an_architecture_it_does_not_admit() -> None:
+def test_a_pod_does_not_share_a_gang_machine_of_an_architecture_that_it_excludes() -> None:
     arm = offering(labels={ARCH: "arm64"})
     anywhere = spec(gpus=1, node_affinity=affinity((ARCH, "In", "arm64", "amd64")))
     made = planned([*gang("train", 1, anywhere), pod("rider", spec(cpu=1))], pool(arm))

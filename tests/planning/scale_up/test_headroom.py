@@ -6,7 +6,7 @@ from gpuscaler.model.pools import Spare
 from gpuscaler.planning.state import State, Upcoming
 
 
-def test_a_pool_below_its_minimum_size_is_filled_up_to_it() -> None:
+def test_machines_are_bought_for_a_pool_below_its_minimum_size() -> None:
     made = planned([node("a")], pool(offering(), min=3))
     assert bought(made, "spare") == {"g.1": 2}
     assert made.cost_per_hour == 0.0
@@ -18,12 +18,12 @@ def test_ordered_machines_and_machines_bought_for_pods_count_towards_the_minimum
     assert (bought(made), bought(made, "spare")) == ({"g.1": 1}, {})
 
 
-def test_spare_machines_are_completely_empty() -> None:
+def test_only_completely_empty_machines_count_as_spare_machines() -> None:
     made = planned([node("a"), pod("runs", spec(cpu=1), on="a"), node("b")], pool(offering(), spare=Spare(machines=2)))
     assert bought(made, "spare") == {"g.1": 1}
 
 
-def test_a_spare_machine_that_the_plan_fills_is_replaced() -> None:
+def test_a_spare_machine_that_the_plan_uses_for_pods_is_replaced() -> None:
     made = planned([node("a"), pod("p")], pool(offering(), spare=Spare(machines=1)))
     assert placed(made) == {"p": "a"}
     assert (bought(made), bought(made, "spare")) == ({}, {"g.1": 1})
@@ -59,7 +59,7 @@ def test_the_minimum_and_headroom_of_one_pool_do_not_affect_another() -> None:
     assert bought(made, "spare") == {"g.1": 1}
 
 
-def test_pause_pods_with_a_priority_above_the_cut_off_act_as_headroom() -> None:
+def test_pause_pods_with_a_priority_above_the_cutoff_act_as_headroom() -> None:
     made = planned(pods("pause", 2, spec(gpus=1, priority=-1)))
     assert bought(made) == {"g.1": 2}
 

@@ -47,7 +47,7 @@ def test_the_reason_says_that_the_pod_waits_for_spot_and_until_when() -> None:
     assert "the pod waits for spot until 2023-11-14 22:22:20 UTC (gpuscaler.io/spot-wait)" in reason.detail
 
 
-def test_a_wait_for_spot_ends() -> None:
+def test_a_pod_takes_on_demand_once_its_spot_wait_is_over() -> None:
     assert markets(planned([waiting(600.0, spot_wait=600.0)], BOTH, state=DRY)) == ["on-demand"]
 
 
@@ -55,11 +55,11 @@ def test_a_pod_that_waits_for_spot_takes_spot_when_it_is_available() -> None:
     assert markets(planned([waiting(60.0, spot_wait=600.0)], BOTH)) == ["spot"]
 
 
-def test_a_pod_that_waits_for_spot_takes_existing_room_of_any_market() -> None:
+def test_a_pod_that_waits_for_spot_uses_existing_machines_of_any_market() -> None:
     assert placed(planned([node("a", ON_DEMAND), waiting(60.0, spot_wait=600.0)], BOTH, state=DRY)) == {"p": "a"}
 
 
-def test_each_pod_of_a_class_waits_from_its_own_start() -> None:
+def test_the_spot_wait_of_each_pod_in_a_class_counts_from_its_own_start() -> None:
     made = planned([waiting(601.0, "old", spot_wait=600.0), waiting(599.0, "new", spot_wait=600.0)], BOTH, state=DRY)
 
     assert ([machine.pods for machine in made.machines], unplaced(made)) == ([("default/old",)], ["new"])
@@ -69,14 +69,14 @@ def test_no_pod_waits_for_spot_if_no_pool_offers_spot() -> None:
     assert markets(planned([waiting(0.0, spot_wait=600.0)], pool(ON_DEMAND))) == ["on-demand"]
 
 
-def test_a_gang_waits_as_long_as_its_first_member() -> None:
+def test_the_spot_wait_of_a_gang_ends_with_that_of_its_first_member() -> None:
     gang = {"gang": "train", "gang_size": 2, "gang_source": "annotation", "spot_wait": 600.0}
     early, late = waiting(601.0, "a", **gang), waiting(1.0, "b", **gang)
 
     assert markets(planned([early, late], BOTH, state=DRY)) == ["on-demand", "on-demand"]
 
 
-def test_a_gang_tries_spot_for_half_a_minute() -> None:
+def test_a_gang_tries_untried_spot_for_half_a_minute() -> None:
     gang = {"gang": "train", "gang_size": 2, "gang_source": "annotation"}
 
     def bought(seconds: float) -> list[str]:
@@ -87,13 +87,13 @@ def test_a_gang_tries_spot_for_half_a_minute() -> None:
     assert bought(30.0) == ["on-demand", "on-demand"]
 
 
-def test_pods_pending_since_the_hunt_began_take_on_demand_even_if_some_spot_is_untried() -> None:
+def test_pods_pending_since_the_first_spot_refusal_skip_untried_spot_for_on_demand() -> None:
     made = planned([waiting(9.0, "old"), waiting(1.0, "new")], BOTH, state=State(skip_untried_spot_since=NOW - 8.0))
 
     assert {machine.pods[0]: machine.market for machine in made.machines} == {"default/old": "on-demand", "default/new": "spot"}
 
 
-def test_a_pod_that_hurries_takes_recently_granted_spot_but_not_untried_spot() -> None:
+def test_a_pod_that_skips_untried_spot_takes_recently_granted_spot() -> None:
     both = pool(offering("untried", 0.3, market="spot"), offering("had", 0.4, market="spot"), ON_DEMAND)
     had = both.offerings[1].key
     made = planned([waiting(9.0)], both, state=State(skip_untried_spot_since=NOW - 8.0, proven_offerings=frozenset({had})))
@@ -110,7 +110,7 @@ def test_a_grant_of_spot_that_is_too_small_for_a_pod_does_not_keep_it_from_on_de
     assert [machine.instance_type for machine in made.machines] == ["od.8"]
 
 
-def test_a_pod_without_the_condition_hurries_by_its_age() -> None:
+def test_a_pod_without_the_condition_skips_untried_spot_by_its_age() -> None:
     assert markets(planned(pods("p", 1, created=NOW - 9.0), BOTH, state=State(skip_untried_spot_since=NOW - 8.0))) == ["on-demand"]
 
 
@@ -129,7 +129,7 @@ def test_spot_is_still_tried_if_no_on_demand_machine_fits() -> None:
     assert markets(made) == ["spot"]
 
 
-def test_spot_is_still_tried_if_on_demand_is_refused_too() -> None:
+def test_spot_is_still_tried_if_on_demand_is_also_refused() -> None:
     state = State(skip_untried_spot_since=NOW - 8.0, blocked_offerings=frozenset({ON_DEMAND.key}))
 
     assert markets(planned([waiting(9.0)], BOTH, state=state)) == ["spot"]
@@ -153,11 +153,11 @@ def test_spot_is_still_tried_if_the_limits_admit_no_on_demand_machine() -> None:
     ],
     ids=["nothing", "prices and stocks", "a new template", "other offerings", "a new pool", "a pool less"],
 )
-def test_only_a_pool_with_changed_machines_counts_as_changed(after: tuple[Pool, ...], pools: list[str]) -> None:
+def test_a_pool_counts_as_changed_only_if_what_it_buys_changes(after: tuple[Pool, ...], pools: list[str]) -> None:
     assert [changed.pool for changed in changed_pools(Policy((BOTH, OTHER)), Policy(after), NOW)] == pools
 
 
-def test_a_change_of_other_settings_counts_as_a_change_of_all_pools() -> None:
+def test_a_change_of_settings_outside_pools_counts_as_a_change_of_all_pools() -> None:
     assert changed_pools(Policy((BOTH,)), Policy((BOTH,), limits=Limits(gpus=8)), NOW) == (Changed(NOW),)
 
 
@@ -177,7 +177,7 @@ def test_a_deadline_decides_between_on_demand_spot_and_waiting(hours_left: float
     assert "".join(markets(planned([deadline(hours_left, work=4.0)], BOTH, state=DRY))) == without
 
 
-def test_spot_needs_spare_time_for_two_boots_and_a_reclaim_at_the_worst_time() -> None:
+def test_a_pod_with_a_deadline_needs_time_for_two_boots_and_a_late_reclaim_to_use_spot() -> None:
     # There is no decision before the pod is back: its work is delayed by the first boot, by the lost work, and by the second boot.
     spare = 2 * CHANGEOVER_SECONDS + 600.0
 
@@ -185,18 +185,18 @@ def test_spot_needs_spare_time_for_two_boots_and_a_reclaim_at_the_worst_time() -
     assert markets(planned([deadline(2.0 + (spare + 1.0) / HOUR)], BOTH)) == ["spot"]
 
 
-def test_a_pod_that_restarts_from_scratch_needs_twice_its_time_for_spot() -> None:
+def test_a_pod_with_a_deadline_that_restarts_from_scratch_needs_twice_its_duration_for_spot() -> None:
     spare = 2 * CHANGEOVER_SECONDS / HOUR + 0.05
 
     assert markets(planned([deadline(4.0 + spare - 0.1, restart_cost=None)], BOTH)) == ["on-demand"]
     assert markets(planned([deadline(4.0 + spare, restart_cost=None)], BOTH)) == ["spot"]
 
 
-def test_a_deadline_without_a_duration_is_kept_on_demand() -> None:
+def test_a_pod_with_a_deadline_but_no_duration_gets_on_demand() -> None:
     assert markets(planned([deadline(99.0, expected_duration=None)], BOTH)) == ["on-demand"]
 
 
-def test_a_pod_past_its_deadline_goes_on_demand() -> None:
+def test_a_pod_past_its_deadline_gets_on_demand() -> None:
     assert markets(planned([deadline(-1.0)], BOTH)) == ["on-demand"]
 
 
@@ -211,7 +211,7 @@ def test_reserved_machines_are_used_regardless_of_deadline_and_spot_wait() -> No
         assert markets(planned([pending_pod], pool(reserved, ON_DEMAND, SPOT), state=DRY)) == ["reserved"]
 
 
-def test_work_already_done_adds_spare_time() -> None:
+def test_work_already_done_leaves_a_pod_more_time_before_its_deadline() -> None:
     late = deadline(2.2)
 
     assert markets(planned([late], BOTH, state=State(progress={"default/p": 1.0 * HOUR}))) == ["spot"]
@@ -219,13 +219,13 @@ def test_work_already_done_adds_spare_time() -> None:
     assert next_market_change([late], NOW, {"default/p": 1.0 * HOUR}) == pytest.approx(NOW + 1.2 * HOUR - 600.0 - 1800.0, abs=0.01)
 
 
-def test_the_reason_says_that_the_deadline_leaves_time_to_wait() -> None:
+def test_the_reason_of_an_unplaced_pod_says_that_its_deadline_leaves_time_to_wait() -> None:
     (reason,) = reasons(planned([deadline(4.0)], BOTH, state=DRY), "p")
 
     assert "its deadline at 2023-11-15 02:13:20 UTC leaves time to wait for spot" in reason.detail
 
 
-def test_the_next_change_is_the_first_time_at_which_markets_change() -> None:
+def test_the_next_market_change_is_the_first_time_at_which_markets_change() -> None:
     pod, other = waiting(60.0, spot_wait=600.0), deadline(8.0, work=4.0)
     latest = 8.0 * HOUR - 4.0 * HOUR - 600.0
 
@@ -238,7 +238,7 @@ def test_the_next_change_is_the_first_time_at_which_markets_change() -> None:
 @pytest.mark.parametrize(
     "of", [waiting(60.0, spot_wait=600.0), deadline(4.0), deadline(8.0, work=4.0)], ids=["wait", "a short one's deadline", "deadline"]
 )
-def test_markets_change_exactly_at_the_next_change(of: Pod) -> None:
+def test_markets_of_pods_change_exactly_at_the_predicted_time(of: Pod) -> None:
     moment = next_market_change([of], NOW)
     assert moment is not None
 

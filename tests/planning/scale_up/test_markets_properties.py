@@ -61,7 +61,7 @@ def test_no_blocked_offering_is_bought_and_a_probe_is_one_machine(case: Case) ->
 
 @SEARCH
 @given(troubled())
-def test_no_running_pod_moves_to_unsettled_offerings(case: Case) -> None:
+def test_no_running_pod_moves_to_recently_refused_or_reclaimed_offerings(case: Case) -> None:
     for machine in case.plan().machines:
         if machine.purpose == "replacement":
             assert set(chosen(case, machine)) - case.state.no_moves_to
@@ -69,7 +69,7 @@ def test_no_running_pod_moves_to_unsettled_offerings(case: Case) -> None:
 
 @SEARCH
 @given(troubled())
-def test_no_paused_offering_is_bought_for_its_pods(case: Case) -> None:
+def test_no_offering_is_bought_for_the_pods_it_is_paused_for(case: Case) -> None:
     for machine in case.plan().machines:
         for key in machine.pods:
             paused = case.state.paused_offerings.get(case.cluster.pods[key].spec.digest, frozenset())

@@ -25,7 +25,7 @@ def plan_that_comes_true(*items: Item, coming: tuple[Upcoming, ...] = ()) -> Pla
 
 
 @pytest.mark.parametrize("key", [ZONE, HOST])
-def test_no_affinity_group_starts_on_an_ordered_machine_if_a_match_goes_to_a_node(key: str) -> None:
+def test_pods_with_affinity_do_not_start_on_an_ordered_machine_if_their_target_goes_to_a_node(key: str) -> None:
     first = pod("first", spec(gpus=1, affinity=(near(key, app="a"),)), labels=A)
     plain = pod("plain", spec(cpu=1), labels=A)
     made = plan_that_comes_true(OF_CORES, first, plain, coming=(Upcoming("m-1", "main", "g.1", "on-demand", "z2"),))
@@ -57,7 +57,7 @@ def company_refused() -> list[tuple[str, list[Pod]]]:
 
 
 @pytest.mark.parametrize("group", [group for _, group in company_refused()], ids=[name for name, _ in company_refused()])
-def test_only_one_of_pods_that_must_but_cannot_share_a_machine_is_placed(group: list[Pod]) -> None:
+def test_of_pods_that_must_share_a_machine_but_cannot_only_one_is_placed(group: list[Pod]) -> None:
     made = plan_that_comes_true(*group)
     assert [len(machine.pods) for machine in made.machines] == [1]
     assert len(unplaced(made)) == len(group) - 1

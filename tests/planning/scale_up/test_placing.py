@@ -22,7 +22,9 @@ ranks = st.sampled_from((0, 1, 7, 2**50))
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 8), ranks, st.integers(-3, 3)), min_size=1, max_size=12), st.integers(1, 30), st.booleans())
-def test_rows_are_filled_by_rank_then_tightness_then_preference(rows: list[tuple[int, int, int]], count: int, likes: bool) -> None:
+def test_nodes_are_filled_by_rank_then_least_free_capacity_then_preference(
+    rows: list[tuple[int, int, int]], count: int, likes: bool
+) -> None:
     used, rank, scores = zip(*rows, strict=True)
     nodes = [node(f"n{number:02}", MACHINE) for number in range(len(rows))]
     running = [pod(f"r-{number}", spec(cpu=cores, memory=0.001), on=f"n{number:02}") for number, cores in enumerate(used) if cores]

@@ -36,16 +36,16 @@ THREE = pool(*zones("g.8", 8.0, gpus=8))
 LIKES_Z2: dict[str, Any] = {"preferred_nodes": ((10, term((ZONE, "In", "z2"))),)}
 
 
-def test_the_preferred_one_of_equal_nodes_is_used() -> None:
+def test_a_pod_gets_the_preferred_one_of_equal_nodes() -> None:
     items = [node(name, zone) for name, zone in zip("abc", zones(), strict=True)]
     assert placed(planned([*items, pod("p", spec(gpus=1, **LIKES_Z2))])) == {"p": "b"}
 
 
-def test_the_preferred_zone_of_equal_offerings_is_bought() -> None:
+def test_of_equal_offerings_the_one_in_the_preferred_zone_is_bought() -> None:
     assert zones_of(planned(pods("p", 3, spec(gpus=8, **LIKES_Z2)), THREE)) == {"z2": 3}
 
 
-def test_a_preference_does_not_cost_a_machine_if_a_node_fits() -> None:
+def test_no_machine_is_bought_for_a_preference_if_an_existing_node_fits() -> None:
     menu = pool(offering("g.1", 1.0), offering("g.1", 1.1, zone="z2"))
     made = planned([node("a"), *pods("p", 2, spec(gpus=1, **LIKES_Z2))], menu)
     assert list(placed(made).values()) == ["a"]
@@ -65,19 +65,19 @@ def test_pods_with_a_preferred_spread_are_spread_where_it_costs_nothing() -> Non
     assert made.gap == 0.0
 
 
-def test_pods_with_preferred_affinity_take_the_equal_zone_with_a_matching_pod() -> None:
+def test_of_equal_zones_pods_with_preferred_affinity_get_the_one_with_a_matching_pod() -> None:
     runs: list[Item] = [node("a", zones("g.1")[2]), pod("old", on="a", labels=WEB)]
     likes = near(ZONE, app="web", weight=50)
     made = planned([*runs, pod("p", spec(gpus=8, preferred_affinity=(likes,)))], THREE)
     assert zones_of(made) == {"z3": 1}
 
 
-def test_the_preference_with_the_highest_weight_decides() -> None:
+def test_the_preference_with_the_highest_weight_decides_between_equal_zones() -> None:
     likes = ((10, term((ZONE, "In", "z2"))), (20, term((ZONE, "In", "z3"))))
     assert zones_of(planned([pod("p", spec(gpus=8, preferred_nodes=likes))], THREE)) == {"z3": 1}
 
 
-def test_a_preferred_twin_in_another_pool_is_not_bought_beyond_that_pools_maximum() -> None:
+def test_an_equal_offering_of_a_preferred_pool_is_not_bought_beyond_its_maximum() -> None:
     menu = (pool(offering("g.1")), pool(offering("g.1", zone="z2", pool="full"), max=0))
     assert zones_of(planned([pod("p", spec(gpus=1, **LIKES_Z2))], *menu)) == {"z1": 1}
 
@@ -86,30 +86,30 @@ def respected(*args: Any, **more: Any) -> Any:
     return planned(*args, preferences="respect", **more)
 
 
-def test_respected_preferences_may_cost_a_machine() -> None:
+def test_with_respected_preferences_a_preference_may_cost_a_machine() -> None:
     menu = pool(offering("g.1", 1.0), offering("g.1", 1.5, zone="z2"))
     made = respected([node("a"), pod("p", spec(gpus=1, **LIKES_Z2))], menu)
     assert [machine.zone for machine in made.machines] == ["z2"]
 
 
-def test_respected_anti_affinity_gives_every_pod_a_machine() -> None:
+def test_with_respected_preferences_preferred_anti_affinity_gives_every_pod_a_machine() -> None:
     likes = near(HOST, app="web", weight=100)
     made = respected(pods("p", 4, spec(gpus=1, preferred_anti_affinity=(likes,)), labels=WEB), THREE)
     assert shares(made) == [1, 1, 1, 1]
 
 
-def test_respected_spread_is_even() -> None:
+def test_with_respected_preferences_a_preferred_spread_is_even() -> None:
     soft = spread(ZONE, hard=False, app="web")
     made = respected(pods("p", 5, spec(gpus=1, spread=(soft,)), labels=WEB), THREE)
     assert sorted(zones_of(made).values()) == [1, 2, 2]
 
 
-def test_a_preference_that_cannot_be_met_is_given_up() -> None:
+def test_a_respected_preference_that_cannot_be_met_is_dropped() -> None:
     made = respected([pod("p", spec(gpus=1, preferred_nodes=((1, term((ZONE, "In", "z9"))),)))], THREE)
     assert (bought(made), unplaced(made)) == ({"g.8": 1}, [])
 
 
-def test_the_lightest_preference_is_given_up_first() -> None:
+def test_the_preference_with_the_lowest_weight_is_dropped_first() -> None:
     likes = ((10, term((ZONE, "In", "z2"))), (20, term((ZONE, "In", "z3"))))
     menu = pool(offering("g.1", 1.0), *zones(price=2.0, names=("z2", "z3")))
     assert zones_of(respected([pod("p", spec(gpus=1, preferred_nodes=likes))], menu)) == {"z3": 1}
@@ -125,13 +125,13 @@ def test_requirements_stay_required_with_respected_preferences() -> None:
     assert unplaced(respected([pod("p", spec(gpus=1, node_affinity=affinity((ZONE, "In", "z9")), **LIKES_Z2))], THREE)) == ["p"]
 
 
-def test_only_pods_without_a_preferred_place_give_up_their_preference() -> None:
+def test_a_preference_is_dropped_only_for_pods_without_a_preferred_place() -> None:
     menu = (pool(offering("g.1", 1.0)), pool(offering("g.1", 1.5, zone="z2", pool="small"), max=2))
     made = respected(pods("p", 5, spec(gpus=1, **LIKES_Z2)), *menu)
     assert zones_of(made) == {"z1": 3, "z2": 2}
 
 
-def test_a_preference_of_one_pod_keeps_no_other_pod_away() -> None:
+def test_preferred_anti_affinity_of_one_pod_excludes_no_other_pod() -> None:
     """The pods that prefer to be alone leave room that others use, as the scheduler allows."""
     likes = near(HOST, app="web", weight=100)
     made = respected([*pods("p", 2, spec(gpus=4, preferred_anti_affinity=(likes,)), labels=WEB), *pods("q", 1, spec(cpu=1))], THREE)
@@ -148,7 +148,7 @@ def test_priority_comes_before_respected_preferences_under_a_limit() -> None:
     assert unplaced(made) == ["a"]
 
 
-def test_all_members_of_a_gang_give_up_a_preference_together() -> None:
+def test_a_preference_is_dropped_for_all_members_of_a_gang_together() -> None:
     likes = spec(gpus=8, **LIKES_Z2)
     gang = [pod(f"g-{n}", likes, options={"gang": "g", "gang_size": 3}) for n in range(3)]
     roomy = pool(*zones("g.8", 8.0, gpus=8))
@@ -164,7 +164,7 @@ def test_preferred_node_affinity_does_not_change_the_zones_of_a_required_spread(
     assert zones_of(made) == {"z1": 2, "z2": 2}
 
 
-def test_pods_that_prefer_an_architecture_may_get_it() -> None:
+def test_with_respected_preferences_pods_get_their_preferred_architecture() -> None:
     likes = spec(gpus=1, preferred_nodes=((1, term((ARCH, "In", "arm64"))),))
     menu = pool(offering("g.1", 1.0), offering("g.1a", 2.0, labels={ARCH: "arm64"}))
     assert bought(respected([pod("p", likes)], menu)) == {"g.1a": 1}

@@ -28,14 +28,14 @@ def assert_any_order(items: list[Item], *groups: list[Pod]) -> dict[str, str]:
     return where
 
 
-def test_purchases_for_pods_that_count_each_other_hold_in_any_order() -> None:
+def test_purchases_for_pods_whose_spreads_count_each_other_hold_in_any_scheduling_order() -> None:
     """Pods that stay in one zone may bind there at any time, so the others must not rely on binding first."""
     stay = pods("stay", 3, spec(gpus=1, node_selector=((ZONE, "z1"),), spread=(spread(RACK, group="g"),)), labels=G)
     even = pods("even", 4, spec(gpus=1, spread=(spread(ZONE, group="g"),)), labels=G)
     assert len(assert_any_order([], even, stay)) == 7
 
 
-def test_placements_of_pods_that_count_each_other_hold_in_any_order() -> None:
+def test_placements_of_pods_whose_spreads_count_each_other_hold_in_any_scheduling_order() -> None:
     nodes: list[Item] = [node(f"n-{of.zone}", of) for of in zones("g.8", gpus=8, labels={RACK: "r1"})]
     stay = pods("stay", 3, spec(gpus=1, node_selector=((ZONE, "z1"),), spread=(spread(RACK, group="g"),)), labels=G)
     even = pods("even", 4, spec(gpus=1, spread=(spread(ZONE, group="g"),)), labels=G)
@@ -43,7 +43,7 @@ def test_placements_of_pods_that_count_each_other_hold_in_any_order() -> None:
     assert sorted(where.values()).count("n-z1") == 3
 
 
-def test_pods_free_to_go_to_any_zone_go_where_their_watchers_count_fewest() -> None:
+def test_pods_without_a_zone_rule_go_where_spreads_of_other_pods_count_the_fewest() -> None:
     """Otherwise all would go to the cheapest zone, and leave no other zone to the pods that count them."""
     left = pods("left", 6, spec(gpus=1, spread=(spread(ZONE, app="right"),)), labels={"app": "left"})
     right = pods("right", 6, spec(gpus=1, spread=(spread(ZONE, app="left"),)), labels={"app": "right"})
@@ -61,7 +61,7 @@ def test_existing_machines_are_filled_before_pods_are_spread_evenly(gpus: int) -
     assert len(placed(made)) == min(gpus, 4)
 
 
-def test_a_pod_leaves_its_promised_machine_if_pods_it_counts_bind_there_first() -> None:
+def test_a_promised_pod_is_moved_if_pods_that_its_spread_counts_bind_in_the_zone_first() -> None:
     """The pod was planned for z1, but three pods that it counts bind to the node there at once."""
     nodes: list[Item] = [node(f"n-{of.zone}", of) for of in zones("g.4", gpus=4, names=("z1", "z2"))]
     first = pods("first", 3, spec(gpus=1, node_selector=((ZONE, "z1"),)), labels=G)
@@ -77,7 +77,7 @@ def node_without_gpus_and_node() -> list[Item]:
     return [node("n-z1", offering("c.1", gpus=0, cpu=0.5)), node("n-z2", offering("g.4", gpus=4, zone="z2"))]
 
 
-def test_a_gang_with_a_promised_member_binds_when_the_machine_has_arrived() -> None:
+def test_a_gang_with_a_promised_machine_binds_when_the_machine_arrives() -> None:
     """One member would fit on the node in z2 now, but the other one is planned for z2, too."""
     gang = pods("p", 2, spec(gpus=1, spread=(spread(ZONE, group="g"),)), labels=G, options={"gang": "g", "gang_topology": "any"})
     coming = Upcoming("m-1", "main", "g.1", "on-demand", "z2", pods=(gang[0].key,))
@@ -88,7 +88,7 @@ def test_a_gang_with_a_promised_member_binds_when_the_machine_has_arrived() -> N
     assert zones_of(made) == {"z1": 1}
 
 
-def test_a_promised_gang_is_placed_again_if_a_counted_pod_goes_to_an_existing_node() -> None:
+def test_a_gang_is_planned_again_if_a_pod_that_its_spread_counts_goes_to_a_node() -> None:
     even = spec(gpus=1, spread=(spread(ZONE, group="g"),))
     gang, other = pod("p", even, labels=G, options={"gang": "g", "gang_topology": "any"}), pod("q", even, labels=G)
     coming = Upcoming("m-1", "main", "g.1", "on-demand", "z2", pods=(gang.key,))
@@ -99,7 +99,7 @@ def test_a_promised_gang_is_placed_again_if_a_counted_pod_goes_to_an_existing_no
     assert zones_of(made) == {"z1": 1}
 
 
-def test_important_pods_keep_the_skew_on_an_ordered_machine_if_lesser_pods_need_another() -> None:
+def test_high_priority_pods_keep_the_skew_if_a_machine_is_bought_for_low_priority_pods() -> None:
     """Each priority is planned for separately, and the second machine counts as empty for pods that spread over hosts."""
     first = pods("first", 2, spec(cpu=1, priority=10, spread=(spread(HOST, group="g"),)), labels=G)
     second = pods("second", 2, spec(gpus=1))
@@ -111,7 +111,7 @@ def test_important_pods_keep_the_skew_on_an_ordered_machine_if_lesser_pods_need_
     assert [len(machine.pods) for machine in made.machines] == [2]
 
 
-def test_pods_keep_their_ordered_machine_if_others_planned_there_go_elsewhere() -> None:
+def test_pods_keep_their_ordered_machine_if_other_promised_pods_must_leave_it() -> None:
     """The bought machine excludes the pods that spread over hosts, but not those that spread over zones, which need none in z2."""
     by_host = pods("host", 2, spec(cpu=1, spread=(spread(HOST, group="g"),)), labels=G)
     by_zone = pods("zone", 2, spec(cpu=1, spread=(spread(ZONE, group="h"),)), labels={"group": "h"})
@@ -126,7 +126,7 @@ def test_pods_keep_their_ordered_machine_if_others_planned_there_go_elsewhere() 
 
 
 @pytest.mark.parametrize("coming", [False, True])
-def test_a_pod_counted_by_zone_avoids_machines_without_a_chosen_zone(coming: bool) -> None:
+def test_a_pod_that_a_zone_spread_counts_avoids_machines_of_undecided_zone(coming: bool) -> None:
     open_still = pool(*zones("g.1", 0.5, pool="open", names=("z1", "z2")), chooser="cloud")
     counted_pod = pod("one", spec(gpus=1), labels=G)
     even = pods("even", 3, spec(gpus=1, spread=(spread(ZONE, group="g"),)), labels=G)
@@ -138,7 +138,7 @@ def test_a_pod_counted_by_zone_avoids_machines_without_a_chosen_zone(coming: boo
     assert zones_of(made) == {"z1": 2, "z2": 2}
 
 
-def test_a_counted_pod_takes_a_machine_without_a_chosen_zone_if_there_is_no_other() -> None:
+def test_a_pod_that_a_zone_spread_counts_gets_a_machine_of_undecided_zone_as_a_last_resort() -> None:
     open_still = pool(*zones("g.1", names=("z1", "z2")), chooser="cloud")
     counted_pod = pod("one", spec(gpus=1), labels=G)
     even = pod("even", spec(gpus=1, spread=(spread(ZONE, group="g"),)), labels=G)
@@ -159,7 +159,7 @@ def crowd(count: int) -> list[Pod]:
     ]
 
 
-def test_a_plan_for_a_crowd_that_counts_itself_holds_in_any_order() -> None:
+def test_a_plan_for_many_pods_whose_spreads_count_each_other_holds_in_any_order() -> None:
     case = Case(tuple(crowd(450)), Policy((pool(*zones("g.8", 8.0, gpus=8, cpu=64)),)))
     made = case.plan()
     where = planned_nodes(case, made)
@@ -172,7 +172,7 @@ def test_a_plan_for_a_crowd_that_counts_itself_holds_in_any_order() -> None:
 
 
 @pytest.mark.parametrize("first", range(5))
-def test_promised_machines_of_two_zones_are_kept_in_any_order_of_the_spreading_pods(first: int) -> None:
+def test_spreading_pods_keep_their_promised_machines_in_two_zones_in_any_order(first: int) -> None:
     """While one pod runs in z1, the others promised there are admitted only after some pods are placed in z2."""
     sizes = {f"{name}-{gpus}": gpus for name, gpus in zip("edcba"[first:] + "edcba"[:first], (4, 8, 1, 5, 3), strict=True)}
     waiting = {gpus: pod(name, spec(gpus=gpus, spread=(spread(ZONE, group="g"),)), labels=G) for name, gpus in sizes.items()}

@@ -46,44 +46,44 @@ def reasons_for(of: Mapping[str, Any], **more: Any) -> dict[str, tuple[str, str]
         ({"gpus": 1, "affinity": (near(ZONE, app="x"),)}, {"main": "topology", "large": "taint", "arm": "architecture"}),
     ],
 )
-def test_the_most_static_of_several_exclusions_is_named(of: Mapping[str, Any], words: Mapping[str, str]) -> None:
+def test_the_reason_names_the_exclusion_that_changes_least(of: Mapping[str, Any], words: Mapping[str, str]) -> None:
     assert {name: word for name, (word, _) in reasons_for(of).items()} == words
 
 
-def test_the_reason_of_every_pool_names_requested_and_available_values() -> None:
+def test_the_reason_for_every_pool_names_requested_and_available_values() -> None:
     reported = reasons_for({"gpus": 2})
     assert reported["main"][1] == "g.1 in z1: 2 nvidia.com/gpu requested, an empty machine has 1"
     assert "team" in reported["large"][1]
     assert reported["arm"][1] == "arm.8 in z1 is arm64; the pod has no selector or affinity on kubernetes.io/arch that admits it"
 
 
-def test_memory_is_shown_in_gibibytes_and_cpu_in_cores() -> None:
+def test_reasons_show_memory_in_gibibytes_and_cpu_in_cores() -> None:
     assert reasons_for({"memory": 100})["main"][1] == "g.1 in z1: 100Gi memory requested, an empty machine has 32Gi"
     assert reasons_for({"cpu": 8.5, "memory": 40})["main"][1] == "g.1 in z1: 8.5 cpu requested, an empty machine has 8"
 
 
-def test_the_name_of_a_template_is_not_shown() -> None:
+def test_reasons_do_not_show_the_internal_name_of_a_node_template() -> None:
     chosen = reasons_for({"cpu": 1, "node_selector": (("kubernetes.io/hostname", "old-1"),)})["main"]
     wanted = "label kubernetes.io/hostname=old-1 wanted, node has kubernetes.io/hostname=(a new name)"
     assert chosen == ("selector", f"g.1 in z1: {wanted}")
 
 
-def test_the_accelerator_is_named_if_several_resources_are_lacking() -> None:
+def test_the_reason_names_the_accelerator_if_several_resources_are_lacking() -> None:
     assert reasons_for({"cpu": 9, "gpus": 2})["main"][1] == "g.1 in z1: 2 nvidia.com/gpu requested, an empty machine has 1"
 
 
-def test_the_reason_of_a_pool_comes_from_the_nearest_offering() -> None:
+def test_the_reason_for_a_pool_comes_from_the_offering_that_nearly_fits() -> None:
     made = planned([pod("p", spec(gpus=6))], pool(offering("g.1"), offering("g.4", 4.0, gpus=4), offering("h.1")))
     assert reasons(made, "p")[0].detail == "g.4 in z1: 6 nvidia.com/gpu requested, an empty machine has 4"
 
 
-def test_a_market_that_no_pool_offers_is_named() -> None:
+def test_the_reason_names_a_market_that_no_pool_offers() -> None:
     made = planned([pod("p", options={"market": ("reserved",)})], MENU[0])
     (reason,) = reasons(made, "p")
     assert (reason.excluded_by, reason.detail) == ("market", "g.1 in z1 is on-demand; the pod wants reserved")
 
 
-def test_an_empty_pool_has_a_market_reason() -> None:
+def test_the_reason_for_a_pool_without_offerings_is_market() -> None:
     made = planned([node("a"), pod("p", spec(gpus=9))], Pool("empty", ()))
     assert [(r.pool, r.excluded_by) for r in reasons(made, "p")] == [("empty", "market")]
 
@@ -99,7 +99,7 @@ def test_unplaced_pods_of_one_class_share_their_reasons() -> None:
     assert len({entry.reasons for entry in made.unplaced}) == 1
 
 
-def test_the_reason_of_a_set_comes_from_the_offering_that_does_not_fit() -> None:
+def test_the_reason_for_an_offering_set_comes_from_the_member_that_does_not_fit() -> None:
     mixed = pool(offering("g.1"), offering("g.8", 8.0, gpus=8), chooser="cloud")
     (reason,) = reasons(planned([pod("p", spec(gpus=8))], mixed), "p")
     assert (reason.excluded_by, reason.detail) == ("resource", "g.1 in z1: 8 nvidia.com/gpu requested, an empty machine has 1")

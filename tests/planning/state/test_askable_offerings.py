@@ -34,11 +34,11 @@ def test_on_demand_is_bought_when_spot_has_no_capacity() -> None:
     assert bought(2, 1.0) == ["on-demand z1"] * 3
 
 
-def test_a_probe_after_a_lack_of_capacity_is_for_all_machines_needed() -> None:
+def test_a_probe_after_a_lack_of_capacity_requests_all_needed_machines() -> None:
     assert bought(2, 200.0) == ["spot z1", "spot z1", "spot z1"]
 
 
-def test_a_probe_after_failed_machines_is_for_one_machine() -> None:
+def test_a_probe_after_failed_machines_requests_one_machine() -> None:
     policy = Policy((pool(*SPOT, ON_DEMAND),))
     breakers = reduce(step, [Failed(offering.key, NOW) for offering in SPOT for _ in range(2)], Breakers())
 
@@ -47,7 +47,7 @@ def test_a_probe_after_failed_machines_is_for_one_machine() -> None:
     assert sorted(f"{machine.market} {machine.zone}" for machine in made.machines) == ["on-demand z1", "spot z1", "spot z2"]
 
 
-def test_a_probe_of_a_set_after_a_used_up_quota_is_for_one_machine() -> None:
+def test_a_probe_of_an_offering_set_after_a_used_up_quota_requests_one_machine() -> None:
     policy = Policy((pool(*SPOT, chooser="cloud"), pool(offering(price=1.0, pool="dear"))))
     breakers = reduce(step, [Refused(offering.key, NOW, QUOTA) for offering in SPOT], Breakers())
 
@@ -75,7 +75,7 @@ def test_no_pod_moves_to_recently_refused_spot() -> None:
     assert moved(state(policy, breakers, NOW + 1201.0)) == ["spot"]
 
 
-def test_no_pod_moves_to_a_set_that_was_refused_completely_a_short_while_ago() -> None:
+def test_no_pod_moves_to_an_offering_set_whose_members_were_all_recently_refused() -> None:
     spot = pool(*zones(price=0.3, market="spot", pool="spot", names=("z1", "z2")), chooser="cloud")
     runs = pod("p", on="a", created=NOW - 7200, started=NOW - 7200, options={"restart_cost": 60.0})
 
@@ -98,7 +98,7 @@ def test_the_reason_of_an_unplaced_pod_contains_the_clouds_message() -> None:
     assert reason.detail.endswith(" UTC")
 
 
-def test_a_settled_zone_is_preferred_among_zones_at_one_price() -> None:
+def test_of_zones_at_one_price_one_without_recent_refusals_is_preferred() -> None:
     fresh = State(no_moves_to=frozenset({SPOT[0].key}))
 
     assert [machine.zone for machine in planned([pod("p")], pool(*SPOT)).machines] == ["z1"]
@@ -116,7 +116,7 @@ def test_a_probe_is_sent_only_if_no_other_zone_at_its_price_exists() -> None:
     assert asked(3, 2) == ["z1", "z2"]
 
 
-def test_settled_probes_come_first_and_each_is_sent_once() -> None:
+def test_probes_without_recent_refusals_come_first_and_each_is_sent_once() -> None:
     def asked(wanted: int) -> list[str]:
         three = zones(price=0.3, market="spot", names=("z1", "z2", "z3"))
         keys = [offering.key for offering in three]
@@ -127,14 +127,14 @@ def test_settled_probes_come_first_and_each_is_sent_once() -> None:
     assert asked(3) == ["z1", "z2", "z3"]
 
 
-def test_a_more_expensive_zone_is_not_preferred_because_it_is_settled() -> None:
+def test_a_more_expensive_zone_is_not_preferred_for_its_lack_of_recent_refusals() -> None:
     near, far = offering(price=0.3, market="spot"), offering(price=0.31, market="spot", zone="z2")
     fresh = State(no_moves_to=frozenset({near.key}))
 
     assert [machine.zone for machine in planned([pod("p")], pool(near, far), state=fresh).machines] == ["z1"]
 
 
-def test_preferences_of_pods_come_before_settled_offerings() -> None:
+def test_preferences_of_pods_count_more_than_a_lack_of_recent_refusals() -> None:
     likes = spec(gpus=1, preferred_nodes=((1, term((ZONE, "In", "z1"))),))
     fresh = State(no_moves_to=frozenset({SPOT[0].key}))
 

@@ -69,7 +69,7 @@ def reopening(breakers: Breakers) -> float:
     return breaker.until - breaker.last
 
 
-def test_nothing_is_blocked_without_events() -> None:
+def test_without_events_no_offering_is_blocked() -> None:
     assert openness(Breakers(), ALL, 0.0) == Openness()
 
 
@@ -81,21 +81,21 @@ def test_a_capacity_error_may_apply_to_every_zone() -> None:
     assert blocked(after(Refused(A, 100.0, every_zone=True)), 101.0) == {A, B, OTHER_POOL}
 
 
-def test_after_three_minutes_one_probe_is_made_for_all_machines_needed() -> None:
+def test_after_three_minutes_one_probe_may_request_all_needed_machines() -> None:
     breakers = after(Refused(A, 100.0))
 
     assert blocked(breakers, 279.0) == {A, OTHER_POOL}
     assert (blocked(breakers, 300.0), half_open(breakers, 300.0), probing(breakers, 300.0)) == (set(), {A, OTHER_POOL}, set())
 
 
-def test_a_probe_after_a_quota_error_or_failed_machines_is_one_machine() -> None:
+def test_a_probe_after_a_quota_error_or_failed_machines_is_limited_to_one_machine() -> None:
     quota, failed = after(Refused(A, 0.0, cause=QUOTA)), after(Failed(A, 0.0), Failed(A, 0.0))
 
     assert half_open(quota, 700.0) == probing(quota, 700.0) == {A, B, OTHER_POOL}
     assert half_open(failed, 700.0) == probing(failed, 700.0) == {A}
 
 
-def test_a_second_probe_waits_for_the_answer_to_the_first() -> None:
+def test_no_second_probe_is_sent_before_the_first_is_answered() -> None:
     breakers = after(Refused(A, 100.0), Asked(A, 300.0))
 
     assert (blocked(breakers, 301.0), half_open(breakers, 301.0)) == ({A, OTHER_POOL}, set())
@@ -111,7 +111,7 @@ def test_a_probe_without_an_answer_is_forgotten_after_three_quarters_of_an_hour(
     assert A in half_open(breakers, 300.0 + 2701.0)
 
 
-def test_every_refused_probe_doubles_the_time_up_to_half_an_hour() -> None:
+def test_every_refused_probe_doubles_the_blocked_time_up_to_half_an_hour() -> None:
     breakers, now, waits = after(Refused(A, 0.0)), 0.0, []
     for _ in range(8):
         waits.append(reopening(breakers))
@@ -122,7 +122,7 @@ def test_every_refused_probe_doubles_the_time_up_to_half_an_hour() -> None:
         assert least <= wait <= least * 1.1
 
 
-def test_a_grant_starts_the_doubling_over() -> None:
+def test_a_grant_resets_the_doubling_of_the_blocked_time() -> None:
     breakers = after(Refused(A, 0.0), Refused(A, 300.0), Granted(A, 900.0), Refused(A, 901.0))
 
     assert reopening(breakers) < 200
@@ -134,7 +134,7 @@ def test_offerings_that_ran_out_together_are_not_retried_together() -> None:
     assert len({reopening(after(Refused(zone, 0.0))) for zone in zones}) == 6
 
 
-def test_late_answers_to_earlier_requests_are_not_new_strikes() -> None:
+def test_late_answers_to_earlier_requests_do_not_extend_the_blocked_time() -> None:
     assert reopening(after(*[Refused(A, float(second)) for second in range(9)])) < 200
 
 
@@ -142,7 +142,7 @@ def test_a_late_grant_does_not_close_a_breaker_with_a_newer_refusal() -> None:
     assert blocked(after(Refused(A, 100.0), Granted(A, 99.0)), 101.0) == {A, OTHER_POOL}
 
 
-def test_a_partial_grant_leaves_the_rest_refused() -> None:
+def test_a_partial_grant_counts_as_a_refusal_of_the_rest() -> None:
     assert A in blocked(after(Granted(A, 100.0), Refused(A, 100.0, detail="4 of 10")), 101.0)
 
 
@@ -152,7 +152,7 @@ def test_a_quota_blocks_every_type_of_its_bucket_in_every_zone() -> None:
     assert blocked(breakers, 599.0) == {A, B, OTHER_TYPE, OTHER_POOL}
 
 
-def test_a_quota_probe_refused_for_capacity_allows_another_probe_elsewhere() -> None:
+def test_a_quota_probe_that_is_refused_for_capacity_allows_a_probe_of_another_offering() -> None:
     breakers = after(Refused(A, 0.0, cause=QUOTA, bucket=("g5.xlarge", "g6.xlarge")), Asked(A, 700.0), Refused(A, 701.0))
 
     assert blocked(breakers, 702.0) == {A, OTHER_POOL}
@@ -185,7 +185,7 @@ def test_a_refused_configuration_blocks_the_pool_and_is_retried_at_least_daily()
 
 
 @pytest.mark.parametrize("cause", [PRICE, CONFIGURATION])
-def test_a_breaker_written_without_a_period_gets_one(cause: str) -> None:
+def test_a_stored_breaker_without_a_period_gets_one(cause: str) -> None:
     breakers = after(Refused(A, 100.0, cause=cause))
     old = Breakers(open=tuple(replace(breaker, until=None) for breaker in breakers.open))
 
@@ -193,7 +193,7 @@ def test_a_breaker_written_without_a_period_gets_one(cause: str) -> None:
     assert complete_stored(old) == breakers
 
 
-def test_throttling_stops_all_requests_for_seconds() -> None:
+def test_throttling_blocks_all_offerings_for_some_seconds() -> None:
     breakers = after(Refused(A, 0.0, cause=THROTTLED))
 
     assert blocked(breakers, 4.9) == set(ALL)
@@ -237,7 +237,7 @@ def test_two_machines_without_gpus_block_their_type_for_an_hour_doubling_to_a_da
     assert 86_400.0 <= waits[-1] <= 1.1 * 86_400.0
 
 
-def test_only_a_machine_with_the_lacking_resource_closes_the_breaker() -> None:
+def test_only_a_machine_that_shows_the_missing_resource_closes_the_breaker() -> None:
     lacking = after(Lacking(A, 0.0, GPU), Lacking(A, 1.0, GPU))
 
     assert step(lacking, Ready(A, 2.0, frozenset({"cpu"}))).open == lacking.open
@@ -245,7 +245,7 @@ def test_only_a_machine_with_the_lacking_resource_closes_the_breaker() -> None:
     assert step(lacking, Changed(2.0, A[0])).open == ()
 
 
-def test_a_lacking_resource_other_than_gpus_blocks_no_offering() -> None:
+def test_a_missing_resource_other_than_gpus_blocks_no_offering() -> None:
     lacking = after(Lacking(A, 0.0, EFA), Lacking(A, 1.0, EFA))
 
     assert blocked(lacking, 2.0) == set()
@@ -261,21 +261,21 @@ def test_a_grant_does_not_close_the_breaker_of_failed_machines() -> None:
     assert blocked(step(probe, Ready(A, 600.0)), 601.0) == set()
 
 
-def test_a_reclaim_blocks_the_offering_and_following_ones_count_as_one() -> None:
+def test_a_reclaim_blocks_its_offering_and_immediate_further_reclaims_count_as_one() -> None:
     breakers = after(Reclaimed(A, 0.0), Reclaimed(A, 60.0), Reclaimed(A, 120.0))
 
     assert blocked(breakers, 121.0) == {A, OTHER_POOL}
     assert reopening(breakers) < 200
 
 
-def test_pods_hurry_five_seconds_after_the_first_refusal_of_spot() -> None:
+def test_pods_skip_untried_spot_five_seconds_after_the_first_refusal_of_spot() -> None:
     breakers = after(*[Refused(OfferingKey("gpus", "spot", "g5.xlarge", f"zone-{number}"), 2.0 * number) for number in range(4)])
 
     assert openness(breakers, ALL, 4.9).skip_untried_spot_since is None
     assert openness(breakers, ALL, 5.0).skip_untried_spot_since == 0.0
 
 
-def test_there_is_no_hunt_if_other_offerings_of_the_request_were_granted() -> None:
+def test_pods_do_not_skip_untried_spot_if_the_same_request_was_filled_otherwise() -> None:
     breakers = after(Refused(A, 0.0, filled=True), Refused(B, 1.0, filled=True))
 
     assert blocked(breakers, 6.0) == {A, B, OTHER_POOL}
@@ -294,7 +294,7 @@ def proven(breakers: Breakers, now: float) -> set[OfferingKey]:
     return set(openness(breakers, ALL, now).proven)
 
 
-def test_recently_granted_spot_is_proven_during_a_hunt() -> None:
+def test_recently_granted_spot_is_proven_while_other_spot_is_refused() -> None:
     breakers = after(Granted(A, 0.0), Granted(ON_DEMAND, 0.0), Refused(B, 1.0))
 
     assert [proven(breakers, now) for now in (5.9, 6.0, 31.0, 32.0)] == [set(), {A}, {A}, set()]
@@ -313,28 +313,28 @@ def test_only_the_latest_grant_of_an_offering_is_kept_and_old_ones_are_dropped()
     assert [(proof.offering, proof.at) for proof in breakers.proofs] == [(B, 200.0), (OTHER_TYPE, 290.0)]
 
 
-def test_a_hunt_ends_when_nothing_was_refused_for_a_while() -> None:
+def test_pods_try_untried_spot_again_when_none_was_refused_for_a_while() -> None:
     assert openness(after(Refused(A, 0.0)), ALL, 31.0).skip_untried_spot_since is None
 
 
-def test_a_later_refusal_starts_a_new_hunt() -> None:
+def test_a_later_refusal_of_spot_restarts_the_delay_before_untried_spot_is_skipped() -> None:
     breakers = after(Refused(A, 0.0), Refused(B, 100.0))
 
     assert openness(breakers, ALL, 104.0).skip_untried_spot_since is None
     assert openness(breakers, ALL, 106.0).skip_untried_spot_since == 100.0
 
 
-def test_there_is_no_hunt_for_on_demand() -> None:
+def test_refusals_of_on_demand_do_not_make_pods_skip_untried_spot() -> None:
     assert openness(after(Refused(ON_DEMAND, 0.0)), ALL, 9.0).skip_untried_spot_since is None
 
 
-def test_a_refused_probe_starts_a_hunt() -> None:
+def test_pods_also_skip_untried_spot_after_a_refused_probe() -> None:
     breakers = after(Refused(A, -500.0), Asked(A, 0.0), Refused(A, 0.0))
 
     assert openness(breakers, ALL, 6.0).skip_untried_spot_since == 0.0
 
 
-def test_a_pod_that_arrives_during_a_hunt_hurries_after_its_own_refusal() -> None:
+def test_a_later_pod_skips_untried_spot_only_after_its_own_refusal() -> None:
     breakers = after(*[Refused(OfferingKey("gpus", "spot", "g5.xlarge", f"zone-{number}"), 2.0 * number) for number in range(20)])
 
     assert openness(breakers, ALL, 38.0).skip_untried_spot_since == 32.0
@@ -344,7 +344,7 @@ def unsettled(breakers: Breakers, now: float) -> set[OfferingKey]:
     return set(openness(breakers, ALL, now).no_moves_to)
 
 
-def test_spot_that_comes_and_goes_is_requested_less_and_less_often() -> None:
+def test_spot_that_is_reclaimed_repeatedly_is_blocked_for_longer_each_time() -> None:
     breakers, pauses, now = Breakers(), [], 0.0
     for _ in range(5):
         breakers = step(breakers, Reclaimed(A, now))
@@ -357,13 +357,13 @@ def test_spot_that_comes_and_goes_is_requested_less_and_less_often() -> None:
         assert least <= pause <= 1.1 * least + 10.0
 
 
-def test_a_reclaim_of_long_lasting_spot_is_a_first_strike() -> None:
+def test_a_reclaim_of_spot_that_lasted_long_is_not_treated_as_repeated() -> None:
     breakers = after(Reclaimed(A, 0.0), Granted(A, 200.0), Reclaimed(A, 200.0 + 1300.0))
 
     assert A not in blocked(breakers, 1500.0 + 200.0)
 
 
-def test_refused_or_reclaimed_offerings_are_unsettled_for_twenty_minutes_once_back() -> None:
+def test_an_offering_takes_no_moved_pods_for_twenty_minutes_after_it_recovers() -> None:
     breakers = after(Reclaimed(A, 0.0))
     back = step(breakers, Granted(A, 300.0))
 
@@ -378,18 +378,18 @@ def test_breakers_closed_long_ago_are_forgotten() -> None:
     assert [closed.target.zone for closed in breakers.closed] == ["us-east-1b"]
 
 
-def test_throttling_does_not_unsettle_offerings() -> None:
+def test_an_offering_still_takes_moved_pods_after_throttling() -> None:
     assert unsettled(after(Refused(A, 0.0, cause=THROTTLED)), 1.0) == set()
 
 
-def test_the_next_change_follows_the_hunt_and_then_the_period() -> None:
+def test_the_next_openness_change_is_predicted_through_refusal_recovery_and_retry() -> None:
     breakers = after(Refused(A, 0.0))
     half_open = reopening(breakers)
 
     assert [next_openness_change(breakers, now) for now in (0.0, 5.0, 30.0, half_open, 1200.0)] == [5.0, 30.0, half_open, 1200.0, None]
 
 
-def test_breakers_survive_as_json() -> None:
+def test_breakers_can_be_encoded_as_json_and_decoded() -> None:
     breakers = after(
         Refused(A, 1.5, detail="none"), Granted(A, 1.7), Refused(B, 2.0, cause=QUOTA), Failed(A, 3.0), Reclaimed(OTHER_TYPE, 4.0)
     )
@@ -397,7 +397,7 @@ def test_breakers_survive_as_json() -> None:
     assert msgspec.json.decode(msgspec.json.encode(breakers), type=Breakers) == breakers
 
 
-def test_events_survive_as_json() -> None:
+def test_breaker_events_can_be_encoded_as_json_and_decoded() -> None:
     events: list[Event] = [Asked(A, 1.0), Refused(A, 2.0, detail="none"), Granted(A, 3.0), Registered(A, 4.0), Changed(5.0)]
 
     assert msgspec.json.decode(msgspec.json.encode(events), type=list[Event]) == events
@@ -416,18 +416,18 @@ def test_a_breaker_message_has_the_offering_the_cause_and_the_time() -> None:
     assert explained(step(breakers, Asked(A, 4000.0)), 4001.0)[0].endswith("; probed at 01:06:40 UTC, no answer yet")
 
 
-def test_the_message_says_that_a_breaker_waits_for_a_change() -> None:
+def test_the_breaker_message_says_that_a_configuration_change_is_needed() -> None:
     (line,) = explained(after(Refused(A, 0.0, cause=PRICE)), 1.0)
 
     again = "retried at 00:32:01 UTC with one machine, or as soon as the settings or the pool change"
     assert line == f"pool gpus spot: price refused since 00:00:00 UTC; {again}"
 
 
-def test_a_first_failure_has_no_message() -> None:
+def test_the_first_failure_of_a_machine_has_no_breaker_message() -> None:
     assert explained(after(Failed(A, 0.0)), 1.0) == ()
 
 
-def test_causes_are_distinguished_from_a_lack_of_capacity() -> None:
+def test_breaker_messages_distinguish_a_used_up_quota_from_a_lack_of_capacity() -> None:
     assert CAPACITY in Refused(A, 0.0).cause
     assert "quota used up" in explained(after(Refused(A, 0.0, cause=QUOTA)), 1.0)[0]
 
@@ -450,7 +450,7 @@ def test_a_quota_covers_its_whole_bucket_in_one_region() -> None:
 
 
 @pytest.mark.parametrize("refused", [Refused(WEST, 0.0, cause=THROTTLED), Refused(WEST, 0.0, every_zone=True)])
-def test_an_answer_for_all_zones_of_a_region_does_not_block_other_regions(refused: Refused) -> None:
+def test_a_refusal_for_all_zones_of_a_region_does_not_block_other_regions(refused: Refused) -> None:
     assert blocked_of(after(refused), EAST, WEST) == {WEST}
 
 
@@ -469,7 +469,7 @@ def absences(*moments: float, key: OfferingKey = A) -> Breakers:
     return after(*(Absent(key, at - 900.0, at, "it never came") for at in moments))
 
 
-def test_three_attempts_in_a_row_without_a_node_pause_the_pool() -> None:
+def test_three_consecutive_attempts_without_a_node_pause_the_pool() -> None:
     twice, thrice = absences(900.0, 1800.0), absences(900.0, 1800.0, 2700.0)
 
     assert blocked(twice, 2700.0) == set()
@@ -478,13 +478,13 @@ def test_three_attempts_in_a_row_without_a_node_pause_the_pool() -> None:
     assert message.startswith("pool gpus: machines never became nodes, 3 times since 00:15:00 UTC (it never came); retried at 1970-01-02 ")
 
 
-def test_machines_bought_together_are_one_attempt() -> None:
+def test_machines_bought_together_count_as_one_attempt() -> None:
     together = after(*(Absent(A, 0.0, 900.0 + seconds) for seconds in (0.0, 0.0, 5.0, 9.0)))
 
     assert [breaker.strikes for breaker in together.open] == [1]
 
 
-def test_a_paused_pool_is_probed_with_one_machine_a_day_later() -> None:
+def test_a_paused_pool_is_probed_with_one_machine_after_a_day() -> None:
     paused = absences(900.0, 1800.0, 2700.0)
 
     assert probing(paused, 2700.0 + 2.2 * 86_400.0) == {key for key in ALL if key[0] == "gpus"}

@@ -12,14 +12,14 @@ def given_up(at: float = NOW, *, instance: str = "i-1") -> GivenUp:
     return GivenUp("n", instance, OfferingKey("pool", "spot", "g.1", "z1"), WHY, at)
 
 
-def test_a_node_is_spared_for_a_while_with_the_reason() -> None:
+def test_after_a_failed_removal_a_node_is_kept_for_a_while_with_the_reason() -> None:
     sparing = step(SparedNodes(), given_up())
 
     assert spared_reasons(sparing, NOW) == {"n": f"{WHY}; its removal was abandoned and will be retried later"}
     assert spared_reasons(sparing, NOW + FIRST_SECONDS) == {}
 
 
-def test_each_failed_removal_doubles_the_pause_up_to_four_hours() -> None:
+def test_each_failed_removal_doubles_the_time_until_the_next_up_to_four_hours() -> None:
     sparing, spans = SparedNodes(), []
     for _ in range(12):
         sparing = step(sparing, given_up())
@@ -29,13 +29,13 @@ def test_each_failed_removal_doubles_the_pause_up_to_four_hours() -> None:
     assert spans[-1] == MOST_SECONDS
 
 
-def test_a_new_machine_with_an_old_name_starts_without_a_pause() -> None:
+def test_a_new_machine_with_the_same_node_name_may_be_removed_without_a_pause() -> None:
     sparing = step(step(SparedNodes(), given_up()), given_up(instance="i-2"))
 
     assert [(spared.instance, spared.times) for spared in sparing.nodes] == [("i-2", 1)]
 
 
-def test_deleted_nodes_and_old_failures_are_forgotten() -> None:
+def test_failed_removals_of_deleted_nodes_and_old_failures_are_forgotten() -> None:
     sparing = step(SparedNodes(), given_up())
 
     assert prune(sparing, ["i-1"], NOW + FIRST_SECONDS + 1.0) == sparing

@@ -53,13 +53,13 @@ def test_on_demand_is_requested_within_ten_seconds_for_any_number_of_spot_groups
     assert requested[-1] == "od"
 
 
-def test_every_group_is_asked_once_and_only_for_the_machines_needed() -> None:
+def test_every_spot_group_is_requested_once_and_only_for_the_needed_machines() -> None:
     _, requested = hunt(3, wanted=2)
 
     assert requested == ["spot.0"] * 2 + ["spot.1"] * 2 + ["spot.2"] * 2 + ["od"] * 2
 
 
-def test_a_probe_finds_spot_that_is_available_again() -> None:
+def test_a_probe_discovers_spot_that_is_available_again() -> None:
     (dry,) = spot(1)
     policy = Policy((pool(dry, offering("od", 2.0)),))
     breakers = step(Breakers(), Refused(dry.key, NOW))

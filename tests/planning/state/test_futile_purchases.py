@@ -37,7 +37,7 @@ def after(*efforts: PurchaseAttempt, pods: Mapping[str, Pod]) -> tuple[PurchaseA
     return attempts, fates
 
 
-def test_three_lost_machines_in_a_row_for_one_pod_are_fruitless_and_two_are_not() -> None:
+def test_three_consecutive_lost_machines_for_one_pod_are_fruitless_and_two_are_not() -> None:
     machines = [lost(number, 100.0 * number, "p") for number in range(3)]
 
     assert after(*machines[:2], pods=waiting("p"))[1] == []
@@ -58,7 +58,7 @@ def test_an_open_machine_is_fruitless_if_its_pods_are_not_bound_in_time() -> Non
     assert efforts.lately == {"main": (SETTLE_SECONDS,)}
 
 
-def test_a_running_pod_shows_that_the_offering_serves() -> None:
+def test_a_running_pod_proves_that_its_offering_works() -> None:
     opened = PurchaseAttempt("i-1", KEY, ("default/p", "default/q"), 0.0, node="a")
     runs = {pod.key: pod for pod in (pod("p", on="a"), pod("q"))}
 
@@ -67,7 +67,7 @@ def test_a_running_pod_shows_that_the_offering_serves() -> None:
     assert judge_attempts(PurchaseAttempts(), (opened,), elsewhere, 9.0) == (PurchaseAttempts(), ())
 
 
-def test_a_machine_whose_pods_are_gone_is_forgotten() -> None:
+def test_a_lost_machine_is_forgotten_once_its_pods_are_deleted() -> None:
     assert judge_attempts(PurchaseAttempts(), (lost(1, 0.0, "p"),), {}, 0.0) == (PurchaseAttempts(), ())
 
 
@@ -86,11 +86,13 @@ def test_a_machine_whose_pods_are_gone_is_forgotten() -> None:
     ],
     ids=["spot that vanished", "taken back", "of others", "refused", "half a gang"],
 )
-def test_machines_that_say_nothing_about_their_offering_are_not_recorded(one: OrderedMachine, book: Ledger, there: frozenset[str]) -> None:
+def test_machines_that_prove_nothing_about_their_offering_are_not_recorded(
+    one: OrderedMachine, book: Ledger, there: frozenset[str]
+) -> None:
     assert list(departed_machines((one,), book, there, 5.0)) == []
 
 
-def test_opened_and_lost_machines_are_distinguished() -> None:
+def test_open_machines_without_their_pods_and_lost_machines_are_recorded_differently() -> None:
     machines = [
         OrderedMachine("m-1", "t", (KEY,), 1.0, 0.0, instance="i-1", node="a", ready=3.0, bought_for=("default/p",)),
         OrderedMachine("m-2", "t", (KEY,), 1.0, 0.0, instance="i-2", node="b", bought_for=("default/q",)),
@@ -105,7 +107,7 @@ def test_opened_and_lost_machines_are_distinguished() -> None:
     ]
 
 
-def test_a_pool_with_too_many_fruitless_machines_is_blocked_for_the_hour() -> None:
+def test_a_pool_with_too_many_fruitless_machines_in_an_hour_is_blocked() -> None:
     machines = [lost(number, 10.0 * number, f"p-{number}") for number in range(10)]
     efforts, _ = after(*machines, pods=waiting(*[f"p-{number}" for number in range(10)]))
 

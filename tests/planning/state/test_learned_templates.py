@@ -40,7 +40,7 @@ def made(learned: Learned) -> Plan:
     return plan(cluster, State(), corrected_policy(POLICY, learned), NOW)
 
 
-def test_a_node_with_less_than_promised_corrects_only_its_kind() -> None:
+def test_a_node_with_less_than_promised_lowers_only_the_template_of_its_kind() -> None:
     small, big = corrected_policy(POLICY, after(ready_node())).pools[0].offerings
 
     assert small.allocatable["memory"] == 30 * GI
@@ -52,11 +52,11 @@ def test_a_machine_that_is_too_small_in_reality_is_not_bought_again() -> None:
     assert [machine.instance_type for machine in made(after(ready_node())).machines] == ["big"]
 
 
-def test_a_node_with_more_than_promised_does_not_raise_the_promise() -> None:
+def test_a_node_with_more_than_promised_does_not_raise_its_template() -> None:
     assert memory(after(ready_node(memory=64))) == 32
 
 
-def test_a_resource_that_a_node_does_not_show_yet_is_still_promised() -> None:
+def test_a_resource_that_a_node_does_not_show_yet_stays_in_its_template() -> None:
     event = ReadyNode(SMALL.key, 0.0, {name: amount for name, amount in room(memory=30).items() if name != "nvidia.com/gpu"})
 
     assert corrected_policy(POLICY, after(event)).pools[0].offerings[0].allocatable["nvidia.com/gpu"] == 1
@@ -67,7 +67,7 @@ def test_the_newest_node_corrects_the_template_of_the_next() -> None:
     assert memory(after(ready_node(10.0, memory=31), ready_node(0.0, memory=20))) == 31
 
 
-def test_a_lesson_covers_every_zone_and_market_of_the_kind() -> None:
+def test_a_corrected_template_applies_to_every_zone_and_market_of_the_kind() -> None:
     other = offering("small", 0.4, market="spot", zone="z9", memory=32)
     (_, corrected_other) = corrected_policy(Policy((pool(SMALL, other),)), after(ready_node())).pools[0].offerings
 
@@ -89,13 +89,13 @@ def kind(learned: Learned, policy: Policy = POLICY) -> Offering:
     return corrected_policy(policy, learned).pools[0].offerings[0]
 
 
-def test_live_nodes_also_correct_upwards_by_their_lowest_amount() -> None:
+def test_templates_are_raised_to_the_lowest_amount_of_live_nodes() -> None:
     learned = step(Learned(), observation(like(memory=40 * GI, pods=250), like(memory=36 * GI, pods=110)))
 
     assert (kind(learned).allocatable["memory"], kind(learned).allocatable["pods"]) == (36 * GI, 110)
 
 
-def test_resources_that_all_live_nodes_have_are_promised() -> None:
+def test_resources_that_all_live_nodes_have_are_added_to_the_template() -> None:
     more: dict[str, Any] = {"hugepages-2Mi": 5 * GI, "vpc.amazonaws.com/efa": 4}
     learned = step(Learned(), observation(like(**more), like(**{**more, "hugepages-1Gi": GI})))
 
@@ -126,7 +126,7 @@ BROKEN: dict[str, Any] = {GPU: 7}
     ],
     ids=["all divided", "some divided", "shared", "half of the nodes divided", "one broken", "all broken"],
 )
-def test_the_division_or_sharing_of_gpus_is_learned_where_live_nodes_agree(nodes: list[dict[str, Any]], promised: dict[str, int]) -> None:
+def test_the_partitioning_or_sharing_of_gpus_is_learned_if_live_nodes_agree(nodes: list[dict[str, Any]], promised: dict[str, int]) -> None:
     eight = offering("small", 1.0, gpus=8)
     learned = step(Learned(), observation(*(like(eight, **amounts) for amounts in nodes), of=eight))
 
@@ -143,7 +143,7 @@ def test_the_number_of_neuron_cores_is_learned_from_live_nodes() -> None:
     assert kind(learned, Policy((pool(trainium),))).allocatable[CORES] == 64
 
 
-def test_the_division_of_gpus_is_forgotten_after_a_day_without_confirmation() -> None:
+def test_the_learned_partitioning_of_gpus_expires_after_a_day_without_confirmation() -> None:
     eight = offering("small", 1.0, gpus=8)
     learned = step(Learned(), observation(like(eight, **SLICED), of=eight))
     late = step(learned, observation(at=NOW + FORGET_SECONDS + 1.0, of=eight))
@@ -157,7 +157,7 @@ def test_the_number_of_gpus_is_not_learned_from_live_nodes() -> None:
     assert kind(step(Learned(), observation(like(**none)))).allocatable["nvidia.com/gpu"] == 1
 
 
-def test_the_newest_machine_can_only_lower_amounts_of_live_nodes() -> None:
+def test_the_newest_machine_can_only_lower_the_amounts_learned_from_live_nodes() -> None:
     learned = step(Learned(), observation(like(memory=40 * GI)))
 
     assert kind(step(learned, ready_node(NOW + 1.0, memory=64))).allocatable["memory"] == 40 * GI
@@ -174,7 +174,7 @@ def test_labels_and_taints_are_learned_except_for_place_and_market() -> None:
     assert (offering.labels[ZONE], offering.labels["karpenter.sh/capacity-type"]) == (SMALL.labels[ZONE], "on-demand")
 
 
-def test_a_new_revision_forgets_the_lesson_of_the_previous_one() -> None:
+def test_corrections_of_a_template_are_dropped_with_a_new_revision() -> None:
     learned = step(Learned(), observation(like(memory=40 * GI, labels={PRODUCT: None}), revision="1"))
     newer = step(learned, observation(at=NOW + 60.0, revision="2"))
 
@@ -184,7 +184,7 @@ def test_a_new_revision_forgets_the_lesson_of_the_previous_one() -> None:
     assert (lesson.revision, lesson.revised) == ("2", NOW + 60.0)
 
 
-def test_labels_without_confirmation_for_a_day_are_forgotten_but_amounts_are_kept() -> None:
+def test_learned_labels_expire_after_a_day_without_confirmation_but_amounts_stay() -> None:
     learned = step(Learned(), observation(like(memory=40 * GI, labels={PRODUCT: None})))
 
     early, late = (step(learned, observation(at=NOW + after)) for after in (FORGET_SECONDS - 1.0, FORGET_SECONDS + 1.0))
@@ -193,25 +193,25 @@ def test_labels_without_confirmation_for_a_day_are_forgotten_but_amounts_are_kep
     assert (PRODUCT in kind(late).labels, kind(late).allocatable["memory"]) == (True, 40 * GI)
 
 
-def test_nodes_that_show_the_same_again_change_nothing() -> None:
+def test_learned_templates_stay_the_same_if_nodes_show_the_same_again() -> None:
     learned = step(Learned(), observation(like(memory=40 * GI)))
 
     assert step(learned, observation(like(memory=40 * GI), at=NOW + 60.0)) is learned
     assert step(learned, observation(like(memory=40 * GI), at=NOW + 7200.0)) is not learned
 
 
-def test_the_message_of_a_lesson_names_both_amounts() -> None:
+def test_the_message_about_a_corrected_template_names_both_amounts() -> None:
     (lesson,) = step(Learned(), observation(like(memory=40 * GI))).lessons
 
     assert lesson.shown.words == ("small: a node of this group offers 40Gi of memory, the template 32Gi; the nodes take precedence",)
 
 
-def test_a_policy_without_corrections_stays_the_same_object() -> None:
+def test_a_policy_is_returned_unchanged_if_no_template_is_corrected() -> None:
     assert corrected_policy(POLICY, Learned()) is POLICY
     assert corrected_policy(POLICY, after(ready_node(memory=32))) is POLICY
 
 
-def test_lessons_survive_a_restart() -> None:
+def test_learned_templates_survive_a_restart() -> None:
     learned = step(after(ready_node()), observation(like(memory=40 * GI, labels={PRODUCT: None}), revision="7"))
 
     assert msgspec.json.decode(msgspec.json.encode(learned), type=Learned) == learned

@@ -75,7 +75,7 @@ def test_a_decided_order_is_recorded_completely_before_it_is_sent() -> None:
     assert ledger.serial == 1
 
 
-def test_an_answer_gives_the_machines_their_ids_and_ends_the_order() -> None:
+def test_the_answer_of_the_cloud_sets_the_machine_ids_and_ends_the_order() -> None:
     ledger = after(intended_order("a", 2), Answered("a", 3.0, (("i-1", CHEAP), ("i-2", CHEAP))))
 
     assert names(ledger) == [("a-0", "i-1"), ("a-1", "i-2")]
@@ -83,7 +83,7 @@ def test_an_answer_gives_the_machines_their_ids_and_ends_the_order() -> None:
     assert {machine.granted for machine in ledger.coming} == {3.0}
 
 
-def test_the_rest_of_a_partial_answer_is_removed() -> None:
+def test_machines_missing_from_a_partial_answer_leave_the_ledger() -> None:
     ledger = after(intended_order("a", 3), Answered("a", 3.0, (("i-1", CHEAP),)))
 
     assert names(ledger) == [("a-0", "i-1")]
@@ -101,7 +101,7 @@ def test_machines_accepted_without_an_id_stay_in_the_ledger() -> None:
     assert named.coming[1].key == DEAR
 
 
-def test_machines_beyond_the_order_are_in_the_ledger_too() -> None:
+def test_machines_granted_beyond_the_order_are_also_in_the_ledger() -> None:
     answer = Answered("a", 3.0, (("i-1", CHEAP), ("i-2", DEAR), ("i-2", DEAR)))
     ledger = after(intended_order("a", 1), answer)
 
@@ -110,21 +110,21 @@ def test_machines_beyond_the_order_are_in_the_ledger_too() -> None:
     assert names(step(ledger, answer)) == names(ledger)
 
 
-def test_a_repeated_answer_changes_nothing() -> None:
+def test_a_repeated_answer_of_the_cloud_changes_nothing() -> None:
     answer = Answered("a", 3.0, (("i-1", CHEAP), ("i-2", CHEAP)), pending=1)
     once = after(intended_order("a", 3), answer)
 
     assert names(step(once, answer)) == names(once)
 
 
-def test_a_repeated_answer_does_not_bring_back_a_lost_machine() -> None:
+def test_a_repeated_answer_of_the_cloud_does_not_restore_a_lost_machine() -> None:
     doubted = after(intended_order("a", 2), Answered("a", 3.0, (("i-1", CHEAP),), pending=1), Lost("a-0"))
     ledger = step(doubted, Answered("a", 9.0, (("i-1", CHEAP),), pending=1))
 
     assert names(ledger) == [("a-1", "")]
 
 
-def test_a_granted_offering_goes_to_the_machine_that_prefers_it() -> None:
+def test_a_granted_offering_is_assigned_to_the_ordered_machine_that_prefers_it() -> None:
     order = intended_order("a", 2)
     picky = msgspec.structs.replace(order.machines[1], offerings=(DEAR, CHEAP))
     ledger = after(
@@ -141,7 +141,7 @@ def test_a_lost_answer_leaves_the_order_doubtful_with_all_its_machines() -> None
     assert len(ledger.coming) == 2
 
 
-def test_a_settled_order_keeps_only_machines_with_an_id() -> None:
+def test_when_an_order_is_closed_only_its_machines_with_an_id_stay() -> None:
     ledger = after(intended_order("a", 3), Doubted("a", 5.0), Found("a-0", "i-1", CHEAP, 6.0), Settled("a"))
 
     assert names(ledger) == [("a-0", "i-1")]
@@ -156,7 +156,7 @@ def test_a_machine_leaves_the_ledger_when_it_opens() -> None:
     assert step(ledger, Opened("a-0")) == Ledger(serial=1, bought=((0.0, 1),))
 
 
-def test_a_removal_stops_waiting_when_its_machine_opens_and_is_bereft_when_it_is_lost() -> None:
+def test_a_removal_waits_until_its_replacements_open_and_is_bereft_if_one_is_lost() -> None:
     leaving = Removal("old", "i-old", DEAR, "dear", 0.0, 0.0, needs=("a-0", "a-1"))
     ledger = after(intended_order("a", 2), RemovalUpdated(leaving))
 
@@ -165,21 +165,21 @@ def test_a_removal_stops_waiting_when_its_machine_opens_and_is_bereft_when_it_is
     assert step(ledger, Lost("a-1")).leaving[0].bereft
 
 
-def test_a_removal_that_waits_for_refused_machines_is_bereft() -> None:
+def test_a_removal_is_bereft_if_its_replacements_are_refused() -> None:
     leaving = Removal("old", "i-old", DEAR, "dear", 0.0, 0.0, needs=("a-0",))
 
     assert after(intended_order("a"), RemovalUpdated(leaving), Answered("a", 1.0)).leaving[0].bereft
 
 
 @pytest.mark.parametrize("event", [Answered("b", 9.0), Settled("b"), Lost("b-0")], ids=["refused", "not filled", "lost"])
-def test_machines_of_a_gang_lose_their_pods_until_the_gang_is_planned_again(event: Event) -> None:
+def test_machines_of_a_gang_have_no_promised_pods_after_one_is_lost(event: Event) -> None:
     others = [intended_order("a"), of_gang("c", "default/other")]
     ledger = after(*others, of_gang("b", "default/train"), of_gang("d", "default/train"), event)
 
     assert {machine.id: machine.pods for machine in ledger.coming} == {"a-0": ("pod-a-0",), "c-0": ("pod-c-0",), "d-0": ()}
 
 
-def test_a_machine_that_opens_does_not_change_the_other_machines_of_its_gang() -> None:
+def test_the_other_machines_of_a_gang_keep_their_pods_when_one_opens() -> None:
     ledger = after(of_gang("b", "default/train"), of_gang("d", "default/train"), Opened("b-0"))
 
     assert [machine.pods for machine in ledger.coming] == [("pod-d-0",)]
@@ -190,7 +190,7 @@ def of_gang(token: str, gang: str) -> Intended:
     return msgspec.structs.replace(made, machines=tuple(msgspec.structs.replace(machine, gang=gang) for machine in made.machines))
 
 
-def test_the_newest_plan_decides_which_pods_wait_for_which_machine() -> None:
+def test_the_newest_plan_decides_which_pods_each_ordered_machine_is_for() -> None:
     ledger = after(intended_order("a", 2), Planned({"a-1": ("x", "y")}))
 
     assert [machine.pods for machine in ledger.coming] == [(), ("x", "y")]
@@ -203,13 +203,13 @@ def test_exchanged_pods_swap_their_machines() -> None:
     assert [machine.pods for machine in ledger.coming] == [("pod-a-2",), ("pod-a-1",), ("pod-a-0",)]
 
 
-def test_a_pod_without_a_machine_can_replace_another_pod() -> None:
+def test_a_pod_without_a_machine_can_take_the_place_of_another() -> None:
     ledger = after(intended_order("a", 2), Exchanged("a-0", (("pod-a-0", "older"),)))
 
     assert [machine.pods for machine in ledger.coming] == [("older",), ("pod-a-1",)]
 
 
-def test_a_node_has_one_promise_and_one_removal_at_a_time() -> None:
+def test_the_ledger_has_at_most_one_promise_and_one_removal_per_node() -> None:
     book = after(
         Promised(Promise("n", CHEAP, ("p",), 1.0)),
         Promised(Promise("m", CHEAP, ("q",), 1.0)),
@@ -223,14 +223,14 @@ def test_a_node_has_one_promise_and_one_removal_at_a_time() -> None:
     assert step(step(book, PromiseFulfilled("n")), Finished("n")).leaving == ()
 
 
-def test_a_broken_promise_is_kept_until_its_nomination_is_gone() -> None:
+def test_a_broken_promise_stays_in_the_ledger_until_its_nomination_is_gone() -> None:
     ledger = after(Broken("p", "n"), Broken("p", "m"), Broken("q", "n"))
 
     assert ledger.broken == (("p", "m"), ("q", "n"))
     assert step(ledger, BrokenPromiseCleared("p")).broken == (("q", "n"),)
 
 
-def test_only_the_last_minutes_purchases_are_remembered() -> None:
+def test_the_ledger_contains_only_purchases_of_the_last_minute() -> None:
     ledger = after(intended_order("a", 2, at=0.0), intended_order("b", 1, at=30.0), intended_order("c", 4, at=61.0))
 
     assert ledger.bought == ((30.0, 1), (61.0, 4))
@@ -265,7 +265,7 @@ def test_the_choices_of_a_machine_are_those_of_the_plan_until_its_offering_is_kn
     ],
     ids=lambda event: type(event).__name__,
 )
-def test_events_about_unknown_entries_change_nothing(event: Event) -> None:
+def test_ledger_events_about_unknown_entries_are_ignored(event: Event) -> None:
     ledger = after(intended_order("a", 2), Answered("a", 1.0, (("i-1", CHEAP),), pending=1), Promised(Promise("n", CHEAP, ("p",), 1.0)))
 
     assert step(ledger, event) == ledger
@@ -309,7 +309,7 @@ def test_no_machine_is_in_the_ledger_twice_and_every_order_waits_for_machines(ev
     assert msgspec.json.decode(msgspec.json.encode(ledger), type=Ledger) == ledger
 
 
-def test_refused_machines_do_not_count_as_bought() -> None:
+def test_refused_machines_do_not_count_as_purchases() -> None:
     # Two orders of one moment, one of them granted in part, and an older one.
     ledger = after(intended_order("a", 3, at=1.0), intended_order("b", 3, at=9.0), intended_order("c", 2, at=9.0))
     ledger = fold_events(ledger, (Answered("b", 10.0, (("i-1", CHEAP),)), Answered("c", 10.0, (("i-2", CHEAP), ("i-3", CHEAP)))))
@@ -319,7 +319,7 @@ def test_refused_machines_do_not_count_as_bought() -> None:
     assert sum(many for _, many in step(ledger, Answered("a", 11.0, pending=3)).bought) == 6
 
 
-def test_a_settled_order_is_withdrawn_until_the_cloud_confirms() -> None:
+def test_a_closed_order_is_withdrawn_repeatedly_until_the_cloud_confirms() -> None:
     accepted = after(intended_order("a", 3), Answered("a", 1.0, (("i-1", CHEAP),), pending=2))
     (order,) = accepted.orders
     assert unnamed_counts(accepted) == {"a": 2}
@@ -331,7 +331,7 @@ def test_a_settled_order_is_withdrawn_until_the_cloud_confirms() -> None:
     assert step(ledger, Withdrawn("a")).withdrawals == ()
 
 
-def test_an_unknown_machine_is_recorded_and_then_adopted_like_an_ordered_one() -> None:
+def test_an_unregistered_machine_is_recorded_and_then_adopted_like_an_ordered_one() -> None:
     stranger = OrderedMachine("found-i-9", "", (CHEAP,), 0.5, 3.0, offering=CHEAP, instance="i-9", granted=3.0)
     ledger = after(Noticed({"i-9": 3.0}), Noticed({}), Adopted(stranger), Registered("found-i-9", "n", 5.0))
 
@@ -345,7 +345,7 @@ def test_an_unknown_machine_is_recorded_and_then_adopted_like_an_ordered_one() -
     [(0.0, 500.0), (480.0, 500.0), (100.0, 100.0), (10.0, 50.0), (900.0, 500.0)],
     ids=["unknown", "a moment ago", "long ago", "by a clock that is behind", "by a clock that is ahead"],
 )
-def test_a_machine_whose_id_is_learned_late_boots_since_its_launch(launched: float, began: float) -> None:
+def test_the_boot_of_a_machine_whose_id_is_learned_late_counts_from_its_launch(launched: float, began: float) -> None:
     ledger = after(intended_order("a", at=50.0), Doubted("a", 51.0), Found("a-0", "i-1", CHEAP, 500.0, launched))
     answered = after(intended_order("a", at=50.0), Doubted("a", 51.0), Answered("a", 500.0, (("i-1", CHEAP),), launched={"i-1": launched}))
 

@@ -32,18 +32,18 @@ def pauses(times: int) -> list[float]:
     return lengths
 
 
-def test_one_broken_promise_pauses_nothing() -> None:
+def test_one_broken_promise_does_not_pause_the_offering() -> None:
     assert paused_offerings(after(broken(0.0)), 1.0) == {}
 
 
-def test_two_broken_promises_pause_the_pair_for_an_hour_and_no_other() -> None:
+def test_two_broken_promises_pause_the_offering_for_this_pod_class_for_an_hour() -> None:
     promises = after(broken(0.0), broken(10.0), broken(11.0, "other"))
 
     assert paused_offerings(promises, 3609.0) == {PODS: frozenset({CHEAP.key})}
     assert paused_offerings(promises, 3610.0) == {}
 
 
-def test_a_promise_that_could_never_be_kept_pauses_the_pair_at_once() -> None:
+def test_a_promise_that_could_never_be_kept_pauses_the_offering_for_the_pods_at_once() -> None:
     promises = after(Broken(CHEAP.key, PODS, 0.0, why="label team=ml wanted", certain=True))
 
     assert paused_offerings(promises, 3599.0) == {PODS: frozenset({CHEAP.key})}
@@ -56,28 +56,28 @@ def test_a_pool_with_a_changed_configuration_is_trusted_again() -> None:
     assert forgive(promises, "main").pairs == forgive(promises, "").pairs == ()
 
 
-def test_several_pairs_are_paused_at_once() -> None:
+def test_several_offerings_can_be_paused_for_several_pod_classes() -> None:
     promises = after(broken(0.0), broken(1.0), *[Broken(DEAR.key, PODS, at) for at in (2.0, 3.0)], *[broken(at, "a") for at in (4.0, 5.0)])
 
     assert paused_offerings(promises, 6.0) == {PODS: frozenset({CHEAP.key, DEAR.key}), "a": frozenset({CHEAP.key})}
 
 
-def test_a_pause_doubles_up_to_a_day() -> None:
+def test_the_pause_of_an_offering_doubles_up_to_a_day() -> None:
     assert pauses(7) == [3600.0, 7200.0, 14400.0, 28800.0, 57600.0, 86400.0, 86400.0]
 
 
-def test_failures_of_pods_of_one_purchase_count_once() -> None:
+def test_broken_promises_of_pods_of_one_purchase_count_once() -> None:
     assert after(*[broken(float(number)) for number in range(9)]).pairs[0].broken == 2
 
 
-def test_a_kept_promise_is_enough_to_trust_the_pair_again() -> None:
+def test_one_kept_promise_ends_the_pause_of_an_offering() -> None:
     promises = after(broken(0.0), Kept(CHEAP.key, PODS, 5.0), broken(10.0))
 
     assert paused_offerings(promises, 11.0) == {}
     assert (promises.kept, promises.broken) == (1, 2)
 
 
-def test_promises_survive_as_json() -> None:
+def test_promise_outcomes_can_be_encoded_as_json_and_decoded() -> None:
     promises = after(broken(0.0), broken(1.0), Kept(DEAR.key, PODS, 2.0))
 
     assert msgspec.json.decode(msgspec.json.encode(promises), type=Promises) == promises
@@ -105,7 +105,7 @@ def test_all_members_of_a_gang_avoid_a_paused_offering(paused_pairs: State) -> N
     assert [machine.instance_type for machine in made.machines] == ["dear", "dear"]
 
 
-def test_the_reason_says_that_the_offering_is_paused(paused_pairs: State) -> None:
+def test_the_reason_of_an_unplaced_pod_says_that_the_offering_is_paused(paused_pairs: State) -> None:
     (reason,) = reasons(planned([pod("p")], pool(CHEAP), state=paused_pairs), "p")
 
     assert reason.excluded_by == "market"

@@ -73,7 +73,7 @@ def after(events: list[Event]) -> tuple[Breakers, float]:
 
 @given(histories(), st.floats(0.0, 5000.0))
 @settings(max_examples=examples(60), deadline=None)
-def test_no_offering_is_blocked_and_probed_at_once(events: list[Event], later: float) -> None:
+def test_no_offering_is_both_blocked_and_half_open(events: list[Event], later: float) -> None:
     breakers, now = after(events)
     now_open = openness(breakers, KEYS, now + later)
 
@@ -84,7 +84,7 @@ def test_no_offering_is_blocked_and_probed_at_once(events: list[Event], later: f
 
 @given(histories())
 @settings(max_examples=examples(60), deadline=None)
-def test_nothing_changes_before_the_next_change_is_due(events: list[Event]) -> None:
+def test_openness_stays_the_same_until_its_predicted_next_change(events: list[Event]) -> None:
     breakers, now = after(events)
     for _ in range(40):
         moment = next_openness_change(breakers, now)
@@ -100,7 +100,7 @@ def test_nothing_changes_before_the_next_change_is_due(events: list[Event]) -> N
 
 @given(histories())
 @settings(max_examples=examples(60), deadline=None)
-def test_breakers_that_do_not_wait_for_people_become_half_open_in_the_end(events: list[Event]) -> None:
+def test_every_breaker_that_needs_no_change_by_a_person_becomes_half_open_eventually(events: list[Event]) -> None:
     breakers, now = after(events)
     stuck = [breaker.target for breaker in breakers.open if breaker.until is None]
 
@@ -128,7 +128,7 @@ def test_an_offering_that_was_just_refused_is_blocked(events: list[Event], key: 
 
 @given(histories())
 @settings(max_examples=examples(40), deadline=None)
-def test_every_history_survives_a_restart(events: list[Event]) -> None:
+def test_breakers_survive_a_restart_after_any_events(events: list[Event]) -> None:
     breakers, _ = after(events)
 
     assert msgspec.json.decode(msgspec.json.encode(breakers), type=Breakers) == breakers
@@ -137,7 +137,7 @@ def test_every_history_survives_a_restart(events: list[Event]) -> None:
 
 @given(histories())
 @settings(max_examples=examples(40), deadline=None)
-def test_there_are_never_more_breakers_than_targets(events: list[Event]) -> None:
+def test_the_number_of_breakers_never_exceeds_that_of_targets(events: list[Event]) -> None:
     breakers, _ = after(events)
     targets = [breaker.target for breaker in breakers.open]
 

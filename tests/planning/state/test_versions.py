@@ -30,21 +30,21 @@ def within(part: Any, whole: Any) -> bool:
     return bool(part == whole)
 
 
-def test_the_memory_of_the_previous_version_is_read_without_losses() -> None:
+def test_the_saved_state_of_the_previous_version_is_read_without_losses() -> None:
     before = msgspec.json.decode(WRITTEN.read_bytes())
     memory = msgspec.json.decode(WRITTEN.read_bytes(), type=Memory)
 
     assert within(before, msgspec.json.decode(msgspec.json.encode(memory)))
 
 
-def test_the_previous_version_reads_the_memory_of_this_one() -> None:
+def test_the_previous_version_can_read_the_saved_state_of_this_one() -> None:
     memory = msgspec.json.decode(msgspec.json.encode(filled_value(Memory)))
 
     jsonschema.validate(memory, msgspec.json.decode(SCHEMA.read_bytes()))
     assert set(STEPS) <= KNOWN_STEPS
 
 
-def test_the_schema_refuses_a_memory_with_a_field_of_another_type() -> None:
+def test_the_schema_rejects_a_saved_state_with_a_field_of_another_type() -> None:
     memory = msgspec.json.decode(msgspec.json.encode(filled_value(Memory)))
     memory["ledger"]["coming"][0]["asked"] = "2026-11-22"
 

@@ -47,25 +47,25 @@ def test_anti_affinity_excludes_domains_of_matching_pods_but_no_node_without_the
     assert rows(here, spec(anti_affinity=(near(HOST, app="web"),))) == ["a2", "b1", "lost"]
 
 
-def test_one_matching_anti_affinity_term_is_enough() -> None:
+def test_one_matching_anti_affinity_term_is_enough_to_exclude_a_node() -> None:
     here = room(*ZONES, pod("p", on="a1", labels={"app": "web"}), pod("q", on="b1", labels={"app": "db"}))
     assert rows(here, spec(anti_affinity=(near("zone", app="web"), near("zone", app="db")))) == ["lost"]
 
 
-def test_the_anti_affinity_of_existing_pods_keeps_others_away() -> None:
+def test_anti_affinity_of_existing_pods_excludes_matching_new_pods() -> None:
     shy = spec(anti_affinity=(near("zone", app="web"),))
     here = room(*ZONES, pod("shy", shy, on="a1", labels={"app": "other"}))
     assert rows(here, spec(), app="web") == ["b1", "lost"]
     assert rows(here, spec(), app="db") == ["a1", "a2", "b1", "lost"]
 
 
-def test_terminating_pods_count_and_finished_ones_do_not() -> None:
+def test_affinity_counts_terminating_pods_and_ignores_finished_ones() -> None:
     wanted = spec(anti_affinity=(near(HOST, app="web"),))
     here = room(*ZONES, pod("p", on="a1", labels={"app": "web"}, deleted=1.0), pod("q", on="b1", labels={"app": "web"}, phase="Failed"))
     assert rows(here, wanted) == ["a2", "b1", "lost"]
 
 
-def test_a_missing_selector_matches_no_pod_and_an_empty_one_every_pod() -> None:
+def test_a_missing_affinity_selector_matches_no_pod_and_an_empty_one_every_pod() -> None:
     here = room(*ZONES, pod("p", on="a1", labels={"app": "web"}))
     nobody = PodAffinityTerm(HOST, None, ("default",))
     everybody = PodAffinityTerm(HOST, LabelSelector(), ("default",))
@@ -74,7 +74,7 @@ def test_a_missing_selector_matches_no_pod_and_an_empty_one_every_pod() -> None:
     assert rows(here, spec(affinity=(nobody,)), app="web") == []
 
 
-def test_terms_apply_to_the_namespaces_that_they_list() -> None:
+def test_affinity_terms_apply_to_the_namespaces_that_they_list() -> None:
     here = room(*ZONES, pod("p", spec(namespace="other"), on="a1", labels={"app": "web"}))
     assert rows(here, spec(affinity=(near(HOST, app="web"),))) == []
     assert rows(here, spec(affinity=(near(HOST, where=("default", "other"), app="web"),))) == ["a1"]
@@ -113,7 +113,7 @@ def test_an_existing_pods_namespace_selector_uses_the_labels_of_the_new_pods_nam
     assert rows(here, spec(namespace="elsewhere"), app="web") == ["a2", "b1", "lost"]
 
 
-def test_placed_pods_attract_and_repel_immediately() -> None:
+def test_pods_placed_by_a_plan_count_immediately_for_affinity_and_anti_affinity() -> None:
     here = room(*ZONES)
     follower, loner = spec(affinity=(near("zone", app="web"),)), spec(anti_affinity=(near("zone", app="web"),))
     assert rows(here, follower) == []
@@ -126,7 +126,7 @@ def test_placed_pods_attract_and_repel_immediately() -> None:
 
 
 @pytest.mark.parametrize(("key", "copies"), [(HOST, [1, 1, 1, 1]), ("zone", [1, 1, 1, 640])])
-def test_a_pod_that_excludes_itself_fits_once_in_a_domain(key: str, copies: list[int]) -> None:
+def test_a_pod_with_anti_affinity_to_its_own_class_fits_once_in_a_domain(key: str, copies: list[int]) -> None:
     roomy = [bare_node(n.name, n.labels, allocatable={"cpu": 64_000, "pods": 1000}) for n in ZONES]
     wanted = spec(requests={"cpu": 100}, anti_affinity=(near(key, app="web"),))
     assert room(*roomy).capacity(wanted, LabelSet(app="web")).tolist() == copies
@@ -161,7 +161,7 @@ def undecided(name: str, *zones: str) -> Node:
     return msgspec.structs.replace(bare_node(name), may_be=tuple({HOST: name, "zone": zone} for zone in zones))
 
 
-def test_a_pod_on_a_machine_with_undecided_zone_repels_in_all_possible_zones() -> None:
+def test_anti_affinity_to_a_pod_of_undecided_zone_excludes_all_possible_zones() -> None:
     c1 = bare_node("c1", {"zone": "c"})
     here = room(*ZONES, c1, undecided("m", "a", "b"), pod("p", on="m", labels={"app": "web"}))
     assert rows(here, spec(anti_affinity=(near("zone", app="web"),))) == ["c1", "lost", "m"]
@@ -169,6 +169,6 @@ def test_a_pod_on_a_machine_with_undecided_zone_repels_in_all_possible_zones() -
     assert rows(room(*ZONES, c1, undecided("m", "b", "x"), pod("p", loner, on="m")), spec(), app="db") == ["a1", "a2", "c1", "lost", "m"]
 
 
-def test_a_pod_on_a_machine_with_undecided_zone_attracts_in_none_of_the_possible_zones() -> None:
+def test_affinity_to_a_pod_of_undecided_zone_admits_none_of_the_possible_zones() -> None:
     here = room(*ZONES, undecided("m", "a", "b"), pod("p", on="m", labels={"app": "web"}))
     assert rows(here, spec(affinity=(near("zone", app="web"),))) == []

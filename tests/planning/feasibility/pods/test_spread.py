@@ -36,7 +36,7 @@ def web(*nodes: str, **fields: Any) -> list[Pod]:
         (("gone", "gone"), 1, ["a1", "a2", "b1"]),
     ],
 )
-def test_a_domain_takes_a_pod_while_its_count_exceeds_the_minimum_by_at_most_the_skew(
+def test_a_domain_takes_a_pod_if_its_count_then_exceeds_the_minimum_by_at_most_max_skew(
     there: tuple[str, ...], skew: int, admitted: list[str]
 ) -> None:
     assert rows(room(*ZONES, *web(*there)), spec(spread=(over("zone", skew),)), app="web") == admitted
@@ -47,7 +47,7 @@ def test_a_pod_that_its_own_selector_does_not_match_does_not_count_itself() -> N
     assert rows(here, spec(spread=(over("zone"),)), app="db") == ["a1", "a2", "b1"]
 
 
-def test_terminating_pods_and_pods_of_other_namespaces_do_not_count() -> None:
+def test_spread_counts_ignore_terminating_pods_and_other_namespaces() -> None:
     here = room(*ZONES, *web("a1", deleted=1.0), pod("x", spec(namespace="other"), on="a1", labels={"app": "web"}))
     assert rows(here, spec(spread=(over("zone"),)), app="web") == ["a1", "a2", "b1"]
 
@@ -64,32 +64,32 @@ def test_fewer_domains_than_min_domains_make_the_minimum_count_zero() -> None:
     assert rows(here, spec(spread=(over("zone", min_domains=3),)), app="web") == []
 
 
-def test_only_nodes_with_the_labels_of_all_constraints_are_counted_and_admitted() -> None:
+def test_only_nodes_with_the_labels_of_all_spread_constraints_are_counted_and_admitted() -> None:
     here = room(*ZONES, bare_node("c1", {"zone": "c", "rack": "r"}), bare_node("c2", {"zone": "c", "rack": "r"}), *web("a1", "c1"))
     assert rows(here, spec(spread=(over("zone"), over("rack", 5))), app="web") == ["c1", "c2"]
 
 
-def test_soft_constraints_admit_every_node() -> None:
+def test_soft_spread_constraints_admit_every_node() -> None:
     here = room(*ZONES, *web("a1"))
     assert rows(here, spec(spread=(over("zone", hard=False),)), app="web") == ["a1", "a2", "b1", "lost"]
 
 
 @pytest.mark.parametrize(("honoured", "admitted"), [(True, ["a1"]), (False, [])])
-def test_nodes_excluded_by_the_pods_affinity_are_not_counted_if_the_policy_honours_it(*, honoured: bool, admitted: list[str]) -> None:
+def test_spread_ignores_nodes_excluded_by_node_affinity_if_the_policy_honours_it(*, honoured: bool, admitted: list[str]) -> None:
     here = room(bare_node("a1", {"zone": "a", "gpu": "t4"}), bare_node("b1", {"zone": "b"}), *web("a1"))
     wanted = spec(spread=(over("zone", honor_affinity=honoured),), node_selector=(("gpu", "t4"),))
     assert rows(here, wanted, app="web") == admitted
 
 
 @pytest.mark.parametrize(("honoured", "admitted"), [(True, ["a1"]), (False, [])])
-def test_nodes_with_untolerated_taints_are_not_counted_if_the_policy_honours_them(*, honoured: bool, admitted: list[str]) -> None:
+def test_spread_ignores_nodes_with_untolerated_taints_if_the_policy_honours_taints(*, honoured: bool, admitted: list[str]) -> None:
     here = room(bare_node("a1", {"zone": "a"}), bare_node("b1", {"zone": "b"}, taints=(Taint("gpu"),)), *web("a1"))
     assert rows(here, spec(spread=(over("zone", honor_taints=honoured),)), app="web") == admitted
     tolerant = spec(spread=(over("zone", honor_taints=honoured),), tolerations=(Toleration("gpu", "Exists"),))
     assert rows(here, tolerant, app="web") == ["b1"]
 
 
-def test_placed_pods_change_the_counts() -> None:
+def test_placed_pods_change_the_spread_counts() -> None:
     here = room(*ZONES)
     wanted = spec(spread=(over("zone"), over(HOST)))
     labels = LabelSet(app="web")
@@ -136,18 +136,20 @@ def test_spread_counts_returns_counts_and_eligible_domains() -> None:
         (("a", "a", "b", "b"), 2, 1, [0, 0, 4]),
     ],
 )
-def test_spread_over_hostnames_bounds_the_copies_of_a_row(there: tuple[str, ...], skew: int, min_domains: int, copies: list[int]) -> None:
+def test_spread_over_hosts_bounds_the_number_of_copies_per_node(
+    there: tuple[str, ...], skew: int, min_domains: int, copies: list[int]
+) -> None:
     here = room(bare_node("a"), bare_node("b"), bare_node("c"), *web(*there))
     wanted = spec(spread=(over(HOST, skew, min_domains=min_domains),))
     assert here.capacity(wanted, LabelSet(app="web")).tolist() == copies
 
 
-def test_a_single_host_takes_as_many_copies_as_it_has_room_for() -> None:
+def test_spread_over_a_single_host_admits_as_many_copies_as_fit() -> None:
     here = room(bare_node("a", allocatable={"pods": 7}))
     assert here.capacity(spec(requests={}, spread=(over(HOST),)), LabelSet(app="web")).tolist() == [7]
 
 
-def test_the_spread_reason_gives_the_counts() -> None:
+def test_the_reason_for_a_violated_spread_gives_the_counts() -> None:
     here = room(*ZONES, *web("a1"))
     wanted = spec(spread=(over("zone"),))
     assert rejection(here, wanted, "a2", app="web") == (

@@ -56,7 +56,7 @@ def test_a_pod_with_a_bound_claim_fits_only_where_its_volume_is_reachable() -> N
     assert rejection(here, using("data"), "a1")[1] == "volume pv cannot be reached from the node (its node affinity)"
 
 
-def test_fields_in_a_volumes_affinity_always_hold() -> None:
+def test_field_requirements_in_the_affinity_of_a_volume_are_ignored() -> None:
     named = affinity((ZONE, "Exists"), fields=(("metadata.name", "In", "missing"),))
     assert rows(room(*NODES, bound("data", "pv"), volume("pv", node_affinity=named)), using("data")) == ["a1", "b1"]
 
@@ -82,21 +82,21 @@ def test_an_unusable_claim_excludes_every_node(objects: tuple[Any, ...], words: 
     assert here.reason(using("data"), NO_LABELS, 0)[1].startswith(words)
 
 
-def test_a_delayed_claim_fits_where_its_class_can_make_a_volume() -> None:
+def test_a_claim_with_delayed_binding_fits_where_its_class_can_provision_a_volume() -> None:
     zonal = StorageClass("late", "csi.example", wait_for_first_consumer=True, allowed_topologies=(term((ZONE, "In", "a", "c")),))
     assert rows(room(*NODES, claim("data", storage_class="late"), zonal), using("data")) == ["a1"]
     assert rows(room(*NODES, claim("data", storage_class="late"), LATE), using("data")) == ["a1", "b1", "bare"]
 
 
 @pytest.mark.parametrize("provisioner", ["", "kubernetes.io/no-provisioner"])
-def test_a_class_without_a_provisioner_makes_no_volumes(provisioner: str) -> None:
+def test_a_storage_class_without_a_provisioner_provisions_no_volumes(provisioner: str) -> None:
     static = StorageClass("late", provisioner, wait_for_first_consumer=True)
     here = room(*NODES, claim("data", storage_class="late"), static)
     assert rows(here, using("data")) == []
     assert rejection(here, using("data"), "a1")[1] == "no volume was found for claim default/data on the node, and none can be made there"
 
 
-def test_the_selected_node_pins_a_claim() -> None:
+def test_a_claim_fits_only_on_its_selected_node() -> None:
     here = room(*NODES, claim("data", storage_class="late", selected_node="b1"), LATE)
     assert rows(here, using("data")) == ["b1"]
     assert rejection(here, using("data"), "a1")[1] == "claim default/data is pinned to node b1"
@@ -144,13 +144,13 @@ SUITABLE: dict[str, Any] = {"storage_class": "late", "phase": "Available", "capa
         ({"deleted": 1.0}, False),
     ],
 )
-def test_a_claim_finds_a_volume_that_suits_it(changes: dict[str, Any], *, found: bool) -> None:
+def test_a_claim_matches_a_volume_with_suitable_class_size_and_modes(changes: dict[str, Any], *, found: bool) -> None:
     wanted = claim("data", storage_class="late", request=10, access_modes=("ReadWriteOnce",), selector=selector(tier="fast"), uid="1")
     offered = volume("pv", "a", **{**SUITABLE, "labels": (("tier", "fast"),), **changes})
     assert rows(room(*NODES, wanted, STATIC, offered), using("data")) == (["a1"] if found else [])
 
 
-def test_only_a_volume_meant_for_the_claim_is_considered() -> None:
+def test_a_claim_with_a_reserved_volume_matches_only_that_volume() -> None:
     wanted = claim("data", storage_class="late", request=10)
     meant, other = volume("meant", "b", **SUITABLE, claim="default/data"), volume("other", "a", **SUITABLE)
     assert rows(room(*NODES, wanted, STATIC, meant, other), using("data")) == ["b1"]
@@ -165,7 +165,7 @@ def test_two_claims_of_a_class_need_two_volumes_on_the_node() -> None:
     assert rows(room(*NODES, *claims, STATIC, *tight), using("one", "two")) == ["b1"]
 
 
-def test_the_smaller_claim_chooses_first_even_if_the_other_one_then_finds_none() -> None:
+def test_the_smaller_claim_is_matched_first_even_if_the_larger_one_then_finds_no_volume() -> None:
     picky = claim("picky", storage_class="late", request=10, selector=selector(tier="fast"))
     easy = claim("easy", storage_class="late", request=5)
     fast, slow = volume("fast", "a", **SUITABLE, labels=(("tier", "fast"),)), volume("slow", "a", **{**SUITABLE, "capacity": 11})
@@ -175,13 +175,13 @@ def test_the_smaller_claim_chooses_first_even_if_the_other_one_then_finds_none()
     ]
 
 
-def test_a_volume_is_made_for_a_claim_that_finds_none() -> None:
+def test_a_volume_is_provisioned_for_a_claim_without_a_matching_one() -> None:
     claims = (claim("one", storage_class="late", request=10), claim("two", storage_class="late", request=10))
     here = room(*NODES, *claims, LATE, volume("v1", "a", **SUITABLE))
     assert rows(here, using("one", "two")) == ["a1", "b1", "bare"]
 
 
-def test_placing_a_pod_reserves_the_volume_that_its_claim_found() -> None:
+def test_placing_a_pod_reserves_the_volume_that_matches_its_claim() -> None:
     claims = (claim("one", storage_class="late", request=10), claim("two", storage_class="late", request=10))
     here = room(*NODES, *claims, STATIC, volume("v1", "a", **SUITABLE))
     assert rows(here, using("two")) == ["a1"]
@@ -194,7 +194,7 @@ def test_placing_a_pod_reserves_the_volume_that_its_claim_found() -> None:
     assert rows(here, using("two")) == []
 
 
-def test_placing_a_pod_pins_its_claim_that_needs_a_new_volume() -> None:
+def test_placing_a_pod_fixes_the_zone_of_its_claim_that_needs_a_new_volume() -> None:
     here = room(*NODES, claim("data", storage_class="late"), LATE)
     here.place(using("data"), NO_LABELS, 1, 2)
     assert rows(here, using("data")) == ["b1"]
@@ -204,7 +204,7 @@ def test_placing_a_pod_pins_its_claim_that_needs_a_new_volume() -> None:
     assert rows(here, using("data")) == ["a1", "b1", "bare"]
 
 
-def test_a_pod_placed_where_its_claims_do_not_fit_settles_nothing() -> None:
+def test_placing_a_pod_where_its_claims_do_not_fit_leaves_the_claims_unchanged() -> None:
     zonal = StorageClass("late", "csi.example", wait_for_first_consumer=True, allowed_topologies=(term((ZONE, "In", "a")),))
     here = room(*NODES, claim("data", storage_class="late"), zonal)
     here.place(using("data"), NO_LABELS, 1)
@@ -246,7 +246,7 @@ def test_an_in_tree_volume_without_affinity_gets_one_from_its_zone_label() -> No
     assert rows(here, using("data")) == ["a1"]
 
 
-def test_old_zone_and_region_labels_of_an_in_tree_volume_are_translated_together() -> None:
+def test_legacy_zone_and_region_labels_of_an_in_tree_volume_are_translated_together() -> None:
     old = volume("pv", **EBS, node_affinity=affinity((OLD_ZONE, "In", "a"), ("failure-domain.beta.kubernetes.io/region", "In", "r")))
     here = room(
         bare_node("a1", {EBS_ZONE: "a", "topology.kubernetes.io/region": "r"}),
@@ -259,7 +259,7 @@ def test_old_zone_and_region_labels_of_an_in_tree_volume_are_translated_together
     assert rows(here, using("data")) == ["a1"]
 
 
-def test_an_old_region_label_without_listed_values_is_not_translated() -> None:
+def test_a_legacy_region_label_without_listed_values_is_not_translated() -> None:
     old = volume("pv", **EBS, labels=((OLD_ZONE, "a"),), node_affinity=affinity(("failure-domain.beta.kubernetes.io/region", "Exists")))
     nodes = (bare_node("a1", {EBS_ZONE: "a", "topology.kubernetes.io/region": "r"}),)
     assert rows(room(*nodes, bound("data", "pv"), old, CSINode("a1", migrated=("kubernetes.io/aws-ebs",))), using("data")) == []
@@ -284,20 +284,20 @@ def test_a_driver_attaches_no_more_volumes_than_its_limit() -> None:
     assert rows(busy, using("y")) == ["a1", "b1", "bare"]
 
 
-def test_a_pod_that_adds_no_volume_fits_a_node_above_its_limit() -> None:
+def test_a_pod_that_adds_no_volume_fits_a_node_above_its_volume_limit() -> None:
     objects = [*NODES, *limited("csi.example", 1), *(o for n in "xy" for o in (bound(n, f"pv-{n}"), volume(f"pv-{n}")))]
     here = room(*objects, pod("p", using("x", "y"), on="a1"))
     assert rows(here, using("x")) == ["a1", "b1", "bare"]
 
 
-def test_claims_without_a_volume_count_for_the_driver_of_their_class() -> None:
+def test_claims_without_a_volume_count_towards_the_limit_of_the_driver_of_their_class() -> None:
     here = room(*NODES, *limited("csi.example", 1), LATE, claim("x", storage_class="late"), claim("y", storage_class="late"))
     assert rows(here, using("x", "y")) == ["b1", "bare"]
     here.place(using("x"), NO_LABELS, 0)
     assert rows(here, using("y")) == ["b1", "bare"]
 
 
-def test_attachments_and_pods_that_use_them_count_once() -> None:
+def test_a_volume_counts_once_for_its_attachment_and_the_pods_that_use_it() -> None:
     held = (bound("x", "pv-x"), volume("pv-x"), VolumeAttachment("va", "csi.example", "a1", "pv-x"))
     more = (bound("y", "pv-y"), volume("pv-y"))
     here = room(*NODES, *limited("csi.example", 1), *held, *more)
@@ -306,7 +306,7 @@ def test_attachments_and_pods_that_use_them_count_once() -> None:
     assert rows(two, using("y")) == ["a1", "b1", "bare"]
 
 
-def test_attachments_of_nodes_appended_later_count() -> None:
+def test_volume_attachments_of_nodes_appended_later_count() -> None:
     held = (bound("x", "pv-x"), volume("pv-x"), VolumeAttachment("va", "csi.example", "a1", "pv-x"))
     cluster = Cluster.of((*NODES, *limited("csi.example", 1), *held, bound("y", "pv-y"), volume("pv-y")))
     here = Room.of(cluster, NodeTable(NODES[1:]))
@@ -314,7 +314,7 @@ def test_attachments_of_nodes_appended_later_count() -> None:
     assert rows(here.extended(NODES[:1]), using("y")) == ["b1", "bare"]
 
 
-def test_in_tree_disks_count_for_the_driver_that_serves_them() -> None:
+def test_in_tree_disks_count_towards_the_limit_of_the_csi_driver_that_serves_them() -> None:
     here = room(*NODES, *limited("ebs.csi.aws.com", 1), pod("p", disk("awsElasticBlockStore", "aws://a/vol-1"), on="a1"))
     assert rows(here, disk("awsElasticBlockStore", "vol-2")) == ["b1", "bare"]
     assert here.verdict(disk("awsElasticBlockStore", "vol-1"), NO_LABELS).passes["NodeVolumeLimits"].all()
@@ -340,7 +340,7 @@ def test_a_gce_disk_in_several_zones_must_be_in_one_region(zones: str, admitted:
     assert limits.tolist() == [not counted]
 
 
-def test_a_disk_with_an_unreadable_name_makes_volumes_of_its_node_uncountable() -> None:
+def test_volume_limits_are_not_met_on_a_node_with_an_unreadable_disk_name() -> None:
     odd = disk("awsElasticBlockStore", "aws://a/disk-1")
     objects: tuple[Item, ...] = (*NODES, *limited("csi.example", 5), bound("x", "pv-x"), volume("pv-x"))
     assert rows(room(*objects), odd) == ["bare"]
@@ -351,13 +351,13 @@ def test_a_disk_with_an_unreadable_name_makes_volumes_of_its_node_uncountable() 
     assert rejection(busy, other, "b1") == ("NodeVolumeLimits", "a disk of the pod has a name that cannot be read")
 
 
-def test_portworx_disks_count_on_nodes_that_list_the_plug_in_as_migrated() -> None:
+def test_portworx_disks_count_only_on_nodes_that_list_the_plug_in_as_migrated() -> None:
     limits = (("pxd.portworx.com", 0),)
     here = room(*NODES, CSINode("a1", limits=limits, migrated=("kubernetes.io/portworx-volume",)), CSINode("b1", limits=limits))
     assert rows(here, disk("portworxVolume", "v")) == ["b1", "bare"]
 
 
-def test_a_disk_named_in_two_ways_counts_once() -> None:
+def test_a_disk_with_two_names_counts_once() -> None:
     by_driver = volume("pv", driver="ebs.csi.aws.com", handle="vol-1")
     both = spec(volumes=(VolumeUse(claim="data"), VolumeUse(driver="awsElasticBlockStore", handle="aws://a/vol-1")))
     one, none = (room(*NODES, *limited("ebs.csi.aws.com", count), bound("data", "pv"), by_driver) for count in (1, 0))
@@ -424,7 +424,7 @@ def test_a_read_write_once_pod_claim_is_used_by_one_pod_at_a_time() -> None:
     assert rows(here, using("data")) == ["a1", "b1", "bare"]
 
 
-def test_appended_rows_take_part_in_volume_filters() -> None:
+def test_volume_filters_also_apply_to_appended_nodes() -> None:
     here = room(*NODES, bound("data", "pv"), volume("pv", "c"), pod("p", disk("awsElasticBlockStore", "vol-1"), on="a1"))
     assert rows(here, using("data")) == []
     more = here.extended([bare_node("c1", {ZONE: "c"})])
@@ -432,6 +432,6 @@ def test_appended_rows_take_part_in_volume_filters() -> None:
     assert rows(more, disk("awsElasticBlockStore", "vol-1")) == ["b1", "bare", "c1"]
 
 
-def test_an_affinity_without_terms_reaches_no_node() -> None:
+def test_a_volume_affinity_without_terms_admits_no_node() -> None:
     here = room(*NODES, bound("data", "pv"), volume("pv", node_affinity=NodeSelector()))
     assert rows(here, using("data")) == []
