@@ -35,7 +35,7 @@ def test_a_more_expensive_machine_kind_stays_if_the_better_one_is_limited() -> N
     }
 
 
-def test_a_limit_that_cannot_bind_is_dropped() -> None:
+def test_a_limit_that_cannot_be_reached_is_dropped() -> None:
     problem = Problem(PODS, (MixKind("k", ROOM, 1.0, available=50),), limits=Limits(machines=20, gpus=0))
     assert build(problem).limits == ()
 

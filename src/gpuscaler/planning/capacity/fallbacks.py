@@ -20,8 +20,8 @@ from gpuscaler.planning.capacity.node_templates import Overhead, Templates
 from gpuscaler.planning.plans import Choice, PlannedMachine
 from gpuscaler.planning.state import State
 
-#: Spot offerings that would fit, cheapest first, by the machine's own offering, by :func:`is_bound` of its pods, and by their counts
-#: per spec.
+#: Spot offerings that would fit, the cheapest first, by the machine's own offering, by :func:`depends_on_others` of its pods, and by their
+#: counts per spec.
 Known = MutableMapping[tuple[object, ...], tuple[Offering, ...]]
 
 
@@ -94,7 +94,7 @@ def alternatives(
     pods = [cluster.pods[key] for key in machine.pods if key in cluster.pods] if chosen is not None else []
     if chosen is None or not pods or len(pods) != len(machine.pods):
         return ()
-    bound = any(map(is_bound, pods))
+    bound = any(map(depends_on_others, pods))
     if machine.choices:
         return () if bound else other_zones(machine, [pod.spec for pod in pods], offerings, overhead=overhead, blocked=blocked)
     cache = {} if cache is None else cache
@@ -150,7 +150,7 @@ def other_zones(
     )
 
 
-def is_bound(pod: Pod) -> bool:
+def depends_on_others(pod: Pod) -> bool:
     """Whether the place of a pod depends on other pods or on volumes."""
     spec = pod.spec
     return bool(pod.options.gang or spec.spread or spec.affinity or spec.anti_affinity or spec.volumes or spec.preferred_affinity)

@@ -35,7 +35,7 @@ def least_gpus(pools: Iterable[Pool | None]) -> Array | None:
     return least if least.any() else None
 
 
-def followed_by(first: Array | None, first_count: int, second: Array | None, second_count: int) -> Array | None:
+def joined_least_gpus(first: Array | None, first_count: int, second: Array | None, second_count: int) -> Array | None:
     """Concatenate the results of :func:`least_gpus` for ``first_count`` rows and for ``second_count`` further rows."""
     if first is None and second is None:
         return None

@@ -10,7 +10,7 @@ from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.table import Array, Mask, NodeTable, pack_parts
 from gpuscaler.model.table import merge_tables as tables_merged
 from gpuscaler.planning.feasibility import Passes
-from gpuscaler.planning.feasibility.min_gpus import MIN_GPUS, followed_by, with_closing_tolerations
+from gpuscaler.planning.feasibility.min_gpus import MIN_GPUS, joined_least_gpus, with_closing_tolerations
 from gpuscaler.planning.feasibility.nodes import NodeMasks
 from gpuscaler.planning.feasibility.pods.peers import readable
 from gpuscaler.planning.feasibility.pods.spread import SpreadMasks, hard
@@ -73,7 +73,7 @@ class Rows:
 
     def joined(self, other: "Rows") -> "Rows":
         """These rows with ``other`` appended; each part is evaluated separately, and once."""
-        least = followed_by(self.least_gpus, len(self.table), other.least_gpus, len(other.table))
+        least = joined_least_gpus(self.least_gpus, len(self.table), other.least_gpus, len(other.table))
         new = Rows(self.table.joined(other.table), least)
         # Parts have no parts themselves, since there may be thousands of joins.
         new._parts = pack_parts((*self.parts, *other.parts), merged)
@@ -88,7 +88,7 @@ class Rows:
 
 def merged(first: Rows, second: Rows) -> Rows:
     """The rows of both as one part."""
-    return Rows(tables_merged(first.table, second.table), followed_by(first.least_gpus, len(first), second.least_gpus, len(second)))
+    return Rows(tables_merged(first.table, second.table), joined_least_gpus(first.least_gpus, len(first), second.least_gpus, len(second)))
 
 
 def intersect(passes: Passes) -> Static:

@@ -39,7 +39,7 @@ def certify(problem: Problem, solution: Solution) -> Certificate:
     worst, worst_kind = 0.0, ""
     for index, kind in enumerate(problem.kinds):
         cost = kind.price + sum(charge * weight for charge, weight in limit_charges(solution.duals, kind))
-        worth = _worth(problem, index, values, served, enough=cost * (1 + TOLERANCE))
+        worth = _machine_worth(problem, index, values, served, enough=cost * (1 + TOLERANCE))
         ratio = worth / cost if cost > 0 else (INFINITY if worth > TOLERANCE else 0.0)
         if ratio > worst:
             worst, worst_kind = ratio, kind.key
@@ -75,9 +75,9 @@ def _amount(problem: Problem, name: str) -> float:
     return INFINITY if amounts is None else max(float(amounts), 0.0)
 
 
-def _worth(problem: Problem, index: int, values: Floats, served: Sequence[int], *, enough: float) -> float:
+def _machine_worth(problem: Problem, index: int, values: Floats, served: Sequence[int], *, enough: float) -> float:
     """An upper bound on the worth of one machine's pods, exact if it is above ``enough``: linear programme first, then integer."""
-    most = [_most(problem, index, i, count) for i, count in enumerate(served)]
+    most = [_most_alone(problem, index, i, count) for i, count in enumerate(served)]
     items = [i for i, count in enumerate(most) if count > 0 and values[i] > 0]
     if not items:
         return 0.0
@@ -103,7 +103,7 @@ def _worth(problem: Problem, index: int, values: Floats, served: Sequence[int], 
     return worth
 
 
-def _most(problem: Problem, index: int, i: int, count: int) -> int:
+def _most_alone(problem: Problem, index: int, i: int, count: int) -> int:
     """The most copies of item i alone on the kind, by admission, caps and devices; other resources are rows of the programme."""
     item, kind = problem.items[i], problem.kinds[index]
     if item.allowed is not None and index not in item.allowed:

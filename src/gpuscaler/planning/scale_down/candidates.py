@@ -118,7 +118,7 @@ class CandidateCache:
             for name, cached in self.inspections.items():
                 if cached.pods is not on_node.get(name):
                     cached.pods, cached.residents = on_node.get(name), None
-                    self._unsettle(name, cached)
+                    self._forget_pods(name, cached)
             return
         before, self.inspections, self._table = self.inspections, {}, table
         self.twins = duplicate_blockers(table.nodes)
@@ -131,13 +131,13 @@ class CandidateCache:
                 or not (inspection.member is member or inspection.member == member)
             ):
                 inspection = Inspection(node, pods, member, own_blocker(node, member), is_leaving(node, frozenset()))
-                self._unsettle(name, inspection)
+                self._forget_pods(name, inspection)
             self.inspections[name] = inspection
         for name in before:
             self.steady.pop(name, None)
         self.leaving = frozenset(name for name, inspection in self.inspections.items() if inspection.leaves)
 
-    def _unsettle(self, name: str, inspection: Inspection) -> None:
+    def _forget_pods(self, name: str, inspection: Inspection) -> None:
         """Keep only the node's own blocker in ``steady``: after a change of its pods no other one is certain."""
         if inspection.own is not None:
             self.steady[name] = inspection.own

@@ -49,7 +49,7 @@ def restrict_to_markets(draft: PlanDraft, demand: Demand, policy: Policy, state:
     if not (state.paused_offerings or state.refusing) and all(map(is_plain, all_classes)):
         return demand
 
-    def split(pod_class: PodClass, together: float | None = None) -> list[PodClass]:
+    def split(pod_class: PodClass, gang_since: float | None = None) -> list[PodClass]:
         if pod_class.spec.digest in state.paused_offerings:
             pod_class = replace(pod_class, paused=state.paused_offerings[pod_class.spec.digest])
         if pod_class.spec.digest in state.refusing:
@@ -59,8 +59,10 @@ def restrict_to_markets(draft: PlanDraft, demand: Demand, policy: Policy, state:
         pods, done = draft.cluster.pods, state.progress
 
         def markets_of(key: str) -> AllowedMarkets:
-            hunting = state.skip_untried_spot_since if together is None or now >= together + GANG_SECONDS else None
-            return allowed_markets(pod_class.options, waiting_since(pods[key], together), hunting, now, done=done.get(key, 0.0))
+            skip_untried_since = state.skip_untried_spot_since if gang_since is None or now >= gang_since + GANG_SECONDS else None
+            return allowed_markets(
+                pod_class.options, waiting_since(pods[key], gang_since), skip_untried_since, now, done=done.get(key, 0.0)
+            )
 
         return split_by_market(pod_class, markets_of, draft, untried)
 
@@ -73,9 +75,9 @@ def restrict_to_markets(draft: PlanDraft, demand: Demand, policy: Policy, state:
     return replace(demand, classes=tuple(sorted(classes, key=lambda pod_class: pod_class.order)), gangs=tuple(gangs))
 
 
-def waiting_since(pod: Pod, together: float | None = None) -> float:
-    """When a pod became unschedulable, or was created if that is not known."""
-    return together if together is not None else pod.unschedulable_since or pod.created
+def waiting_since(pod: Pod, gang_since: float | None = None) -> float:
+    """When the pod, or its gang if given, became unschedulable; the creation time if this is unknown."""
+    return gang_since if gang_since is not None else pod.unschedulable_since or pod.created
 
 
 def split_by_market(
@@ -116,10 +118,13 @@ def can_be_bought(draft: PlanDraft, pod_class: PodClass) -> bool:
 HURRY = "spot was refused while the pod was waiting"
 
 
-def allowed_markets(options: PodOptions, since: float, hunting: float | None, now: float, *, done: float = 0.0) -> AllowedMarkets:
+def allowed_markets(
+    options: PodOptions, since: float, skip_untried_since: float | None, now: float, *, done: float = 0.0
+) -> AllowedMarkets:
     """The markets that may be bought for a pod that has been pending since the time ``since``, in the order of ``MARKETS``.
 
-    ``done`` is the part of its work, in seconds, that it does not have to repeat.
+    If the pod has been pending since ``skip_untried_since`` or longer, spot is left out. ``done`` is the part of its work, in seconds, that
+    it does not have to repeat.
     """
     allowed = set(options.market) or set(MARKETS)
     why = ""
@@ -132,7 +137,7 @@ def allowed_markets(options: PodOptions, since: float, hunting: float | None, no
         if options.spot_wait is not None and now < since + options.spot_wait:
             allowed.discard(ON_DEMAND)
             why = f"the pod waits for spot until {format_clock(since + options.spot_wait)} (gpuscaler.io/spot-wait)"
-        elif hunting is not None and since <= hunting:
+        elif skip_untried_since is not None and since <= skip_untried_since:
             allowed.discard(SPOT)
             why = HURRY
     return (tuple(market for market in MARKETS if market in allowed), why) if why else (options.market, "")

@@ -12,14 +12,14 @@ from gpuscaler.planning.scale_up.draft.purchase_items import PurchaseItem
 from gpuscaler.planning.scale_up.groups.existing_first import settle_on_existing
 from gpuscaler.planning.scale_up.groups.groups import Family, assign, families, forget
 from gpuscaler.planning.scale_up.groups.ordering import (
+    affinity_targets,
     leaders,
     pin_families,
     record_counting_rules,
     side_by_side,
-    sought_families,
     waits_for_others,
 )
-from gpuscaler.planning.scale_up.groups.spread_check import overtaken_families, rows_of, spreads
+from gpuscaler.planning.scale_up.groups.spread_check import families_over_skew, rows_of, spreads
 
 #: How often a round is decided again because limits left a domain short, before families are left out of it.
 TRIES = 8
@@ -37,7 +37,7 @@ def scale_up(draft: PlanDraft, classes: Sequence[PodClass], only: Mask | None = 
     all_families = families(draft, classes)
     record_counting_rules(draft, all_families)
     ahead = leaders(draft, all_families)
-    order = unique([*ahead, *sought_families(draft, all_families), *all_families])
+    order = unique([*ahead, *affinity_targets(draft, all_families), *all_families])
     if not bind_at_once:
         settle_on_existing(draft, draft.stages[0], order, only)
     if bind_at_once or not settle_ahead(draft, order, all_families, ahead, only):
@@ -65,7 +65,7 @@ def settle_ahead(
                 break
             on_all_machines(draft, all_families, ahead, only)
             draft.build()
-            late = overtaken_families(draft.room, turns, rows_of(turns, early), draft.template_mask, bought=True)
+            late = families_over_skew(draft.room, turns, rows_of(turns, early), draft.template_mask, bought=True)
             if not late:
                 return True
             saved.restore(draft)
@@ -125,7 +125,7 @@ def one_round(draft: PlanDraft, order: Sequence[Family], only: Mask | None) -> N
         saved = RoundSnapshot.of(draft, order) if rivals or draft.remaining.any() or draft.templates.scarce else None
         since = len(draft.taken)
         pairs = [(family, item) for family in order for item in assign(draft, family, only)]
-        late = overtaken_families(draft.room, order, rows_of(order, draft.taken[since:]), draft.template_mask) if rivals else []
+        late = families_over_skew(draft.room, order, rows_of(order, draft.taken[since:]), draft.template_mask) if rivals else []
         for family in order:
             forget(draft, family)
         if late and saved is not None:

@@ -9,7 +9,7 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Offering, Policy, Pool
-from gpuscaler.planning.capacity.fallbacks import holds, is_bound, total_requests
+from gpuscaler.planning.capacity.fallbacks import depends_on_others, holds, total_requests
 from gpuscaler.planning.capacity.node_templates import Overhead
 from gpuscaler.planning.capacity.pool_membership import Member
 from gpuscaler.planning.plans import PlannedMachine
@@ -58,7 +58,7 @@ def _move(machine: PlannedMachine, zone: str, pool: Pool, cluster: Cluster, stat
     if zone == machine.zone:
         return machine
     pods = [cluster.pods.get(key) for key in machine.pods]
-    if machine.purpose == "replacement" or any(pod is None or is_bound(pod) for pod in pods):
+    if machine.purpose == "replacement" or any(pod is None or depends_on_others(pod) for pod in pods):
         return None
     specs = [pod.spec for pod in pods if pod is not None]
     by_key = {offering.key: offering for offering in pool.offerings}

@@ -68,7 +68,7 @@ PERIODS: Mapping[str, tuple[float, float]] = {
     THROTTLED: (5.0, 60.0),
 }
 #: Causes that people fix: a change of the settings or of the pool leads to a new attempt at once.
-MENDED_BY_PEOPLE = frozenset({ABSENT, CONFIGURATION, FRUITLESS, LACKING, PRICE})
+FIXED_BY_PEOPLE = frozenset({ABSENT, CONFIGURATION, FRUITLESS, LACKING, PRICE})
 #: Causes that a cloud reports within seconds and without harm: the probe may be a full request, because a refusal costs only a second.
 #: For other causes, such as machines that do not come up or a quota that people have to raise, the probe is a single machine.
 LIGHT = frozenset({CAPACITY, RECLAIMED, UNKNOWN})
@@ -209,7 +209,7 @@ def step(breakers: Breakers, event: Event) -> Breakers:
                 breakers, open=tuple(breaker for breaker in breakers.open if breaker.cause != FRUITLESS or not closes(event, breaker))
             )
         case Changed(pool=pool):
-            waits = (breaker for breaker in breakers.open if breaker.until is None or breaker.cause in MENDED_BY_PEOPLE)
+            waits = (breaker for breaker in breakers.open if breaker.until is None or breaker.cause in FIXED_BY_PEOPLE)
             dropped = {breaker.target for breaker in waits if pool in ("", breaker.target.pool)}
             return replace(breakers, open=tuple(breaker for breaker in breakers.open if breaker.target not in dropped))
 
@@ -343,8 +343,8 @@ def pause_seconds(breaker: Breaker) -> float:
     first, longest = PERIODS[breaker.cause]
     # Beyond twenty doublings every period is at its maximum. Doubling starts after the strike that first opens the breaker.
     length = min(first * 2.0 ** min(20, max(0, breaker.strikes - STRIKES.get(breaker.cause, 1))), longest)
-    luck = zlib.crc32(f"{breaker.target.words}/{breaker.strikes}".encode()) / 2**32
-    return length * (1.0 + JITTER * luck)
+    fraction = zlib.crc32(f"{breaker.target.words}/{breaker.strikes}".encode()) / 2**32
+    return length * (1.0 + JITTER * fraction)
 
 
 def record_in_hunt(breakers: Breakers, event: Refused) -> Breakers:

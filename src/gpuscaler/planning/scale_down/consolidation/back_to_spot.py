@@ -50,7 +50,7 @@ class SpotReturns:
             if is_spot(candidate) or not spot_machines:
                 continue
             source, targets = candidate.member.pool.name, {spot[machine] for machine in spot_machines}
-            why = self._restless(targets)
+            why = self._recently_reclaimed(targets)
             alone = source not in self._under_way and all(spot_machines <= first.get(pool, spot_machines) for pool in (source, *targets))
             if why is None and not alone:
                 why = Blocker("going-back", f"it could run cheaper on spot; machines of pool {source} return to spot one at a time")
@@ -61,7 +61,7 @@ class SpotReturns:
                 blockers[candidate] = why
         return blockers
 
-    def _restless(self, pools: Iterable[str]) -> Blocker | None:
+    def _recently_reclaimed(self, pools: Iterable[str]) -> Blocker | None:
         state, now = self._situation.state, self._situation.now
         until = {
             pool: state.spot_return_blocked_until[pool] for pool in sorted(pools) if now < state.spot_return_blocked_until.get(pool, 0.0)

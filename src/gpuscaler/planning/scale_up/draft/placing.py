@@ -64,11 +64,11 @@ def fill_rows(area: PlacementArea, pod_class: PodClass, shape: Shape, count: int
     """
     one_by_one = shape.by_host and area.shares_hosts
     if not shape.wide and not shape.host_affinity and not one_by_one:
-        return _spill(area, pod_class, count, _room_on_machines(area, pod_class))
+        return _fill_by_rank(area, pod_class, count, _room_on_machines(area, pod_class))
     shares: dict[int, int] = {}
     left = count
     while left > 0:
-        step = list(_step(area, pod_class, shape, 1 if one_by_one else left))
+        step = list(_place_batch(area, pod_class, shape, 1 if one_by_one else left))
         if not step:
             break
         for share in step:
@@ -107,9 +107,9 @@ def _put(area: PlacementArea, pod_class: PodClass, row: int, count: int) -> Shar
     return Share(row, count)
 
 
-def _spill(area: PlacementArea, pod_class: PodClass, count: int, room: Array) -> list[Share]:
+def _fill_by_rank(area: PlacementArea, pod_class: PodClass, count: int, room: Array) -> list[Share]:
     """Fill rows in order of rank, the tightest first among equals, so that large rooms stay large."""
-    order = _in_turn(area, room, count)
+    order = _rows_by_rank(area, room, count)
     takes = np.minimum(room[order], count)
     before = np.cumsum(takes) - takes
     order, takes, before = order[before < count], takes[before < count], before[before < count]
@@ -121,7 +121,7 @@ def _spill(area: PlacementArea, pod_class: PodClass, count: int, room: Array) ->
     return [Share(row, number) for row, number in zip(order.tolist(), takes.tolist(), strict=True)]
 
 
-def _in_turn(area: PlacementArea, room: Array, count: int) -> Array:
+def _rows_by_rank(area: PlacementArea, room: Array, count: int) -> Array:
     """Rows with room in filling order; no more of them than ``count`` pods can need."""
     if area.scores is None and np.count_nonzero(room) > count > 0:
         # With thousands of rows with room for a few pods, finding the first few by one number per row is faster than sorting all by three.
@@ -136,7 +136,7 @@ def _in_turn(area: PlacementArea, room: Array, count: int) -> Array:
     return rows[np.lexsort((*ties, room[rows], area.rank[rows]))][:count]
 
 
-def _step(area: PlacementArea, pod_class: PodClass, shape: Shape, left: int) -> Iterator[Share]:
+def _place_batch(area: PlacementArea, pod_class: PodClass, shape: Shape, left: int) -> Iterator[Share]:
     """Place the largest batch of pods that do not change where the other pods of the batch may go."""
     hard = [constraint for constraint in pod_class.spec.spread if constraint.hard]
     alone = not (shape.self_wide_anti or shape.wide_affinity or shape.host_affinity)
@@ -148,28 +148,30 @@ def _step(area: PlacementArea, pod_class: PodClass, shape: Shape, left: int) -> 
         return
     if shape.host_affinity:
         # The first pod of a group determines the machine of the rest: the tightest row that holds them all, else the roomiest.
-        home = _home(area, room, left)
+        home = _start_row(area, room, left)
         if area.templates[home]:
             # A machine bought for the group is in one domain, so the group is, too.
             area.usable[:] = False
             area.usable[home] = True
         yield _put(area, pod_class, home, 1)
         if left > 1 and not shape.wide:
-            yield from _spill(area, pod_class, left - 1, _room_on_machines(area, pod_class))
+            yield from _fill_by_rank(area, pod_class, left - 1, _room_on_machines(area, pod_class))
     elif not shape.moves_domains:
         yield from (
-            _spill(area, pod_class, left, room) if area.counting_rule is None else _evenly(area, pod_class, left, room, area.counting_rule)
+            _fill_by_rank(area, pod_class, left, room)
+            if area.counting_rule is None
+            else _spread_for_others(area, pod_class, left, room, area.counting_rule)
         )
     elif shape.wide_affinity and not shape.self_wide_spread and not shape.self_wide_anti:
         row = _best_domain(area, shape.wide_affinity[0].topology_key, room, left)
         yield _put(area, pod_class, row, 1)
         if left > 1:
-            yield from _spill(area, pod_class, left - 1, _room_now(area, pod_class))
+            yield from _fill_by_rank(area, pod_class, left - 1, _room_now(area, pod_class))
     else:
         yield _put(area, pod_class, _least_crowded(area, pod_class, shape, room), 1)
 
 
-def _home(area: PlacementArea, room: Array, left: int) -> int:
+def _start_row(area: PlacementArea, room: Array, left: int) -> int:
     rows = np.flatnonzero(room)
     return int(rows[np.lexsort((rows, np.abs(room[rows] - left), area.rank[rows], room[rows] < left))[0]])
 
@@ -213,29 +215,29 @@ def _spread(area: PlacementArea, pod_class: PodClass, constraint: SpreadConstrai
     np.add.at(held, codes[inside], np.minimum(room[inside], left))
     wanted = balance_domains(counts, held, eligible, constraint, left)
     for domain in np.flatnonzero(wanted):
-        yield from _spill(area, pod_class, int(wanted[domain]), np.where(codes == domain, room, 0))
+        yield from _fill_by_rank(area, pod_class, int(wanted[domain]), np.where(codes == domain, room, 0))
 
 
-def _evenly(
+def _spread_for_others(
     area: PlacementArea, pod_class: PodClass, left: int, room: Array, counting_rule: tuple[SpreadConstraint, PodClass]
 ) -> Iterator[Share]:
     """Fill machines, then buy in the domains where ``counting_rule`` counts the fewest pods, so that they are spread evenly at any time."""
     machines = np.where(area.templates, 0, room)
     if machines.any():
-        yield from _spill(area, pod_class, left, machines)
+        yield from _fill_by_rank(area, pod_class, left, machines)
         return
     constraint, owner = counting_rule
     codes, counts, _ = area.room.spread_counts(owner.spec, owner.labels, constraint)
     free = np.where(codes >= 0, room, 0)
     if not free.any():
-        yield from _spill(area, pod_class, left, room)
+        yield from _fill_by_rank(area, pod_class, left, room)
         return
     held = np.zeros(len(counts), dtype=np.int64)
     np.add.at(held, codes[free > 0], np.minimum(free[free > 0], left))
     # The constraint belongs to another class, so its skew does not restrict these pods.
     wanted = balance_domains(counts, held, held > 0, msgspec.structs.replace(constraint, max_skew=PLENTY, min_domains=1), left)
     for domain in np.flatnonzero(wanted):
-        yield from _spill(area, pod_class, int(wanted[domain]), np.where(codes == domain, free, 0))
+        yield from _fill_by_rank(area, pod_class, int(wanted[domain]), np.where(codes == domain, free, 0))
 
 
 def _room_but_spread(area: PlacementArea, pod_class: PodClass) -> Array:
@@ -243,14 +245,14 @@ def _room_but_spread(area: PlacementArea, pod_class: PodClass) -> Array:
     fits = area.room.fits(pod_class.spec)
     if pod_class.spec.host_ports or pod_class.spec.anti_affinity:
         fits = np.minimum(fits, 1)
-    room = np.where(area.usable & ~area.templates & ~_shut(area.room, pod_class.spec, pod_class), fits, 0)
+    room = np.where(area.usable & ~area.templates & ~_excluded_rows(area.room, pod_class.spec, pod_class), fits, 0)
     if area.has_templates:
-        allowed = area.usable & area.templates & ~_shut(area.room, without_hosts(pod_class.spec), pod_class)
+        allowed = area.usable & area.templates & ~_excluded_rows(area.room, without_hosts(pod_class.spec), pod_class)
         room[allowed] = area.limits[allowed]
     return room
 
 
-def _shut(room: Room, spec: PodSpec, pod_class: PodClass) -> Mask:
+def _excluded_rows(room: Room, spec: PodSpec, pod_class: PodClass) -> Mask:
     """Rows that a filter other than the spread constraints excludes."""
     excluded = np.zeros(len(room.table), dtype=np.bool_)
     for name, mask in room.verdict(spec, pod_class.labels).excluded.items():

@@ -16,7 +16,7 @@ from gpuscaler.planning.scale_up.draft.draft import ClassPlacement, PlanDraft, Q
 from gpuscaler.planning.scale_up.draft.placing import PLENTY, PlacementArea, Share, fill_rows, total_count
 from gpuscaler.planning.scale_up.draft.scoring import preference_scores
 from gpuscaler.planning.scale_up.groups.groups import Family
-from gpuscaler.planning.scale_up.groups.spread_check import overtaken_families, spreads
+from gpuscaler.planning.scale_up.groups.spread_check import families_over_skew, spreads
 
 #: How often families whose spread is violated by later families are moved behind them.
 TRIES = 4
@@ -34,7 +34,7 @@ def settle_on_existing(draft: PlanDraft, stage: Stage, order: Sequence[Family], 
     for _ in range(TRIES):
         settling = _Settling(draft, stage, only)
         settling.fill_all(turns)
-        late = settling.overtaken(turns)
+        late = settling.over_skew(turns)
         if not late:
             break
         last = {id(family) for family in late}
@@ -121,13 +121,13 @@ class _Settling:
             if not shares or not spreads(family):
                 break
 
-    def overtaken(self, turns: Sequence[Family]) -> list[Family]:
+    def over_skew(self, turns: Sequence[Family]) -> list[Family]:
         rows = {
             id(family): [share.row for queue in family.queues for share in self.shares.get(id(queue), (queue, []))[1]]
             for family in turns
             if spreads(family)
         }
-        return overtaken_families(self.room, turns, rows, np.zeros(len(self.room), dtype=np.bool_))
+        return families_over_skew(self.room, turns, rows, np.zeros(len(self.room), dtype=np.bool_))
 
     def keep(self) -> None:
         """Record the placements on the draft."""

@@ -45,7 +45,7 @@ def neighbours(draft: PlanDraft, order: Sequence[Family]) -> Mapping[int, set[in
     return pairs
 
 
-def sought_families(draft: PlanDraft, all_families: Sequence[Family]) -> list[Family]:
+def affinity_targets(draft: PlanDraft, all_families: Sequence[Family]) -> list[Family]:
     """Families without rules about others that some family must be near, unless their priority is lower.
 
     They may land on a node at any time, and the families that must be near them follow.

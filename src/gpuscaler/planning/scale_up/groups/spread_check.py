@@ -37,7 +37,7 @@ def rows_of(order: Iterable[Family], taken: Iterable[ClassPlacement]) -> Mapping
     return rows
 
 
-def overtaken_families(
+def families_over_skew(
     room: Room, order: Sequence[Family], rows_by_family: Mapping[int, Sequence[int]], templates: Mask, *, bought: bool = False
 ) -> list[Family]:
     """Families whose skew is violated by families decided after them. ``rows_by_family`` comes from :func:`rows_of`.
