@@ -229,7 +229,7 @@ async def test_f88_a_node_without_the_label_its_pods_select_is_reported_and_not_
             lines = why_pod(service.latest, "default/a", (), here.now()).now
 
     assert reported_at <= opened
-    assert "and does not admit it: label team=ml wanted, node has no label team" in text
+    assert "and does not admit the pod: label team=ml wanted, node has no label team" in text
     assert len(here.cluster.core.history()) == 1
     assert any("the label team=ml is on none of its 1 node" in line for line in lines)
 

@@ -165,7 +165,7 @@ class Exporter:
             if device.reading.values.get("lost"):
                 yield f"{device.key}: fell off the bus; reset or replace it"
         for uuid in sorted(self.sampler.hung):
-            yield f"{uuid}: the driver does not answer for it; see dmesg, and reset the GPU"
+            yield f"{uuid}: the driver does not answer for this device; see dmesg, and reset the GPU"
         yield from self._recovery_actions(now)
 
     def _recovery_actions(self, now: float) -> Iterator[str]:

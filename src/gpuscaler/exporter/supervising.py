@@ -175,7 +175,8 @@ class Sampler:
         if self._hangs[device] >= HANGS:
             self.skipped_until[device] = self.clock() + self.pace.skip_seconds
             self.warn(
-                f"{device}: skipped for {self.pace.skip_seconds:g} s: the driver does not answer for it; see dmesg, and reset the GPU"
+                f"{device}: skipped for {self.pace.skip_seconds:g} s: the driver does not answer for this device; "
+                "see dmesg, and reset the GPU"
             )
 
     async def _describe_end(self, process: "subprocess.Popen[bytes]", last_words: "asyncio.Task[str]") -> str:

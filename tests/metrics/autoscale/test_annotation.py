@@ -39,7 +39,7 @@ def test_a_signal_that_exists_without_replicas_allows_a_minimum_of_zero() -> Non
     "aim", ["duty_cycle=60", "profile=llm", "external=vllm_num_requests_waiting:5", "external=vllm:num_requests_waiting:5"]
 )
 def test_a_signal_that_replicas_report_does_not_allow_a_minimum_of_zero(aim: str) -> None:
-    with pytest.raises(AnnotationError, match="nothing would start the first one again"):
+    with pytest.raises(AnnotationError, match="nothing would start the first replica again"):
         parse_annotation(f"{aim},min=0,max=8")
 
 

@@ -50,7 +50,7 @@ THREADS, DESCRIBED = 16, 100
 #: Machines per SetInstanceProtection call.
 PROTECTED_AT_ONCE = 50
 #: Why an on-demand machine goes that neither we nor its group ended.
-ENDED_OUTSIDE = "EC2 ends it, and neither gpuscaler nor its group requested that"
+ENDED_OUTSIDE = "EC2 ends the machine, and neither gpuscaler nor the machine's group requested the end"
 
 
 @dataclass(slots=True)

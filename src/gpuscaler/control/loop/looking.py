@@ -33,5 +33,5 @@ async def describe_unseen_pod(client: Client, node: str, known_uids: Set[str]) -
     for data in await client.list_all(PODS, query={"fieldSelector": f"spec.nodeName={node}"}):
         pod = msgspec.json.decode(data, type=WirePod)
         if pod.status.phase not in _FINISHED and pod.metadata.uid not in known_uids:
-            return f"pod {pod.metadata.namespace}/{pod.metadata.name} is bound to it, but the watch has not shown the pod yet"
+            return f"pod {pod.metadata.namespace}/{pod.metadata.name} is bound to the node, but the watch has not shown the pod yet"
     return ""

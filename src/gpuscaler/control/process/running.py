@@ -327,7 +327,7 @@ async def check_api_server(context: ProcessContext, lease: str) -> None:
         await client.get(NAMESPACES, namespace)
     except NotFound as error:
         raise StoreError(
-            f"namespace {namespace}: saw no namespace of that name, expected it to exist; create it, or set namespace"
+            f"namespace {namespace}: saw no such namespace, expected one that exists; create it, or set the key namespace"
         ) from error
     except Forbidden as error:
         # A namespace that may not be read can still exist.

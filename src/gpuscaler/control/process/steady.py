@@ -30,6 +30,6 @@ class SteadyClock:
             return ""
         where = "ahead of" if off > 0 else "behind"
         return (
-            f"the system clock: saw it {abs(off):.0f} s {where} the time that has passed since gpuscaler started, expected at most "
-            f"{JUMP_SECONDS:g} s; the system clock is ignored; restart gpuscaler once it is right"
+            f"the system clock: saw a time {abs(off):.0f} s {where} the time that has passed since gpuscaler started, expected at most "
+            f"{JUMP_SECONDS:g} s; the system clock is ignored; correct the clock and restart gpuscaler"
         )

@@ -43,7 +43,7 @@ def describe_findings(plan: Plan, cluster: Cluster, members: Mapping[str, Member
     for shortage, names in short.items():
         yield (
             f"{format_nodes(names)} {'shows' if len(names) == 1 else 'show'} {shortage}; plans use the shown number; "
-            f"check the driver's log there for a failed device, and replace the machine"
+            f"check the driver's log on the node for a failed device, and replace the machine"
         )
 
 

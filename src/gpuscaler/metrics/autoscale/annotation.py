@@ -92,7 +92,7 @@ def parse_annotation(text: str) -> Autoscale:
         raise AnnotationError("saw nothing to scale by, expected duty_cycle=N, queue=N, external=NAME:N or profile=NAME; add one")
     minimum, maximum = _count(pairs, "min", 1), _count(pairs, "max", None)
     if maximum < max(minimum, 1):
-        raise AnnotationError(f"saw max={maximum} below min={minimum}, expected at least as many; correct one of them")
+        raise AnnotationError(f"saw max={maximum} below min={minimum}, expected max to be at least min; correct one of them")
     if minimum == 0:
         _check_scale_from_zero(aims)
     return Autoscale(tuple(aims), minimum, maximum, profile.behavior if profile else {})
@@ -103,8 +103,8 @@ def _check_scale_from_zero(aims: list[MetricTarget]) -> None:
     if not any(aim.kind == "External" and not is_exported_by_replicas(aim.candidates[0]) for aim in aims):
         shown = ", ".join(aim.candidates[0] for aim in aims)
         raise AnnotationError(
-            f"saw min=0 with {shown}, which the replicas report themselves: without replicas it is missing, and nothing would start the "
-            "first one again; expected min=1, or external=NAME:N from a gateway or a queue"
+            f"saw min=0 with {shown}, which the replicas report themselves: without replicas the metric is missing, and nothing "
+            "would start the first replica again; expected min=1, or external=NAME:N from a gateway or a queue"
         )
 
 

@@ -118,7 +118,8 @@ def _actions_for(
         if aim.kind == "Pods" and not any(candidate in served for candidate in aim.candidates)
     ]
     if missing:
-        note = f"no pod has the metric {', '.join(missing)} now: replicas do not change until one has; see gpuscaler why hpa for the reason"
+        names = ", ".join(missing)
+        note = f"no pod has the metric {names} now: replicas do not change until a pod has it; see gpuscaler why hpa for the reason"
         yield AutoscalerAction("refuse", "AutoscaleMetricMissing", note, workload)
 
 

@@ -109,7 +109,7 @@ def _scrape(facts: Facts) -> Link:
         return Link("scrape", "broken", f"exporters show {_list_some(shown)} but there is no fresh sample; see the targets of Prometheus")
     if facts.listed:
         return Link("scrape", "unknown", f"no fresh sample of {_list_some(lacking)}")
-    return Link("scrape", "unknown", "no such series is known; either nothing scrapes it or no rule uses it")
+    return Link("scrape", "unknown", "no such series is known; either nothing scrapes the series, or no rule uses it")
 
 
 def _rule(facts: Facts) -> Link:

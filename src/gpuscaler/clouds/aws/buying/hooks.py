@@ -97,7 +97,7 @@ class HeldEnds:
         groups = {group: [name for name in held if self._group[name] == group] for group in sorted({self._group[name] for name in held})}
         return tuple(
             f"group {group}: saw {', '.join(names[:3])}{' and others' if len(names) > 3 else ''} ({len(names)} in all) in {_HELD_AT_END} "
-            f"for over {LONG_SECONDS / 60:.0f} min, expected its lifecycle hook to be completed; they are billed until then: "
+            f"for over {LONG_SECONDS / 60:.0f} min, expected the lifecycle hook to be completed; the machines are billed until then: "
             "shorten the heartbeat time-out, or set aws.queue_url, with which gpuscaler completes hooks that have no target of their own"
             for group, names in groups.items()
         )

@@ -109,7 +109,7 @@ class Increments:
         if token in self._open:
             await self._finish_shielded(self._withdraw_locked(self._open[token]), token)
         elif token not in self._settled_at and not rest.accepted and self._calls.now() < rest.at + SHOWN_WITHIN_SECONDS:
-            raise CloudError(UNKNOWN, f"the activities of the group of pool {rest.order.pool} do not show yet whether it was raised")
+            raise CloudError(UNKNOWN, f"the activities of the group of pool {rest.order.pool} do not show yet whether the group was raised")
 
     async def close(self) -> None:
         """Cancel what is in progress; a call that was already sent ends by itself."""

@@ -51,7 +51,7 @@ def _user_data(options: Sequence[LaunchOptionLike], taints: Sequence[Taint], pro
     """
     for source, unusable, own in dict.fromkeys((option.launch.source, option.launch.unusable, option.launch.taints) for option in options):
         if unusable:
-            yield f"no kubelet starts with the user data of its {source}: {unusable}; fix it"
+            yield f"no kubelet starts with the user data of its {source}: {unusable}; correct the user data"
         lost = [taint for taint in taints if own is not None and taint not in own]
         if lost:
             text = f"the user data of its {source} replaces the taint {', '.join(map(str, lost))} of its node group"

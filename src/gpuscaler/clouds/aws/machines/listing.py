@@ -58,7 +58,7 @@ def instance_of(machine: Machine, aws_pool: AwsPool, detail: Detail | None, *, t
         state=state_of(machine.state),
         launched=detail.launched if detail is not None else 0.0,
         token=token,
-        fault="" if machine.healthy else f"group {aws_pool.group.name} finds it unhealthy",
+        fault="" if machine.healthy else f"group {aws_pool.group.name} finds the machine unhealthy",
         ends=aws_pool.ends.get(detail.reservation, 0.0) if detail is not None else 0.0,
         protected=machine.protected,
     )

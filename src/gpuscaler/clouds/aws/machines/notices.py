@@ -130,7 +130,7 @@ def _time_of(message: Mapping[str, Any]) -> float:
 def _checked_time(at: float) -> float:
     """Return ``at``. Raises :class:`MalformedError` if it is outside of 1970 to 2200."""
     if not 0.0 <= at < LATEST:
-        raise MalformedError(f"saw a time {at:.0f} s from 1970, expected one before 2200")
+        raise MalformedError(f"saw a time of {at:.0f} s since 1970, expected one from 1970 to 2200")
     return at
 
 

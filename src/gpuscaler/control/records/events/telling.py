@@ -41,7 +41,7 @@ from gpuscaler.planning.state.promises import Broken
 ForecastLookup = Callable[[OfferingKey], Forecast]
 
 _MISSING_TAINT_ADVICE = (
-    "other pods may be scheduled on it before those that it was bought for; configure the pool's nodes to register with the taint"
+    "other pods may be scheduled there before the pods that the node was bought for; configure the pool's nodes to register with the taint"
 )
 
 
@@ -165,7 +165,7 @@ def observation_events(
         yield HistoryEvent(now, kinds.TURNED_AWAY, text, pods=(rejected_pod.pod,), node=rejected_pod.node, uid=rejected_pod.uid)
     for unfit_node in reconciliation.unfit:
         text = (
-            f"node {unfit_node.node} was bought for pod {unfit_node.pod} and does not admit it: {unfit_node.why}; no "
+            f"node {unfit_node.node} was bought for pod {unfit_node.pod} and does not admit the pod: {unfit_node.why}; no "
             "other like it is bought for the pod"
         )
         yield HistoryEvent(now, kinds.BROKEN, text, pods=(unfit_node.pod,), node=unfit_node.node)

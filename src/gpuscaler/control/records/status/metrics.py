@@ -70,7 +70,7 @@ class Metrics(Sink):
         )
         self._late = Histogram(
             "gpuscaler_forecast_error_seconds",
-            "Time from the forecast until a machine was ready; below zero if it was early.",
+            "Time from the forecast until a machine was ready; negative if the machine was early.",
             ("basis",),
             buckets=LATE,
             registry=registry,
@@ -179,7 +179,8 @@ def _removal_metrics(status: Status) -> Iterator[Metric]:
 
 def _unready_metrics(status: Status) -> Iterator[Metric]:
     nodes = GaugeMetricFamily("gpuscaler_unready_nodes", "Nodes that have not been Ready for 5 minutes.", labels=("pool",))
-    dollars = GaugeMetricFamily("gpuscaler_unready_dollars_per_hour", "Cost per hour of the machines of such nodes.", labels=("pool",))
+    about = "Cost per hour of the machines of nodes that have not been Ready for 5 minutes."
+    dollars = GaugeMetricFamily("gpuscaler_unready_dollars_per_hour", about, labels=("pool",))
     for pool in status.pools:
         unready_nodes = [unready for unready in status.unready if unready.pool == pool.name]
         nodes.add_metric((pool.name,), len(unready_nodes))
