@@ -36,7 +36,7 @@ async def test_f69_a_planner_that_ignores_ordered_machines_buys_one_machine_too_
         assert await all_bound(here)
 
 
-async def test_f70_after_three_futile_machines_for_a_pod_their_type_is_paused_for_an_hour() -> None:
+async def test_f70_after_three_fruitless_machines_for_a_pod_their_type_is_paused_for_an_hour() -> None:
     async with faulty() as here:
         here.support(die_young(here))
         await here.submit("p")
@@ -50,7 +50,7 @@ async def test_f70_after_three_futile_machines_for_a_pod_their_type_is_paused_fo
         )
 
 
-async def test_f70_ten_futile_machines_of_a_pool_within_an_hour_pause_the_pool() -> None:
+async def test_f70_ten_fruitless_machines_of_a_pool_within_an_hour_pause_the_pool() -> None:
     async with faulty(MANY) as here:
         here.support(die_young(here))
         for number in range(4):

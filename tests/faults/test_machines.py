@@ -67,7 +67,7 @@ async def test_f18_unregistered_machines_are_ended_by_id_and_three_of_them_pause
         assert [breaker.target for breaker in paused] == ["pool gpu"]
         assert "machines never became nodes, 3 times" in paused[0].text
         assert "did not become a node within 60 s" in paused[0].text
-        # The offering of the futile purchases for the same pod is paused as well.
+        # The offering of the fruitless purchases for the same pod is paused as well.
         assert ["image, network and permissions" in remark.text for remark in here.notes.remarks] == [True, False]
         assert "machines were bought without use" in here.notes.remarks[1].text
 

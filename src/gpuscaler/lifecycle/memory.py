@@ -1,4 +1,4 @@
-"""The state kept between plans, as one piece of plain data, and the part of it that the planner reads."""
+"""The memory of the controller, as plain data, and the part of it that the planner reads."""
 
 from collections.abc import Mapping
 from typing import TypeVar
@@ -20,12 +20,12 @@ from gpuscaler.lifecycle.steering.rejected_pods import Admissions
 from gpuscaler.lifecycle.steering.windows import Window
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.state import State, breakers, failed_removals, futile_purchases, idle_clocks, node_refusals, promises
+from gpuscaler.planning.state import State, breakers, failed_removals, fruitless_purchases, idle_clocks, node_refusals, promises
 from gpuscaler.planning.state.askable_offerings import with_breakers
 from gpuscaler.planning.state.boot_times import Boots
 from gpuscaler.planning.state.breakers import Breakers
 from gpuscaler.planning.state.failed_removals import SparedNodes
-from gpuscaler.planning.state.futile_purchases import PurchaseAttempts
+from gpuscaler.planning.state.fruitless_purchases import PurchaseAttempts
 from gpuscaler.planning.state.idle_clocks import IdleClocks
 from gpuscaler.planning.state.learned_templates import Learned
 from gpuscaler.planning.state.ledger import ledger
@@ -37,18 +37,18 @@ Dated = TypeVar("Dated", Order, OrderedMachine, Promise, Removal, Withdrawal)
 
 
 #: The names under which fields of :class:`Memory` are stored, where they differ.
-_STORED_NAMES = {"maintenance_at": "worked_on"}
+_STORED_NAMES = {"maintenance_at": "worked_on", "absent_devices": "away", "purchase_attempts": "efforts"}
 
 
 class Memory(Struct, frozen=True, gc=False, rename=_STORED_NAMES):
     """The state that survives restarts.
 
-    ``decisions`` is how many decisions have been numbered, ``decided`` are the ids of those in progress, by order and node.
-    ``maintenance_at`` is when the cloud has announced to work on machines, by id, ``ends`` when their reserved time ends.
+    ``decisions`` is how many decisions have been numbered; ``decided`` are the ids of the decisions in progress, by order and by node.
+    ``maintenance_at`` is when the cloud will work on machines, as announced, by id, and ``ends`` when their reserved time ends.
     ``unfamiliar`` are machines, by id, with keys that their pools do not offer. ``poison`` are objects that make planning fail.
-    ``unready`` is about nodes that are not Ready, ``away`` about nodes whose devices are missing. ``efforts`` are machines whose pods
-    are still pending. ``unbinding`` are pools where bindings were refused, ``admissions`` pods that were bound and that no kubelet has
-    admitted yet. ``windows`` are closed nodes that are open to DaemonSet pods for a moment.
+    ``unready`` has the nodes that are not Ready, ``absent_devices`` the nodes whose devices are missing, by name. ``purchase_attempts`` are
+    machines whose pods are still pending. ``unbinding`` are pools where bindings were refused, ``admissions`` the pods that were bound but
+    not admitted by a kubelet yet. ``windows`` has the closed nodes with a window, in which they admit DaemonSet pods.
     """
 
     ledger: Ledger = Ledger()
@@ -64,11 +64,11 @@ class Memory(Struct, frozen=True, gc=False, rename=_STORED_NAMES):
     maintenance_at: Mapping[str, float] = {}
     ends: Mapping[str, float] = {}
     unfamiliar: Mapping[str, OfferingKey] = {}
-    efforts: PurchaseAttempts = PurchaseAttempts()
+    purchase_attempts: PurchaseAttempts = PurchaseAttempts()
     poison: tuple[Poison, ...] = ()
     unready: Unready = Unready()
     guarding: Guarding = Guarding()
-    away: Mapping[str, AbsentDevices] = {}
+    absent_devices: Mapping[str, AbsentDevices] = {}
     unbinding: Mapping[str, Unbinding] = {}
     admissions: Admissions = Admissions()
     windows: Mapping[str, Window] = {}
@@ -103,15 +103,15 @@ def state_of(memory: Memory, policy: Policy, now: float) -> State:
 
 
 def breakers_of(memory: Memory, policy: Policy, now: float) -> Breakers:
-    """Return all that stops buying at ``now``: refusals of clouds, machines of unknown kinds, and too many futile purchases."""
-    breakers = futile_purchases.with_hourly_breakers(memory.breakers, memory.efforts, policy.limits.fruitless_per_hour, now)
+    """Return the breakers that stop purchases at ``now``: after refusals, for unfamiliar machines, and after too many fruitless purchases."""
+    breakers = fruitless_purchases.with_hourly_breakers(memory.breakers, memory.purchase_attempts, policy.limits.fruitless_per_hour, now)
     return with_stops(breakers, {**unordered_unfamiliar(memory.ledger, policy), **memory.unfamiliar}, now)
 
 
 def recalled(memory: Memory, now: float) -> Memory:
-    """Return ``memory`` as read at ``now``. Timestamps in the future, from another clock, become ``now``, so that nothing waits for them.
+    """Return ``memory`` after it was read at ``now``. Timestamps after ``now``, from another clock, become ``now``.
 
-    Orders that were saved, and perhaps sent, are in doubt.
+    Orders that were saved without an answer become doubtful, because they may have been sent.
     """
     current = memory.ledger
     current = replace(
@@ -128,14 +128,14 @@ def recalled(memory: Memory, now: float) -> Memory:
     current = ledger.fold_events(current, (ledger.Doubted(order.token, now) for order in current.orders if order.state != ledger.ACCEPTED))
     idle = IdleClocks({name: min(since, now) for name, since in memory.clocks.since.items()})
     open_breakers = breakers.complete_stored(memory.breakers)
-    silent, away = unready.recalled(memory.unready, now), device_plugins.recalled(memory.away, now)
+    unready_nodes, absent_devices = unready.recalled(memory.unready, now), device_plugins.recalled(memory.absent_devices, now)
     memory = replace(memory, guarding=scale_in_protection.recalled(memory.guarding, now))
     memory = replace(memory, windows=windows.recalled(memory.windows, now))
-    return replace(memory, ledger=current, clocks=idle, breakers=open_breakers, unready=silent, away=away)
+    return replace(memory, ledger=current, clocks=idle, breakers=open_breakers, unready=unready_nodes, absent_devices=absent_devices)
 
 
 def _not_ahead(order: Dated, now: float) -> Dated:
-    """Return ``order`` without timestamps after ``now``; its other numbers are never that large. ``ends`` stays: the cloud decides it."""
+    """Return ``order`` without timestamps after ``now``, except for ``ends``, which the cloud sets. Other numbers are never that large."""
     fields = {name: getattr(order, name) for name in order.__struct_fields__}
     late = {name: now for name, value in fields.items() if isinstance(value, float) and value > now and name != "ends"}
     return replace(order, **late) if late else order

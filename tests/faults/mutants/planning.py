@@ -141,14 +141,14 @@ MUTANTS = (
         at="_too_many",
         old="times >= IN_A_ROW",
         new="times >= 1_000_000",
-        removes="the same offering is bought for the same pods however often it was futile",
+        removes="the same offering is bought for the same pods however often it was fruitless",
     ),
     Mutant(
         case=70,
         at="with_hourly_breakers",
         old="(at > now - HOUR for at in moments) >= limit",
         new="(at > now - HOUR for at in moments) >= 1_000_000",
-        removes="futile machines are bought once for every offering",
+        removes="fruitless machines are bought once for every offering",
     ),
     Mutant(
         case=72,

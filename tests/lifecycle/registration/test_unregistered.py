@@ -125,7 +125,7 @@ def test_a_machine_that_may_belong_to_a_node_or_an_order_is_not_adopted(listed: 
 
 @pytest.mark.parametrize(("orders", "strangers"), [((1.0,), 1), ((-1.0,), 0), ((-1.0, 1.0), 0)])
 def test_a_machine_listed_before_an_order_does_not_fulfil_the_order(orders: tuple[float, ...], strangers: int) -> None:
-    """It is also not bought again because an order of the same kind follows."""
+    """A later order of the same kind must not lead to a second purchase either."""
     ours = tuple(Order(f"a{at:+.0f}", "main", (KIND.key,), 1, NOW + at, NOW + at, ACCEPTED) for at in orders)
     machines = tuple(OrderedMachine(f"{order.token}-0", order.token, (KIND.key,), 1.0, order.at) for order in ours)
     ledger = replace(noticed().ledger, orders=ours, coming=machines)
@@ -188,7 +188,7 @@ def test_a_paused_pool_is_reported_once() -> None:
             memory = seen.memory
             remarks += seen.remarks
 
-    # The futile purchase for the pod is another remark.
+    # The fruitless purchase for the pod is another remark.
     (remark,) = (remark for remark in remarks if "never became nodes" in remark.text)
     assert remark.text.startswith("pool main: machines never became nodes, 3 times since ")
     assert "retried at 2023-11-1" in remark.text

@@ -1,7 +1,7 @@
-"""The stages of a reconcile pass: each updates the memory and adds what is to be done now.
+"""The stages of a reconcile pass: each updates the memory and adds the acts that are due now.
 
-:func:`reconcile` has no side effects: its result is saved first, then acted on. A stage gets the findings of the stages before it and the
-view that all of them share, and returns the findings with its own added.
+:func:`reconcile` has no side effects: the caller saves its result first, and then carries out the acts. A stage gets the findings of the
+earlier stages and the view that all stages share, and returns these findings together with its own.
 """
 
 import math
@@ -20,7 +20,7 @@ from gpuscaler.lifecycle.node_marks.pool_label import labels_due
 from gpuscaler.lifecycle.node_marks.soft_taints import update_soft_taints
 from gpuscaler.lifecycle.observed.machine_index import MachineIndex, MachineIndexes
 from gpuscaler.lifecycle.observed.promised_pods import crowded_machines
-from gpuscaler.lifecycle.reconcile.looks import Facts, Reconciliation, View
+from gpuscaler.lifecycle.reconcile.facts import Facts, Reconciliation, View
 from gpuscaler.lifecycle.reconcile.resending import orders_due, withdrawals_due
 from gpuscaler.lifecycle.reconcile.stopped_buying import stopped_buying
 from gpuscaler.lifecycle.registration.group_launches import note_missing, unordered_machines
@@ -38,7 +38,7 @@ from gpuscaler.planning.state import (
     boot_times,
     breakers,
     failed_removals,
-    futile_purchases,
+    fruitless_purchases,
     idle_clocks,
     learned_templates,
     node_refusals,
@@ -57,13 +57,13 @@ Stage = Callable[[Reconciliation, View], Reconciliation]
 def reconcile(
     memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: float, *, indexes: MachineIndexes | None = None
 ) -> Reconciliation:
-    """Run all stages and return the new memory and the actions to take now. ``indexes`` cache what did not change between passes.
+    """Run all stages and return the new memory and the acts that are due now. ``indexes`` cache what does not change between passes.
 
-    ``policy`` describes machines by tags and rules alone.
+    ``policy`` describes machines as tags and rules do, without what was learned from nodes.
     """
     indexes = indexes or MachineIndexes()
     held = facts.holds.sentence(REMOVING, now)
-    # Machines that are overdue are ended once removals are resumed.
+    # While removals are on hold no machine times out: overdue ones are ended after the hold.
     waits = replace(facts.waits, observed_until=-math.inf) if held else facts.waits
     view = View(memory, cluster, policy, facts, now, indexes, indexes.of(cluster, facts.inventory), waits, held)
     return reduce(lambda findings, stage: stage(findings, view), STAGES, Reconciliation(memory))
@@ -121,7 +121,7 @@ def guard(findings: Reconciliation, view: View) -> Reconciliation:
 
 
 def register(findings: Reconciliation, view: View) -> Reconciliation:
-    """Match machines with their names and nodes, and find those that are ready or have failed."""
+    """Match ordered machines with their ids and nodes, and find the ones that are ready or have failed."""
     arrived = find_arrivals(
         findings.memory.ledger,
         view.cluster,
@@ -142,7 +142,7 @@ def count_launched(findings: Reconciliation, view: View) -> Reconciliation:
     current = findings.memory.ledger
     steps: list[ledger.Event] = []
     if len(current.orders) < len(view.before.ledger.orders):
-        # Machines of an order that just closed may be unclaimed now: the plan of this pass counts them.
+        # An order that has just ended may leave machines that belong to no order: the plan of this pass counts them.
         adopted = adopt_machines(current, view.cluster, view.inventory, view.policy, waits=view.facts.waits, now=view.now, index=view.index)
         noted = ledger.fold_events(current, adopted).unregistered
         steps.append(ledger.Noticed({**noted, **current.unregistered}))
@@ -150,7 +150,7 @@ def count_launched(findings: Reconciliation, view: View) -> Reconciliation:
 
 
 def learn(findings: Reconciliation, view: View) -> Reconciliation:
-    """Give up machines that are overdue, and learn from the machines that arrived."""
+    """Start to remove overdue machines, and learn from the machines that arrived."""
     arrived, now = findings.arrivals, view.now
     findings = with_findings(
         findings, steps=(termination.remove_overdue(overdue, now) for overdue in arrived.overdue), breaker_events=arrived.breaker_events
@@ -185,7 +185,7 @@ def interrupt(findings: Reconciliation, view: View) -> Reconciliation:
 
 
 def end_silent(findings: Reconciliation, view: View) -> Reconciliation:
-    """End machines whose nodes have not been Ready for too long."""
+    """Start to remove machines whose nodes have been not Ready for too long."""
     silent = unready.observe(
         findings.memory.unready,
         findings.memory.ledger,
@@ -201,14 +201,14 @@ def end_silent(findings: Reconciliation, view: View) -> Reconciliation:
 
 
 def process_answers(findings: Reconciliation, view: View) -> Reconciliation:
-    """Process the results of evictions, and machines of which only the Node is left."""
+    """Process refused evictions, and Nodes whose machine no longer exists."""
     findings = with_findings(findings, steps=termination.record_refusals(findings.memory.ledger, view.facts.refused_evictions, view.now))
     ledger = replace(findings.memory.ledger, coming=view.before.ledger.coming)
     return with_findings(findings, steps=interruptions.remove_terminated(ledger, view.index, view.now))
 
 
 def judge_bindings(findings: Reconciliation, view: View) -> Reconciliation:
-    """Process how kubelets and the API server answered to bindings."""
+    """Process refusals of bindings, by kubelets and by the API server."""
     memory = findings.memory
     admitted = rejected_pods.observe(memory.admissions, view.cluster, view.now)
     refused = (*view.facts.refused_bindings, *admitted.refused)
@@ -219,7 +219,7 @@ def judge_bindings(findings: Reconciliation, view: View) -> Reconciliation:
 
 
 def open_windows(findings: Reconciliation, view: View) -> Reconciliation:
-    """Let DaemonSet pods onto closed machines for a moment."""
+    """Open and close windows, in which closed machines admit DaemonSet pods."""
     window = windows.observe(findings.memory.windows, findings.memory.ledger, view.cluster, view.policy, now=view.now)
     return with_findings(findings, acts=window.acts, remarks=window.remarks, windows=window.windows)
 
@@ -290,9 +290,9 @@ def leave(findings: Reconciliation, view: View) -> Reconciliation:
 
 
 def resend(findings: Reconciliation, view: View) -> Reconciliation:
-    """Send again what may not have reached the cloud.
+    """Send orders and withdrawals again that may not have reached the cloud.
 
-    It is saved again first: an instance that has lost the lease does not get that far (I10).
+    The ledger is saved before that, which fails for a process that has lost the lease (I10).
     """
     current, now = findings.memory.ledger, view.now
     withdrawals, doubtful = withdrawals_due(current, now), orders_due(current, view.facts, now)
@@ -305,9 +305,9 @@ def judge_purchases(findings: Reconciliation, view: View) -> Reconciliation:
     """Find purchases whose pods are still pending after their machines came."""
     ledger, index, now = findings.memory.ledger, view.index, view.now
     existing, ended = index.listed.alive.keys() | index.by_machine.keys(), {instance.id for instance in index.listed.ended}
-    departed = futile_purchases.departed_machines(machines_after(view.before.ledger, findings.arrivals), ledger, existing, now, ended=ended)
-    tried, verdicts = futile_purchases.judge_attempts(findings.memory.efforts, departed, view.cluster.pods, now)
-    findings = with_findings(findings, breaker_events=verdicts, efforts=tried)
+    departed = fruitless_purchases.departed_machines(machines_after(view.before.ledger, findings.arrivals), ledger, existing, now, ended=ended)
+    tried, verdicts = fruitless_purchases.judge_attempts(findings.memory.purchase_attempts, departed, view.cluster.pods, now)
+    findings = with_findings(findings, breaker_events=verdicts, purchase_attempts=tried)
     return with_findings(findings, remarks=stopped_buying(view.before.breakers, findings.memory.breakers, now))
 
 
@@ -346,9 +346,9 @@ STAGES: tuple[Stage, ...] = (
 
 
 def machines_after(current: Ledger, arrivals: Arrivals) -> tuple[OrderedMachine, ...]:
-    """Return the machines of ``current`` with all that a pass learned of them.
+    """Return the machines of ``current`` with all that the pass learned about them, including those that it lost.
 
-    A machine may get its name, become a node and be lost in one pass.
+    A machine may get its id, become a node and be lost in one pass.
     """
     return ledger.fold_events(current, (step for step in arrivals.steps if not isinstance(step, ledger.Lost))).coming
 
@@ -366,7 +366,7 @@ def _without_foreign(facts: Facts, ledger: Ledger, foreign: Set[str]) -> Facts:
 
 
 def _maintenance_times(previous: Mapping[str, float], facts: Facts, index: MachineIndex) -> Mapping[str, float]:
-    """Return when the cloud works on listed machines: it may announce that only once, days before."""
+    """Return when the cloud works on listed machines, by id. Announcements are remembered, because each may come only once, days before."""
     if not (previous or facts.maintenance_at):
         return previous
     listed = previous if facts.inventory is None else index.listed.by_id
@@ -382,7 +382,7 @@ def _update_sparing(sparing: SparedNodes, departure: termination.RemovalFindings
 def _learn_from_ready(
     learned: learned_templates.Learned, current: Ledger, arrivals: Arrivals, cluster: Cluster, now: float
 ) -> learned_templates.Learned:
-    """Learn what the nodes that became ready really offer."""
+    """Learn the actual resources of the nodes that became ready."""
     ready = {step.machine for step in arrivals.steps if isinstance(step, ledger.Ready)}
     for machine in current.coming:
         if machine.id in ready and machine.node in cluster.nodes:

@@ -7,7 +7,7 @@ from tests.planning.building import offering, pod
 
 from gpuscaler.model.pods import Pod
 from gpuscaler.planning.state.breakers import Breakers
-from gpuscaler.planning.state.futile_purchases import (
+from gpuscaler.planning.state.fruitless_purchases import (
     SETTLE_SECONDS,
     PurchaseAttempt,
     PurchaseAttempts,
