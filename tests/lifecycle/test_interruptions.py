@@ -89,7 +89,7 @@ def test_a_machine_with_planned_maintenance_is_removed_shortly_before_it() -> No
         assert remove_interrupted(Ledger(), cluster, POLICY, Announcements(maintenance_at={"i-1": elsewhen}), NOW) == InterruptionFindings()
 
 
-def test_a_machine_interrupted_before_it_opened_is_marked_lost_first() -> None:
+def test_an_interrupted_machine_that_was_not_open_yet_is_recorded_as_lost_first() -> None:
     current = Ledger(coming=(OrderedMachine("o-0", "o", (SPOT.key,), 1.0, NOW, instance="i-1", node="n"),))
     interrupted = remove_interrupted(current, Cluster.of([NODE]), POLICY, GOING, NOW)
 

@@ -35,12 +35,12 @@ def test_without_limits_an_order_names_every_suitable_offering() -> None:
     assert asked(Limits(), Memory(), 1)[1] == [["g.1/z1", "g.1/z2", "g.4/z1"]]
 
 
-def test_offerings_with_more_gpus_than_a_limit_leaves_are_not_requested() -> None:
+def test_offerings_that_exceed_the_remaining_gpu_limit_are_not_requested() -> None:
     assert asked(Limits(gpus=4), Memory(), 1)[1] == [["g.1/z1", "g.1/z2"]]
     assert asked(Limits(gpus=5), Memory(), 1)[1] == [["g.1/z1", "g.1/z2", "g.4/z1"]]
 
 
-def test_offerings_that_cost_more_than_a_limit_leaves_are_not_requested() -> None:
+def test_offerings_that_exceed_the_remaining_cost_limit_are_not_requested() -> None:
     assert asked(Limits(dollars_per_hour=2.1), Memory(), 1)[1] == [["g.1/z1"]]
     assert asked(Limits(dollars_per_hour=2.3), Memory(), 1)[1] == [["g.1/z1", "g.1/z2"]]
 

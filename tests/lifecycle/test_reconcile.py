@@ -1,4 +1,4 @@
-"""The memory, the effect of a pass on it, and how a plan becomes orders and removals."""
+"""The memory, the effect of a turn on it, and how a plan becomes orders and removals."""
 
 from typing import Any
 
@@ -59,14 +59,14 @@ def test_planned_machines_of_one_offering_become_one_order_with_a_token() -> Non
     assert sorted(pod for machine in memory.ledger.coming for pod in machine.pods) == ["default/p-0", "default/p-1", "default/p-2"]
 
 
-def test_ordered_machines_are_not_bought_again() -> None:
+def test_pods_with_an_ordered_machine_get_no_second_one() -> None:
     memory, _ = plan_and_order(Memory(), *pods("p", 3))
 
     assert plan_and_order(memory, *pods("p", 3))[1] == ()
     assert [order.count for order in plan_and_order(memory, *pods("p", 4), now=NOW + 1.0)[1]] == [1]
 
 
-def test_tokens_are_never_used_again() -> None:
+def test_tokens_of_orders_are_never_reused() -> None:
     tokens, memory = [], Memory()
     for number in range(3):
         memory, orders = plan_and_order(memory, *pods("p", number + 1))
@@ -78,7 +78,7 @@ def test_tokens_are_never_used_again() -> None:
     assert len(tokens) == len(set(tokens)) == 6
 
 
-def test_a_removal_waits_for_its_replacements_by_the_ledgers_names() -> None:
+def test_a_removal_names_its_replacements_as_the_ledger_does() -> None:
     policy = Policy((pool(offering("dear", 10.0, gpus=1), KIND, idle_after=0.0),), min_saving=0.0)
     old = node("old", policy.pools[0].offerings[0], provider_id="i-old")
     memory, orders = plan_and_order(Memory(), old, pod("p", on="old", options={"disruption": "allow"}), policy=policy)
@@ -211,7 +211,7 @@ def test_the_saved_state_equals_itself_after_encoding_and_decoding() -> None:
 
 
 def test_a_second_machine_that_matches_an_order_counts_in_the_same_turn() -> None:
-    """Without tokens both may belong to the order until one is assigned: the plan of that pass must not buy another."""
+    """Without tokens either machine may belong to the order until one is assigned: the plan of that turn must not buy another."""
     memory, (order,) = plan_and_order(Memory(), pod("p", unschedulable=True))
     accepted = msgspec.structs.replace(memory, ledger=ledger.step(memory.ledger, ledger.Answered(order.token, NOW, (), 1)))
     listed = Inventory(NOW + 60.0, tuple(Instance(f"i-{number}", *KIND.key, launched=NOW + number) for number in (1, 2)))

@@ -122,7 +122,7 @@ def test_every_index_agrees_with_the_pods(found: list[Item]) -> None:
             assert array[row] == sum(pod.spec.requests.get(resource, 0) for pod in on_node.values())
 
 
-def test_of_two_objects_with_the_same_name_the_later_counts() -> None:
+def test_of_two_objects_with_the_same_name_the_later_one_is_kept() -> None:
     cluster = Cluster.of([pod("p"), pod("p", SPECS[1], node_name="n1"), node("n1"), node("n1", cpu=1)])
     assert cluster.table.allocatable("cpu").tolist() == [1]
     assert (len(cluster.unbound), cluster.requested["nvidia.com/gpu"].tolist()) == (0, [2])
@@ -155,7 +155,7 @@ def test_clusters_share_their_unchanged_parts() -> None:
     assert after.unbound is cluster.unbound
 
 
-def test_objects_of_all_other_kinds_are_stored() -> None:
+def test_a_cluster_stores_pod_groups_and_namespaces() -> None:
     content: list[Item] = [PodGroup("volcano", "n", "g", 3), Namespace("n", {"team": "a"})]
     cluster = Cluster.of(content)
     assert cluster.pod_groups == {"volcano/n/g": content[0]}
@@ -163,7 +163,7 @@ def test_objects_of_all_other_kinds_are_stored() -> None:
     assert cluster.apply(Delta(deletes=((Namespace, "n"),))).namespaces == {}
 
 
-def test_a_skipped_object_is_kept_once() -> None:
+def test_a_skipped_object_is_listed_once() -> None:
     aside = Skipped("Pod n/p", "odd")
     cluster = Cluster.of([], [aside]).apply(Delta(), set_aside=[aside, Skipped("Pod n/q", "odd")])
     assert [skipped.object for skipped in cluster.set_aside] == ["Pod n/p", "Pod n/q"]

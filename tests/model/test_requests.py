@@ -55,7 +55,7 @@ def test_overhead_is_added_to_the_total_requests() -> None:
     assert pod_requests(containers(requesting(cpu="1")), init, overhead={"cpu": "250m", "memory": "1"}) == {"cpu": 4250, "memory": 1}
 
 
-def test_pod_level_requests_replace_those_of_the_containers_for_cpu_memory_and_huge_pages_only() -> None:
+def test_pod_level_requests_replace_only_cpu_memory_and_huge_pages_of_containers() -> None:
     level = ResourceRequirements(requests={"cpu": "8", "hugepages-2Mi": "4Mi", "nvidia.com/gpu": "9"})
     requests = pod_requests(containers(requesting(cpu="1", memory="1Gi", gpu="1")), pod_level=level)
     assert requests == {"cpu": 8000, "memory": 2**30, "hugepages-2Mi": 4 * 2**20, "nvidia.com/gpu": 1}
@@ -127,7 +127,7 @@ drawn = st.builds(Container, resources=st.builds(ResourceRequirements, requests=
 
 @given(st.lists(drawn, max_size=3), st.lists(drawn, max_size=4))
 def test_a_pod_requests_at_least_the_sum_of_containers_and_sidecars(main: list[Container], init: list[Container]) -> None:
-    """And no more than if everything ran at once."""
+    """A pod also requests no more than if all its containers ran at once."""
     requests = pod_requests(main, init)
     running = pod_requests([*main, *(container for container in init if container.sidecar)])
     unordered = pod_requests([*main, *init])

@@ -46,7 +46,7 @@ def test_capacity_that_nominated_pods_do_not_need_is_available_to_others() -> No
 
 
 def test_no_pod_moves_into_capacity_that_untried_pending_pods_may_take() -> None:
-    """These pods have no place in the plan, because the scheduler may place them itself: on the last free GPU."""
+    """The plan has no place for the pending pods, because kube-scheduler has not tried them yet and may put them on the last free GPU."""
     items: list[Item] = [
         node("old", CARD),
         node("big", FOUR),

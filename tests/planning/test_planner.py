@@ -55,7 +55,7 @@ def test_existing_nodes_are_filled_before_anything_is_bought() -> None:
     assert bought(made) == {"g.1": 1}
 
 
-def test_a_pod_goes_to_the_tightest_machine_that_holds_it() -> None:
+def test_a_pod_is_placed_on_the_node_with_the_least_free_capacity_that_fits() -> None:
     large, small = offering("g.8", gpus=8), offering("g.1")
     made = planned([node("a", large), node("b", small), pod("p"), *pods("q", 1, spec(gpus=8))])
     assert placed(made) == {"p": "b", "q-0": "a"}
@@ -112,7 +112,7 @@ def test_running_daemonset_pods_are_subtracted_only_once_from_an_arriving_machin
 
 
 def test_pods_keep_the_machine_that_was_bought_for_them() -> None:
-    """Without the promise, the small pods, which come first by name, would take the room of the large one."""
+    """Without the promise, the small pods, which come first by name, would take the capacity that the large pod needs."""
     coming = (
         Upcoming("m-1", "main", "g.8", "on-demand", "z1", pods=("default/large",)),
         Upcoming("m-2", "main", "g.8", "on-demand", "z1", pods=("default/a", "default/b")),
@@ -156,7 +156,7 @@ def test_an_upcoming_machine_without_a_matching_offering_takes_its_promised_pods
     )
 
 
-def test_a_nominated_pod_reserves_its_node_and_is_ignored() -> None:
+def test_a_nominated_pod_reserves_capacity_of_its_node_and_is_not_planned() -> None:
     made = planned([node("a"), pod("p", nominated_node="a"), pod("q")])
     assert ignored(made) == {"p": "nominated to node a"}
     assert (placed(made), bought(made)) == ({}, {"g.1": 1})
@@ -233,7 +233,7 @@ def test_the_order_of_objects_does_not_change_the_plan() -> None:
     assert planned(items, menu) == planned(items[::-1], menu)
 
 
-def test_a_pod_that_requests_a_resource_no_machine_offers_is_unplaced() -> None:
+def test_a_pod_that_requests_a_resource_of_no_offering_is_unplaced() -> None:
     made = planned([pod("p", spec(requests={"example.com/fpga": 1, "cpu": 100}))], pool(offering()))
     assert unplaced(made) == ["p"]
     assert GPU not in made.unplaced[0].reasons[0].detail

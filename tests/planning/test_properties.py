@@ -203,7 +203,7 @@ def test_the_order_of_objects_does_not_change_the_plan(case: Case, draw: Random)
 @SEARCH
 @given(cases(), cases(), st.data())
 def test_a_plan_after_changes_equals_a_fresh_plan(case: Case, before: Case, data: st.DataObject) -> None:
-    """A different cluster becomes this one in several steps."""
+    """The cluster is reached from a different one in several steps."""
     items = [*before.items, *(item for item in case.items if data.draw(st.booleans()))]
     removed_items = {(type(item), item.key if isinstance(item, Pod) else item.name) for item in items if isinstance(item, Pod | Node)}
     stay = {(type(item), item.key if isinstance(item, Pod) else item.name) for item in case.items if isinstance(item, Pod | Node)}

@@ -191,11 +191,11 @@ def test_idle_after_is_a_go_duration_or_a_plain_zero(written: str, seconds: floa
 
 
 @pytest.mark.parametrize(("written", "expected"), [("2", Spare(machines=2)), ("{gpus: 2}", Spare(gpus=2)), ("0", Spare())])
-def test_spare_counts_machines_or_gpus(written: str, expected: Spare) -> None:
+def test_spare_is_a_number_of_machines_or_gpus(written: str, expected: Spare) -> None:
     assert pool(f"types: [g5.xlarge]\nspare: {written}").spare == expected
 
 
-def test_a_key_without_a_value_counts_as_absent() -> None:
+def test_a_key_without_a_value_gets_its_default() -> None:
     assert pool("types: [g5.xlarge]\nmax:\nidle_after:\nlabels:\nspare: ~") == pool("types: [g5.xlarge]")
 
 

@@ -32,7 +32,7 @@ def test_the_priority_of_a_pool_is_the_highest_number_with_a_matching_pattern() 
     assert odd == ""
 
 
-def test_a_pool_that_matches_no_pattern_comes_after_all_that_do() -> None:
+def test_a_pool_that_matches_no_priority_pattern_comes_after_all_that_match() -> None:
     policy, _ = apply_priorities(pools("my-spot-1", "other", "gpu-ab", "on-demand"), parse_priorities(TEXT, "it"))
 
     assert given(policy) == {"my-spot-1": 50, "on-demand": 10, "other": 9, "gpu-ab": 9}

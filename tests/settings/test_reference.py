@@ -31,7 +31,7 @@ def test_every_class_of_settings_has_a_table() -> None:
 
 
 def test_the_defaults_in_the_reference_are_those_of_the_program() -> None:
-    """Each default on the page, written into a file, changes nothing."""
+    """Writing any default of the page into a file does not change the parsed settings."""
     smallest = "region: us-east-1\npools: [{name: a, types: [g5.xlarge]}]\n"
     rows = re.findall(r"^### (.*)$|^## (.*)$|^\| `(\w+)` \| [^|]+ \| `([^`|]+)` \|", RUN_PAGE, re.MULTILINE)
     groups = {

@@ -26,14 +26,14 @@ def avoids(*names: str, of: Any = ONE) -> State:
 # Planning
 
 
-def test_a_pod_refused_by_every_open_node_gets_its_own_machine() -> None:
+def test_a_machine_is_bought_for_a_pod_that_every_open_node_refuses() -> None:
     items: list[Item] = [node("a"), node("b"), pod("p")]
 
     assert bought(planned(items)) == {}
     assert bought(planned(items, state=avoids("a", "b"))) == {"g.1": 1}
 
 
-def test_a_pod_that_one_node_refuses_goes_to_another() -> None:
+def test_a_pod_that_one_node_refuses_is_placed_on_another() -> None:
     made = planned([node("a"), node("b"), pod("p")], state=avoids("a"))
 
     assert made.placements == (Placement("default/p", "b"),)
@@ -144,7 +144,7 @@ def test_a_scheduling_attempt_must_be_newer_than_the_wait_and_is_assumed_after_f
     ],
     ids=["same", "our own taints", "taint", "label", "allocatable", "cordon", "gone"],
 )
-def test_a_node_is_avoided_until_it_changes(now: Node | None, cleared: bool) -> None:
+def test_a_refusing_node_is_avoided_until_it_changes(now: Node | None, cleared: bool) -> None:
     refusals = Refusals(
         avoided=(NodeRefusal("x", "a", hash_node(node("a")), NOW + 60.0), NodeRefusal("y", "a", hash_node(node("a")), NOW + 60.0))
     )

@@ -50,11 +50,11 @@ def test_a_machine_that_the_group_lists_counts_immediately() -> None:
     assert bought(seen) == 0
 
 
-def test_a_group_that_cannot_launch_is_not_waited_for() -> None:
+def test_no_launches_are_expected_from_a_group_that_cannot_launch() -> None:
     assert bought(reconciled(Memory(), Delivery("main", missing=1, failing="InsufficientInstanceCapacity"))) == 1
 
 
-def test_a_group_that_launches_nothing_for_minutes_is_not_waited_for_any_longer() -> None:
+def test_no_launches_are_expected_from_a_group_that_launched_nothing_for_minutes() -> None:
     memory, counted = Memory(), []
     for seconds in range(0, 241, 10):
         seen = reconciled(memory, Delivery("main", missing=1), at=NOW + seconds)
@@ -80,12 +80,12 @@ def test_a_launched_machine_is_no_longer_expected_from_its_group() -> None:
     ],
     ids=["raised for our order", "ours has come", "not answered", "being withdrawn"],
 )
-def test_capacity_raised_by_our_own_orders_is_counted_once(memory: Memory, owed: int) -> None:
+def test_desired_capacity_raised_by_our_own_orders_is_counted_once(memory: Memory, owed: int) -> None:
     assert len(reconciled(memory, Delivery("main", missing=1)).unordered) == owed
 
 
 @pytest.mark.parametrize(("replaces", "machines"), [(True, 0), (False, 1)])
-def test_a_machine_without_its_node_counts_as_about_to_be_replaced_by_its_group(replaces: bool, machines: int) -> None:
+def test_the_replacement_that_a_group_will_launch_for_a_machine_without_its_node_counts(replaces: bool, machines: int) -> None:
     old = (Instance("i-1", *KIND.key, launched=NOW - 5000.0),)
     deliveries = [Delivery("main")] if replaces else []
     first = reconciled(Memory(), *deliveries, listed=old)
@@ -114,7 +114,7 @@ def test_no_launch_is_expected_from_a_group_outside_our_pools() -> None:
         (False, INTENDED, -20.0, (), 1),
     ],
 )
-def test_a_machine_launched_before_an_unanswered_order_counts_in_addition_to_it(
+def test_a_machine_launched_before_an_unanswered_order_counts_in_addition_to_the_order(
     tokens: bool, state: str, launched: float, deliveries: tuple[Delivery, ...], counted: int
 ) -> None:
     listed = (Instance("i-1", *KIND.key, launched=NOW + launched),)

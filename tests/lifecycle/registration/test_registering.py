@@ -59,7 +59,7 @@ def kinds(arrivals: Arrivals) -> list[str]:
 # Identity
 
 
-def test_a_machine_whose_answer_was_lost_is_found_by_its_token() -> None:
+def test_a_machine_of_an_order_with_a_lost_answer_is_found_by_its_token() -> None:
     current = Ledger((order(DOUBTFUL),), (coming(),))
     arrivals = register(current, listed=[instance("i-other", token="b"), instance("i-1", token="a")])
 
@@ -122,7 +122,7 @@ def test_missing_machines_of_an_accepted_order_are_given_up_when_overdue() -> No
     [(0.0, 0.0, True), (0.0, 90.0, False), (85.0, 0.0, False)],
     ids=["a list after it", "a list that may be older", "an old list"],
 )
-def test_a_doubtful_order_without_tokens_is_given_up_once_a_list_would_show_it(age: float, lag: float, given_up: bool) -> None:
+def test_a_doubtful_order_without_tokens_is_given_up_once_a_list_would_show_its_machines(age: float, lag: float, given_up: bool) -> None:
     arrivals = register(Ledger((order(DOUBTFUL),), (coming(),)), listed=[], age=age, lag=lag, keeps_tokens=False)
 
     assert (arrivals.unfilled == ("a",)) is given_up
@@ -210,7 +210,7 @@ def test_no_boot_time_is_recorded_for_a_machine_that_became_ready_unobserved() -
         ),
     ],
 )
-def test_an_unfinished_node_reports_what_it_lacks(more: dict[str, Any], lacks: str) -> None:
+def test_a_registered_machine_reports_what_its_node_lacks(more: dict[str, Any], lacks: str) -> None:
     node = machine(**more)
 
     assert describe_lack(node, KIND, POOL) == lacks
@@ -218,7 +218,7 @@ def test_an_unfinished_node_reports_what_it_lacks(more: dict[str, Any], lacks: s
 
 
 @pytest.mark.parametrize("name", STARTUP_TAINTS)
-def test_every_known_taint_of_an_unfinished_node_is_waited_for(name: str) -> None:
+def test_every_known_startup_taint_delays_readiness(name: str) -> None:
     taint = Taint(name + "x" if name.endswith("/") else name)
 
     assert is_startup(taint, ())
@@ -234,7 +234,7 @@ def test_an_amount_below_the_promised_one_is_learned_and_does_not_delay_readines
     assert describe_lack(machine(allocatable={**KIND.allocatable, "memory": GI}), KIND, POOL) is None
 
 
-def test_a_machine_of_a_removed_offering_is_ready_when_its_node_is() -> None:
+def test_a_machine_of_a_removed_offering_is_ready_when_its_node_is_ready() -> None:
     assert describe_lack(machine(), None, None) is None
 
 
@@ -277,5 +277,5 @@ def test_an_overdue_machine_is_ended_with_a_reason(overdue_machine: OrderedMachi
     ],
     ids=["booting", "waiting for its GPUs", "ready and waiting for others", "without a name"],
 )
-def test_a_machine_that_is_not_overdue_is_waited_for(recent_machine: OrderedMachine) -> None:
+def test_a_machine_that_is_not_overdue_is_not_ended(recent_machine: OrderedMachine) -> None:
     assert register(Ledger(coming=(recent_machine,)), machine(ready=False), listed=[instance()]).overdue == ()

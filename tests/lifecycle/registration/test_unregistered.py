@@ -41,7 +41,7 @@ def reconciled(
 
 
 def noticed(*items: Item, **more: Any) -> Memory:
-    """Return the memory after a first pass that shows an unknown machine."""
+    """Return the memory after a first turn that observes an unregistered machine."""
     return reconciled(Memory(), *items, at=NOW, **more).memory
 
 

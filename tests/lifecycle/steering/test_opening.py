@@ -122,7 +122,7 @@ SPREAD = SpreadConstraint(ZONE, selector=LabelSelector())
     ids=["spread", "near another", "spread as a wish", "plain", "too large for what is left"],
 )
 def test_a_machine_stays_closed_to_a_pod_that_would_invalidate_the_plan_for_others(other: PodSpec, *, opens: bool) -> None:
-    """kube-scheduler would bind it there, in the zone where another pod is planned, and one more machine would be bought for that."""
+    """If the machine were open, kube-scheduler would bind the pod in a zone planned for another pod, which would need one more machine."""
     opening = promise(sent=(P,), pods=(), nominated=NOW - 3.0, pods_ready_at=NOW - MARGIN_SECONDS)
     ledger = Ledger(coming=(machine("a", P), machine("b", Q, node="", registered=0.0, ready=0.0)), promises=(opening,))
     items = closed(), waiting(on="a"), waiting("q", other)
@@ -169,7 +169,7 @@ def test_a_pending_pod_of_higher_priority_is_bound_before_the_promised_pods(prio
 
 
 def test_two_promised_pods_with_affinity_to_each_other_are_bound_in_one_pass() -> None:
-    """Bindings of the same pass count: one pod admits the next."""
+    """A binding counts for the affinity of the pods that are bound after it in the same turn."""
     lead = waiting("p", spec(gpus=1), labels={"app": "lead"})
     beside = waiting("q", spec(gpus=1, affinity=(near(HOSTNAME, app="lead"),)))
     ledger = Ledger(coming=(machine("a", Q, P),))
@@ -244,7 +244,7 @@ def test_a_gang_is_not_bound_while_it_lacks_machines() -> None:
     assert turn(ledger, *items, node("c", KIND), failed).acts == (), "a pod of an earlier try"
 
 
-def test_gang_members_that_need_another_member_are_bound_with_it() -> None:
+def test_gang_members_with_affinity_to_another_member_are_bound_together() -> None:
     gang: dict[str, Any] = {"options": {"gang": "g", "gang_size": 2}}
     ledger = Ledger(coming=(machine("a", P), machine("b", Q)))
     beside = waiting("p", spec(affinity=(near("zone", app="lead"),)), **gang)
@@ -265,7 +265,7 @@ def test_a_machine_with_running_gang_members_opens_although_more_are_pending() -
 
 
 def test_a_machine_stays_closed_while_other_gang_members_lack_a_machine() -> None:
-    """Once open, a pod of the gang would run alone there."""
+    """If it opened, one pod of the gang would run there without the others."""
     gang: dict[str, Any] = {"options": {"gang": "g", "gang_size": 2}}
     ledger = Ledger(coming=(machine("a", gang="default/g"),), promises=(promise(pods=(), abandoned_at=NOW - 9.0, pods_ready_at=NOW - 9.0),))
     assert turn(ledger, closed(), waiting("q", **gang)).acts == ()
@@ -485,7 +485,7 @@ def test_a_broken_promise_is_forgotten_once_the_nomination_of_its_pod_is_gone() 
 # Machines kept for large pods, and machines of others
 
 
-def test_a_machine_kept_for_large_pods_is_closed_again_once_they_are_bound() -> None:
+def test_a_kept_machine_is_closed_again_once_its_large_pods_are_bound() -> None:
     current = Ledger(promises=(promise(OPEN, closes_again=True),))
     steering = turn(current, closed(taints=()), waiting(on="a"), policy=KEEPING)
 
@@ -494,7 +494,7 @@ def test_a_machine_kept_for_large_pods_is_closed_again_once_they_are_bound() -> 
     assert turn(after(current, steering), closed(), waiting(on="a"), policy=KEEPING).steps == (ledger.PromiseFulfilled("a"),)
 
 
-def test_pods_planned_onto_a_closed_kept_machine_are_promised_it() -> None:
+def test_a_closed_kept_machine_is_promised_to_pods_planned_onto_it() -> None:
     cluster = Cluster.of([closed("a"), closed("b")])
     placements = (Placement(P, "a"), Placement(Q, "b"))
     busy = Ledger(promises=(promise(OPEN, node="b"),))
@@ -505,7 +505,7 @@ def test_pods_planned_onto_a_closed_kept_machine_are_promised_it() -> None:
     assert (made.promise.node, made.promise.pods, made.promise.closes_again) == ("a", (P,), True)
 
 
-def test_a_ready_machine_not_bought_here_is_opened_unless_its_pool_keeps_it() -> None:
+def test_a_ready_machine_that_was_not_bought_here_opens_unless_its_pool_keeps_it() -> None:
     assert turn(Ledger(), closed()).acts == (Lift("a", "it is ready, and no plan waits for it"),)
     assert turn(Ledger(), closed(ready=False)).acts == ()
     assert turn(Ledger(), closed(), policy=KEEPING).acts == ()

@@ -98,7 +98,7 @@ def test_a_window_opens_for_a_daemonset_that_does_not_tolerate_the_arriving_tain
     ],
 )
 def test_a_window_opens_only_for_missing_daemonset_pods_that_do_not_tolerate_the_taint(items: tuple[Item, ...]) -> None:
-    """Not if all tolerate the taint, or would not run there anyway, or run already; and not if a person has cordoned the node."""
+    """No window opens if all DaemonSets tolerate the taint, would not run there, or run already, or if a person has cordoned the node."""
     windows = observed(None, *items)
 
     assert windows == WindowFindings({})

@@ -88,7 +88,7 @@ def test_an_eviction_uses_the_uid_and_own_grace_period_and_is_retried_with_growi
     assert pauses == [5.0, 10.0, 20.0, 40.0, LONGEST_PAUSE, LONGEST_PAUSE]
 
 
-def test_a_refused_pod_is_reported_with_the_reason_and_the_number_of_others() -> None:
+def test_a_refused_eviction_is_reported_with_the_reason_and_the_number_of_others() -> None:
     removal = draining(tried_eviction("a", again=9.0, why="the budget web"), tried_eviction("b", again=9.0, why="the budget web"))
 
     assert next_evictions(removal, resident("a"), resident("b")).held == "pod default/a cannot be evicted: the budget web (and 1 more)"
@@ -137,7 +137,7 @@ def test_a_notice_missing_from_the_pod_is_written_again() -> None:
     assert next_evictions(removal, saver(), now=NOW + 1.0).acts == (Checkpoint("default/p", "uid-p", "n", NOW - 4.0, 300.0),)
 
 
-def test_a_pod_that_does_not_answer_is_evicted_when_its_time_is_over() -> None:
+def test_a_notified_pod_that_does_not_answer_is_evicted_when_its_time_is_over() -> None:
     removal = draining(tried_eviction(tries=0, signalled=NOW))
 
     assert next_evictions(removal, saver(checkpoint_requested=NOW), now=NOW + 299.0).acts == ()

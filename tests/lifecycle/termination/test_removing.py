@@ -250,7 +250,7 @@ def test_the_last_check_before_termination_may_keep_the_node(items: tuple[Item, 
     assert departure.acts == (Unmark("n", "its removal was given up"),)
 
 
-def test_a_node_that_is_promised_to_a_pod_stays() -> None:
+def test_a_node_that_is_promised_to_a_pod_is_not_removed() -> None:
     promise = Promise("n", KIND.key, ("default/q",), NOW)
     departure = turn(going(), machine(), ledger=Ledger(leaving=(going(),), promises=(promise,)))
 
@@ -369,7 +369,7 @@ def begun(*items: Item, ledger: Ledger | None = None) -> list[ledger.Event]:
     return begin_removals(ledger or Ledger(), Cluster.of(items), POLICY, (removal(),), names={"new-1": "o-0"}, now=NOW)
 
 
-def test_a_planned_removal_is_saved_with_the_ledgers_names() -> None:
+def test_a_planned_removal_is_saved_with_the_names_of_the_ledger() -> None:
     (left,) = begun(machine(marked=False))
 
     assert left == ledger.RemovalUpdated(Removal("n", "i-1", KIND.key, "dear", NOW, NOW, pods=(P,), needs=("o-0",), to=("",)))
@@ -435,7 +435,7 @@ def test_machines_with_pods_are_not_ended_and_open_nodes_not_drained(sight: tupl
 
 
 def test_an_interrupted_machine_that_lost_its_taint_is_tainted_again_during_the_drain() -> None:
-    """Without it an evicted pod may come back to the same machine, and be evicted again and again."""
+    """Without the taint an evicted pod may return to the same machine and be evicted repeatedly."""
     removal = going(DRAINING, forced=True, ends=NOW + 60.0, tried=NOW - REPEAT_SECONDS)
     acts = turn(removal, machine(marked=False), resident()).acts
 

@@ -56,7 +56,7 @@ def test_a_node_is_ready_if_its_condition_says_so_or_if_it_has_no_conditions(con
     assert node(status={"conditions": conditions}).ready is ready
 
 
-def test_taints_with_unknown_effects_are_kept_and_repel_no_pod() -> None:
+def test_taints_with_unknown_effects_are_read_and_exclude_no_pod() -> None:
     taint = node({"taints": [{"key": "a", "effect": "Whatever"}], "unschedulable": True})
     assert taint.taints == (Taint("a", "", "Whatever"),)
     assert taint.unschedulable

@@ -23,14 +23,14 @@ KINDS = (
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_is_read_from_its_name_alone_with_or_without_a_version(kind: str) -> None:
+def test_an_object_of_every_kind_is_read_from_its_name_alone_with_or_without_a_version(kind: str) -> None:
     decoded = decode_object({"kind": kind, "metadata": {"name": "x"}}, Interner())
     assert decoded is not None
     assert not isinstance(decoded, Skipped)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_needs_a_name(kind: str) -> None:
+def test_an_object_of_any_kind_without_a_name_is_skipped(kind: str) -> None:
     decoded = decode_object({"kind": kind, "metadata": {"namespace": "n"}}, Interner())
     assert decoded == Skipped(f"{kind} n", "metadata.name: saw nothing, expected the object's name")
 
@@ -39,7 +39,7 @@ def test_every_kind_needs_a_name(kind: str) -> None:
     ("kind", "api_version"),
     [("ConfigMap", "v1"), ("Pod", "example.com/v1"), ("Job", "v1"), ("PodMetrics", "metrics.k8s.io/v1beta1"), ("Node", "a/b/v1")],
 )
-def test_kinds_of_other_groups_are_not_read(kind: str, api_version: str) -> None:
+def test_kinds_of_other_api_groups_are_not_read(kind: str, api_version: str) -> None:
     assert decode_object({"kind": kind, "apiVersion": api_version, "metadata": {"name": "x"}}, Interner()) is None
 
 
@@ -76,7 +76,7 @@ def test_values_that_are_not_objects_are_skipped(data: bytes, seen: str) -> None
     assert seen in decoded.reason
 
 
-def test_objects_with_values_that_json_lacks_are_skipped() -> None:
+def test_objects_with_values_that_json_cannot_express_are_skipped() -> None:
     cyclic: dict[str, Any] = {"kind": "Pod", "metadata": {"name": "x"}}
     cyclic["spec"] = cyclic
     odd: list[Any] = [cyclic, {"kind": "Pod", "metadata": {"name": "x"}, "spec": object()}]
@@ -93,7 +93,7 @@ def test_the_reason_for_skipping_stays_short_for_any_value() -> None:
     assert len(decoded.reason) < 200
 
 
-def test_names_that_a_terminal_could_not_show_are_escaped() -> None:
+def test_names_with_unprintable_characters_are_escaped() -> None:
     decoded = decode_object({"kind": "Pod", "metadata": {"name": "a\x1b[2J", "namespace": "n"}, "spec": 5}, Interner())
     assert decoded == Skipped("Pod n/a\\x1b[2J", "spec: saw 5, expected object")
 

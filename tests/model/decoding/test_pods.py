@@ -213,7 +213,7 @@ def test_spread_constraints_get_scheduler_defaults_and_merged_match_label_keys()
     )
 
 
-def test_pods_that_differ_in_a_label_named_by_match_label_keys_have_different_specifications() -> None:
+def test_pods_that_differ_in_a_match_label_keys_label_have_different_specs() -> None:
     spread = [{"topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}, "matchLabelKeys": ["hash"]}]
     first, second = (pod({"topologySpreadConstraints": spread}, labels={"hash": value, "other": "x"}) for value in ("1", "2"))
     three = pod({"topologySpreadConstraints": spread}, labels={"hash": "1", "other": "y"})
@@ -231,7 +231,7 @@ def test_tolerations_with_unknown_operators_or_effects_are_kept() -> None:
     assert pod({"tolerations": wire}).spec.tolerations == expected
 
 
-def test_host_ports_are_those_of_containers_and_sidecars() -> None:
+def test_host_ports_of_containers_and_sidecars_are_read() -> None:
     ports = {"ports": [{"containerPort": 80, "hostPort": 8080, "hostIP": "10.0.0.1", "protocol": "UDP"}, {"containerPort": 81}]}
     init = [{"name": "i", "ports": [{"containerPort": 1, "hostPort": 1}]}]
     sidecar = [{"name": "s", "restartPolicy": "Always", "ports": [{"containerPort": 2, "hostPort": 2}]}]

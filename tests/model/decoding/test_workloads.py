@@ -58,7 +58,7 @@ def test_replicated_controllers_of_every_version_have_desired_and_observed_repli
     assert decoded.template.requests == {"nvidia.com/gpu": 1}
 
 
-def test_a_template_and_the_pods_made_from_it_share_one_specification() -> None:
+def test_a_pod_template_and_its_pods_share_one_specification() -> None:
     interner = Interner()
     decoded = decode("ReplicaSet", "apps/v1", interner, spec={"template": TEMPLATE})
     pod = decode_object({"kind": "Pod", "metadata": {"name": "p", "namespace": "n"}, "spec": TEMPLATE["spec"]}, interner)
@@ -73,7 +73,7 @@ def test_missing_replicas_are_one_and_a_missing_selector_is_the_templates_labels
     assert workload("Deployment", "apps/v1", spec={"replicas": 0, "template": TEMPLATE}).replicas == 0
 
 
-def test_pods_of_a_daemon_set_tolerate_what_the_controller_adds() -> None:
+def test_pods_of_a_daemonset_have_the_tolerations_that_its_controller_adds() -> None:
     status = {"desiredNumberScheduled": 4, "currentNumberScheduled": 3}
     decoded = workload("DaemonSet", "apps/v1", spec={"template": TEMPLATE}, status=status)
     assert (decoded.replicas, decoded.observed) == (4, 3)

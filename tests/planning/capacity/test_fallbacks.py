@@ -83,7 +83,7 @@ def test_offerings_that_the_pods_do_not_admit_are_no_fallbacks() -> None:
     assert fallback_types(spec(gpus=1, cpu=2, node_affinity=affinity(("topology.kubernetes.io/zone", "In", "z2")))) == ["g.1/z2"]
 
 
-def test_there_are_no_fallbacks_for_machines_without_pods_or_chosen_by_the_cloud() -> None:
+def test_machines_without_pods_or_chosen_by_the_cloud_have_no_fallbacks() -> None:
     every = tuple(Choice(offering.instance_type, offering.market, offering.zone, offering.price) for offering in MENU.values())
     assert fallback_types(choices=every) == []
     assert fallback_types(count=0) == []
@@ -99,7 +99,7 @@ def test_offering_sets_of_other_zones_are_fallbacks_if_a_purchase_names_a_zone()
     assert fallback_types(choices=IN_Z1, blocked=("g.1/z2",)) == []
 
 
-def test_every_member_of_a_fallback_set_must_hold_the_pods() -> None:
+def test_a_set_is_a_fallback_only_if_the_pods_fit_every_member() -> None:
     assert fallback_types(count=2, choices=IN_Z1) == []
     assert fallback_types(spec(gpus=1, cpu=2, spread=(spread("topology.kubernetes.io/zone"),)), choices=IN_Z1) == []
 

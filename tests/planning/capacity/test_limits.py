@@ -100,7 +100,7 @@ def test_a_node_that_does_not_show_its_gpus_yet_counts_with_the_purchased_number
     assert bought(planned([bare, *pods("p", 3)], limits=Limits(gpus=2))) == {"g.1": 1}
 
 
-def test_machines_bought_in_the_last_minute_count_against_the_rate() -> None:
+def test_machines_bought_in_the_last_minute_count_against_the_rate_limit() -> None:
     made = planned(pods("p", 9), limits=Limits(machines_per_minute=5), state=State(bought_last_minute=3))
     assert bought(made) == {"g.1": 2}
 
@@ -150,7 +150,7 @@ def test_a_gang_of_low_priority_does_not_take_the_machine_of_a_pod_of_high_prior
     assert unplaced(made) == ["g-0", "g-1"]
 
 
-def test_a_gang_of_high_priority_comes_before_pods_of_low_priority() -> None:
+def test_a_gang_of_high_priority_is_placed_before_pods_of_low_priority() -> None:
     gang = [pod(f"g-{n}", spec(gpus=1, priority=9), options={"gang": "g", "gang_size": 2}) for n in range(2)]
     made = planned([*gang, *pods("p", 3)], limits=PAIR)
     assert unplaced(made) == ["p-0", "p-1", "p-2"]

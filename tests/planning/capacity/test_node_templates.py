@@ -91,7 +91,7 @@ def test_a_pool_with_a_configured_architecture_serves_every_pod() -> None:
     assert bought(planned([pod("p", spec(cpu=8))], arm)) == {"arm.8": 1}
 
 
-def test_a_pod_gets_only_machines_of_the_markets_it_names() -> None:
+def test_a_pod_gets_only_machines_of_the_markets_that_it_names() -> None:
     menu = pool(offering("g.1", 0.3, market="spot"), offering("g.1", 1.0))
     safe = planned([pod("p", options={"market": ("on-demand", "reserved")})], menu)
     anything = planned([pod("p", options={"market": ("any",)})], menu)
@@ -112,7 +112,7 @@ def test_the_reason_of_an_unplaced_pod_says_that_no_offering_of_the_pool_can_be_
     assert [(r.excluded_by, r.detail) for r in reasons(made, "p")] == [("market", "no offering of this pool can be bought now")]
 
 
-def test_pools_of_higher_priority_come_first_regardless_of_their_price() -> None:
+def test_pools_of_higher_priority_are_used_first_regardless_of_price() -> None:
     preferred = pool(offering("h.1", 3.0, pool="committed"), priority=10, max=2)
     made = planned(pods("p", 3), preferred, pool(offering("g.1", 1.0)))
     assert bought(made) == {"h.1": 2, "g.1": 1}
@@ -184,7 +184,7 @@ def test_an_offering_set_is_bought_as_long_as_one_member_is_not_blocked() -> Non
     assert unplaced(planned([pod("p")], mixed, state=State(blocked_offerings=both))) == ["p"]
 
 
-def test_taints_of_a_pool_keep_off_pods_that_do_not_tolerate_them() -> None:
+def test_pods_that_do_not_tolerate_the_taints_of_a_pool_get_none_of_its_machines() -> None:
     tainted = pool(offering("g.1", taints=(Taint(key="gpu", value="yes"),)))
     welcome = spec(gpus=1, tolerations=(Toleration("gpu", "Equal", "yes"),))
     made = planned([pod("p"), pod("q", welcome)], tainted)

@@ -58,7 +58,7 @@ def test_pods_within_the_planning_budget_are_all_planned_for() -> None:
     assert ration(demand, cluster, NOW) == (demand, [])
 
 
-def test_a_namespace_over_its_share_takes_nothing_from_others() -> None:
+def test_a_namespace_over_its_share_does_not_reduce_the_shares_of_others() -> None:
     served, cuts = ration_pods(*different_pods(1000, "tenant"), *different_pods(10, "others"), total=100 * CLASS)
     spaces = Counter(key.split("/")[0] for key in served)
 
@@ -68,13 +68,13 @@ def test_a_namespace_over_its_share_takes_nothing_from_others() -> None:
     assert len(served) + len(cuts) == 1010
 
 
-def test_an_owner_over_its_share_takes_nothing_from_others_of_its_namespace() -> None:
+def test_an_owner_over_its_share_does_not_reduce_the_shares_of_others_in_its_namespace() -> None:
     served, _ = ration_pods(*different_pods(1000, "tenant", "greedy"), *different_pods(10, "tenant", "modest" * 200), total=100 * CLASS)
 
     assert sum("/modest" in key for key in served) == 10
 
 
-def test_pods_with_a_promised_machine_come_first_and_then_priority_decides() -> None:
+def test_pods_with_a_promised_machine_are_planned_first_and_others_by_priority() -> None:
     urgent = pod("urgent", spec(priority=5))
     crowd = different_pods(100, "default")
     promised = crowd[77].key

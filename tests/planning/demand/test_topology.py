@@ -124,7 +124,7 @@ def test_pods_keep_their_ordered_machines_within_the_skew_when_empty_machines_ar
     assert_comes_true(case, made)
 
 
-def test_a_zone_that_cannot_grow_caps_the_other_zones() -> None:
+def test_a_pool_at_its_maximum_in_one_zone_limits_the_pods_in_other_zones() -> None:
     menu = (pool(*zones("g.1", names=("z1", "z2"), pool="grows")), pool(offering("g.1", zone="z3", pool="full"), max=1))
     made = planned(pods("p", 9, spec(gpus=1, spread=(spread(ZONE, app="web"),)), labels=WEB), *menu)
     counts = zones_of(made)
@@ -264,7 +264,7 @@ def test_pods_of_sizes_that_no_single_machine_holds_still_spread_over_zones() ->
 
 
 def test_pods_with_affinity_to_pods_left_unplaced_by_a_limit_are_unplaced_too() -> None:
-    """A machine could be bought for the follower in the zone of the leader, but the leader gets none."""
+    """A machine could be bought for the pod with affinity, but the pod that it needs gets none."""
     lead = spec(gpus=8, priority=1, affinity=(near(ZONE, app="web"),))
     menu = (pool(offering("g.8", 8.0, gpus=8), max=0), pool(offering("g.1", pool="small")))
     made = planned([pod("lead", lead, labels=WEB), pod("follow", spec(gpus=1, affinity=(near(ZONE, app="web"),)))], *menu)
@@ -272,7 +272,7 @@ def test_pods_with_affinity_to_pods_left_unplaced_by_a_limit_are_unplaced_too() 
     assert unplaced(made) == ["follow", "lead"]
 
 
-def test_one_machine_is_bought_for_pods_that_share_a_machine_in_their_own_zone() -> None:
+def test_pods_with_affinity_to_each_other_by_host_and_zone_get_one_machine() -> None:
     both = spec(gpus=2, affinity=(near(HOST, app="web"), near(ZONE, app="web")))
     assert shares(planned(pods("p", 3, both, labels=WEB), EIGHT)) == [3]
 
@@ -284,7 +284,7 @@ def test_pods_that_spread_over_zones_get_no_machine_whose_zone_the_cloud_chooses
 
 
 def test_no_machine_is_bought_in_a_rack_that_anti_affinity_of_a_running_pod_excludes() -> None:
-    """Their own rule is about zones, so none of their requirements distinguishes the racks of a zone."""
+    """The pending pods have only a rule about zones, so none of their own requirements distinguishes the racks of a zone."""
     racks = [
         offering(f"g.{rack}", price, labels={RACK: rack}, zone=zone) for zone in ("z1", "z2") for rack, price in (("r1", 1.0), ("r2", 1.5))
     ]
@@ -295,8 +295,8 @@ def test_no_machine_is_bought_in_a_rack_that_anti_affinity_of_a_running_pod_excl
     assert [machine.price_per_hour for machine in made.machines] == [1.5, 1.5]
 
 
-def test_pods_that_spread_are_placed_after_the_pods_that_they_count() -> None:
-    """The counted pod has no rule of its own and binds to the node at once; the other needs a zone that is even after that."""
+def test_pods_are_placed_after_the_pods_that_their_spread_constraint_counts() -> None:
+    """The counted pod has no rule and binds to the node at once; the other pod must be within the skew after that."""
     spreads = spec(gpus=1, spread=(spread(ZONE, app="web"),))
     here: list[Item] = [node("a", offering("c.8", gpus=0)), node("b", offering("c.8", gpus=0, zone="z2"), unschedulable=True)]
     case = Case(
@@ -339,8 +339,8 @@ def test_two_pods_that_mount_one_disk_for_writing_get_a_machine_each() -> None:
     assert shares(made) == [1, 1]
 
 
-def test_anti_affinity_over_namespaces_without_a_label_is_over_all_of_them() -> None:
-    """kube-scheduler also matches such a selector against an empty label set: a namespace with the label is included."""
+def test_anti_affinity_to_namespaces_without_a_label_applies_to_all_namespaces() -> None:
+    """kube-scheduler also matches a namespace selector against an empty label set, so DoesNotExist includes namespaces with the label."""
     red = Namespace("default", {"team": "red"})
     no_team = LabelSelector((Requirement("team", "DoesNotExist"),))
     apart = PodAffinityTerm(HOST, near(HOST, app="web").selector, (), no_team)

@@ -117,7 +117,7 @@ def test_a_registered_kept_machine_in_the_ledger_takes_only_large_pods() -> None
     assert bought(made) == {"s.1": 1}
 
 
-def test_a_node_without_a_pool_label_is_kept_if_its_type_identifies_its_pool() -> None:
+def test_a_node_without_a_pool_label_is_assigned_to_a_kept_pool_by_its_type() -> None:
     unlabelled = big("b", labels={TYPE: "b.8"})
     unlabelled = msgspec.structs.replace(
         unlabelled, labels={key: value for key, value in unlabelled.labels.items() if key != "gpuscaler.io/pool"}
@@ -153,7 +153,7 @@ def test_the_reason_of_a_large_pod_names_the_resource_that_a_kept_machine_lacks(
     assert reasons(made, "huge")[0].excluded_by == "resource"
 
 
-def test_pods_that_spread_over_zones_use_the_pools_for_their_size() -> None:
+def test_pods_that_spread_over_zones_use_only_pools_that_admit_their_size() -> None:
     kept = pool(*zones("b.8", 6.0, names=("z1", "z2"), pool="big", gpus=8, cpu=64, memory=256), min_gpus_per_pod=8)
     app = {"app": "a"}
     rule = (spread(ZONE, app="a"),)
@@ -200,7 +200,7 @@ def test_no_kept_machine_is_bought_to_replace_machines_of_small_pods() -> None:
     assert planned([*machines, *running], SMALL, BIG).removals == ()
 
 
-def test_pods_that_ran_on_a_machine_before_it_was_kept_stay() -> None:
+def test_small_pods_that_already_run_on_a_kept_machine_stay() -> None:
     agent = pod("agent", spec(cpu=1), on="b", owner=DAEMON)
     made = planned([big("b"), pod("small", on="b", owner=JOB), agent, Workload("DaemonSet", "default", "agent", template=agent.spec)], BIG)
 
@@ -208,7 +208,7 @@ def test_pods_that_ran_on_a_machine_before_it_was_kept_stay() -> None:
     assert [entry.blocker for entry in made.blocked_nodes] == ["job"]
 
 
-def test_small_pods_that_spread_wait_for_ordered_machines_instead_of_using_kept_ones() -> None:
+def test_small_spreading_pods_are_placed_on_ordered_machines_and_not_on_kept_ones() -> None:
     coming = Upcoming("m", "small", "s.1", "on-demand", "z1")
     waiting = pods("small", 2, spec(gpus=1, spread=(spread(ZONE, skew=5, app="a"),)), labels={"app": "a"})
 

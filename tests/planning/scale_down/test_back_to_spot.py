@@ -108,7 +108,7 @@ def test_several_spot_machines_are_replaced_at_once_by_cheaper_spot_ones() -> No
     ],
     ids=["only on-demand", "a deadline", "do-not-disrupt", "safe-to-evict", "loses more than it saves", "a job without a restart cost"],
 )
-def test_pods_that_must_not_move_keep_their_machine(more: dict[str, Any]) -> None:
+def test_a_machine_with_pods_that_must_not_move_does_not_return_to_spot(more: dict[str, Any]) -> None:
     assert scale_down_of(expensive_machines("a", **more), BOTH).removals == ()
 
 

@@ -45,7 +45,7 @@ def test_a_node_that_the_plan_uses_for_pending_pods_is_not_removed() -> None:
     assert blockers(scale_down_of([big("n")], taken=["n"])) == {"n": "needed"}
 
 
-def test_a_node_with_a_removal_in_progress_is_not_proposed_again() -> None:
+def test_a_node_with_a_removal_in_progress_is_not_selected_again() -> None:
     assert blockers(scale_down_of([big("n")], state=State(idle_seconds={"n": 9e9}, disrupting=frozenset(["n"])))) == {"n": "disrupting"}
 
 

@@ -48,7 +48,7 @@ def test_without_consolidation_only_idle_machines_are_removed() -> None:
     assert detail(result, "a") == "pods run on it; whether they fit elsewhere was checked a short while ago"
 
 
-def test_a_machine_that_stays_is_reported_as_in_use() -> None:
+def test_a_machine_whose_pods_fit_nowhere_else_is_reported_as_in_use() -> None:
     result = scale_down_of([big("a"), *crowd("x", "a", 2)])
     assert blockers(result) == {"a": "in-use"}
     assert detail(result, "a") == "pod default/x-0 fits on no other node: there is no other open node"
@@ -104,12 +104,12 @@ def test_expendable_pods_need_no_new_node_in_a_consolidation() -> None:
     assert removal.reason == "runs only pods below the priority cut-off, which saves $1.0000 per hour"
 
 
-def test_a_machine_is_not_emptied_onto_an_idle_one_that_will_be_removed() -> None:
+def test_pods_are_not_moved_to_an_idle_machine_that_will_be_removed() -> None:
     result = scale_down_of([big("a"), big("b"), movable("x", "a")], state=State(idle_seconds={"b": 60.0}))
     assert blockers(result) == {"a": "in-use", "b": "idle-clock"}
 
 
-def test_a_machine_is_emptied_onto_an_idle_one_that_stays() -> None:
+def test_pods_are_moved_to_an_idle_machine_that_stays() -> None:
     result = scale_down_of([big("a"), big("b", do_not_disrupt=True), movable("x", "a")])
     assert removed(result) == ["a"]
 
@@ -342,7 +342,7 @@ B = {"app": "b"}
 
 
 def test_a_move_does_not_rely_on_affinity_to_a_pod_that_still_has_to_move() -> None:
-    """While b-0 runs, its zone is the only one for b-1. Room near b-1 is reserved for b-0, but that is not its zone yet."""
+    """b-1 needs a zone with b-0. While b-0 still runs in z2, b-1 has no other place in z1, although b-0 will move there."""
     there, here = offering("m.big", zone="z2", gpus=0), BIG
     pods = [movable("b-0", "leaving", NEAR_B, labels=B), movable("b-1", "n2", NEAR_B, labels=B)]
     nodes = [node("leaving", there, ready=False), node("n1", here), node("n2", here), *crowd("y", "n1", 1, options=ANCHOR)]

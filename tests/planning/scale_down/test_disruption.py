@@ -108,8 +108,8 @@ def test_a_pod_with_a_gpu_moves_while_another_replica_is_ready_elsewhere() -> No
     assert removed(room(gpu_pod("web-1-x", "a", OF_WEB), gpu_pod("web-1-y", "other", OF_WEB))) == ["a"]
 
 
-def test_replicas_of_two_replica_sets_of_one_deployment_replace_each_other() -> None:
-    """As in the middle of a rolling update."""
+def test_pods_of_two_replica_sets_of_one_deployment_count_as_replicas_of_each_other() -> None:
+    """This is the case during a rolling update."""
     newer = Owner("ReplicaSet", "web-2", "rs-2")
     sets = [Workload("ReplicaSet", "default", name, uid, owner=WEB) for name, uid in (("chat-1", "rs-uid"), ("web-2", "rs-2"))]
 

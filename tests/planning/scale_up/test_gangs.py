@@ -120,7 +120,7 @@ def test_running_gang_members_fix_the_zone_and_count_towards_the_size() -> None:
     assert [machine.zone for machine in made.machines] == ["z2", "z2"]
 
 
-def test_a_gang_keeps_its_promised_machine_unless_another_zone_costs_less() -> None:
+def test_a_gang_keeps_its_promised_machine_unless_another_zone_is_cheaper() -> None:
     coming = Upcoming("m-1", "main", "g.8A", "on-demand", "z2", pods=("default/train-0",))
     made = planned(gang("train", 2), pool(big("z1", 9.0), big("z2", 9.0)), state=State(upcoming=(coming,)))
     assert placed(made) == {"train-0": "m-1"}
@@ -271,7 +271,7 @@ def test_an_annotated_job_without_a_size_is_as_large_as_its_parallelism() -> Non
     assert "2 of 4 members exist" in made.unplaced[0].reasons[0].detail
 
 
-def test_ordered_machines_without_a_chosen_zone_do_not_hold_a_gang() -> None:
+def test_a_gang_is_not_placed_on_ordered_machines_of_undecided_zone() -> None:
     mixed = pool(*zones("g.8A", 8.0, gpus=8, names=("z1", "z2")), chooser="cloud")
     choices = tuple(("g.8A", "on-demand", zone) for zone in ("z1", "z2"))
     coming = tuple(Upcoming(f"m-{n}", "main", "g.8A", "on-demand", "z1", choices=choices) for n in range(2))

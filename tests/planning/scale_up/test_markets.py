@@ -1,4 +1,4 @@
-"""The markets in which machines are bought for a pod: waits for spot, deadlines, and hurry after refusals of spot."""
+"""The markets in which machines are bought for a pod: waits for spot, deadlines, and skipping untried spot after refusals."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def test_a_pod_that_waits_for_spot_does_not_take_on_demand() -> None:
     assert (markets(made), unplaced(made)) == ([], ["p"])
 
 
-def test_the_reason_says_that_the_pod_waits_for_spot_and_until_when() -> None:
+def test_the_reason_of_an_unplaced_pod_says_until_when_it_waits_for_spot() -> None:
     (reason,) = reasons(planned([waiting(60.0, spot_wait=600.0)], BOTH, state=DRY), "p")
 
     assert reason.excluded_by == "market"
@@ -101,7 +101,7 @@ def test_a_pod_that_skips_untried_spot_takes_recently_granted_spot() -> None:
     assert [(machine.market, machine.instance_type) for machine in made.machines] == [("spot", "had")]
 
 
-def test_a_grant_of_spot_that_is_too_small_for_a_pod_does_not_keep_it_from_on_demand() -> None:
+def test_a_granted_spot_offering_that_is_too_small_does_not_keep_a_pod_from_on_demand() -> None:
     big = offering("od.8", 9.0, gpus=8)
     both = pool(SPOT, offering("g.8", 2.0, market="spot", gpus=8), big)
     state = State(skip_untried_spot_since=NOW - 8.0, proven_offerings=frozenset({SPOT.key}))

@@ -52,7 +52,7 @@ def test_no_machine_is_bought_for_a_preference_if_an_existing_node_fits() -> Non
     assert [machine.zone for machine in made.machines] == ["z1"]
 
 
-def test_pods_that_prefer_to_be_apart_still_share_a_machine() -> None:
+def test_pods_with_preferred_anti_affinity_still_share_a_machine() -> None:
     likes = near(HOST, app="web", weight=100)
     made = planned(pods("p", 8, spec(gpus=1, preferred_anti_affinity=(likes,)), labels=WEB), THREE)
     assert bought(made) == {"g.8": 1}
@@ -132,7 +132,7 @@ def test_a_preference_is_dropped_only_for_pods_without_a_preferred_place() -> No
 
 
 def test_preferred_anti_affinity_of_one_pod_excludes_no_other_pod() -> None:
-    """The pods that prefer to be alone leave room that others use, as the scheduler allows."""
+    """Pods with preferred anti-affinity leave free capacity on their machines, which other pods use, as with kube-scheduler."""
     likes = near(HOST, app="web", weight=100)
     made = respected([*pods("p", 2, spec(gpus=4, preferred_anti_affinity=(likes,)), labels=WEB), *pods("q", 1, spec(cpu=1))], THREE)
     assert len(made.machines) == 2
@@ -142,7 +142,7 @@ def test_preferred_anti_affinity_of_one_pod_excludes_no_other_pod() -> None:
     assert placed(later) == {"p": "a"}
 
 
-def test_priority_comes_before_respected_preferences_under_a_limit() -> None:
+def test_under_a_limit_priority_counts_more_than_respected_preferences() -> None:
     modest, important = spec(gpus=1), spec(gpus=1, priority=9, preferred_nodes=((1, term((ZONE, "In", "z9"))),))
     made = respected([pod("a", modest), pod("z", important)], limits=Limits(machines=1))
     assert unplaced(made) == ["a"]
@@ -158,7 +158,7 @@ def test_a_preference_is_dropped_for_all_members_of_a_gang_together() -> None:
 
 
 def test_preferred_node_affinity_does_not_change_the_zones_of_a_required_spread() -> None:
-    """The scheduler counts the zones that required affinity admits, so only one additional pod may go to the preferred one."""
+    """kube-scheduler counts all zones that required affinity admits, so the preferred zone may exceed the others by only one pod."""
     even = spec(gpus=1, spread=(spread(ZONE, app="web"),), **LIKES_Z2)
     made = respected([node("a", offering("c.8", gpus=0)), *pods("p", 4, even, labels=WEB)], pool(*zones(names=("z1", "z2"))))
     assert zones_of(made) == {"z1": 2, "z2": 2}

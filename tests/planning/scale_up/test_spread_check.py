@@ -44,7 +44,7 @@ def test_placements_of_pods_whose_spreads_count_each_other_hold_in_any_schedulin
 
 
 def test_pods_without_a_zone_rule_go_where_spreads_of_other_pods_count_the_fewest() -> None:
-    """Otherwise all would go to the cheapest zone, and leave no other zone to the pods that count them."""
+    """Otherwise all these pods would go to the cheapest zone, and the pods that spread could use no other zone."""
     left = pods("left", 6, spec(gpus=1, spread=(spread(ZONE, app="right"),)), labels={"app": "left"})
     right = pods("right", 6, spec(gpus=1, spread=(spread(ZONE, app="left"),)), labels={"app": "right"})
     case = Case((*left, *right), Policy((SMALL,)))
@@ -62,7 +62,7 @@ def test_existing_machines_are_filled_before_pods_are_spread_evenly(gpus: int) -
 
 
 def test_a_promised_pod_is_moved_if_pods_that_its_spread_counts_bind_in_the_zone_first() -> None:
-    """The pod was planned for z1, but three pods that it counts bind to the node there at once."""
+    """The pod was promised a machine in z1, but three pods that its spread counts bind to the node in z1 first."""
     nodes: list[Item] = [node(f"n-{of.zone}", of) for of in zones("g.4", gpus=4, names=("z1", "z2"))]
     first = pods("first", 3, spec(gpus=1, node_selector=((ZONE, "z1"),)), labels=G)
     even = pod("even", spec(gpus=1, spread=(spread(ZONE, group="g"),)), labels=G)
@@ -78,7 +78,7 @@ def node_without_gpus_and_node() -> list[Item]:
 
 
 def test_a_gang_with_a_promised_machine_binds_when_the_machine_arrives() -> None:
-    """One member would fit on the node in z2 now, but the other one is planned for z2, too."""
+    """One member would fit on the node in z2 now, but the other member is planned for z2 as well."""
     gang = pods("p", 2, spec(gpus=1, spread=(spread(ZONE, group="g"),)), labels=G, options={"gang": "g", "gang_topology": "any"})
     coming = Upcoming("m-1", "main", "g.1", "on-demand", "z2", pods=(gang[0].key,))
     case = Case((*node_without_gpus_and_node(), *gang), Policy((SMALL,)), State(upcoming=(coming,)))
@@ -111,8 +111,8 @@ def test_high_priority_pods_keep_the_skew_if_a_machine_is_bought_for_low_priorit
     assert [len(machine.pods) for machine in made.machines] == [2]
 
 
-def test_pods_keep_their_ordered_machine_if_other_promised_pods_must_leave_it() -> None:
-    """The bought machine excludes the pods that spread over hosts, but not those that spread over zones, which need none in z2."""
+def test_pods_keep_their_ordered_machine_if_another_pod_planned_there_goes_elsewhere() -> None:
+    """The empty bought machine keeps a second pod that spreads over hosts off the ordered one, but not the pods that spread over zones."""
     by_host = pods("host", 2, spec(cpu=1, spread=(spread(HOST, group="g"),)), labels=G)
     by_zone = pods("zone", 2, spec(cpu=1, spread=(spread(ZONE, group="h"),)), labels={"group": "h"})
     large = pod("large", spec(gpus=1, cpu=7))
@@ -173,7 +173,7 @@ def test_a_plan_for_many_pods_whose_spreads_count_each_other_holds_in_any_order(
 
 @pytest.mark.parametrize("first", range(5))
 def test_spreading_pods_keep_their_promised_machines_in_two_zones_in_any_order(first: int) -> None:
-    """While one pod runs in z1, the others promised there are admitted only after some pods are placed in z2."""
+    """While one pod runs in z1, other pods promised a machine there are admitted only after some pods are placed in z2."""
     sizes = {f"{name}-{gpus}": gpus for name, gpus in zip("edcba"[first:] + "edcba"[:first], (4, 8, 1, 5, 3), strict=True)}
     waiting = {gpus: pod(name, spec(gpus=gpus, spread=(spread(ZONE, group="g"),)), labels=G) for name, gpus in sizes.items()}
     runs = pod("runs", spec(gpus=2, spread=(spread(ZONE, group="g"),)), labels=G, on="n")

@@ -88,7 +88,7 @@ def test_the_reason_for_a_pool_without_offerings_is_market() -> None:
     assert [(r.pool, r.excluded_by) for r in reasons(made, "p")] == [("empty", "market")]
 
 
-def test_reasons_come_in_the_order_of_the_pools_file() -> None:
+def test_reasons_are_listed_in_the_order_of_the_pools_file() -> None:
     made = planned([pod("p", spec(gpus=99))], *MENU)
     assert [reason.pool for reason in reasons(made, "p")] == ["main", "large", "arm"]
 

@@ -47,7 +47,7 @@ def test_a_node_with_less_than_promised_lowers_only_the_template_of_its_kind() -
     assert big is BIG
 
 
-def test_a_machine_that_is_too_small_in_reality_is_not_bought_again() -> None:
+def test_a_machine_type_that_turned_out_too_small_is_not_bought_again() -> None:
     assert [machine.instance_type for machine in made(Learned()).machines] == ["small"]
     assert [machine.instance_type for machine in made(after(ready_node())).machines] == ["big"]
 
@@ -135,7 +135,7 @@ def test_the_partitioning_or_sharing_of_gpus_is_learned_if_live_nodes_agree(node
 
 
 def test_the_number_of_neuron_cores_is_learned_from_live_nodes() -> None:
-    """EC2 reports eight cores for a Trainium2 device, and its device plugin shows half as many, each made of two."""
+    """EC2 reports eight cores for a Trainium2 device; the device plugin shows four logical cores of two each."""
     trainium = replace(SMALL, allocatable={**room(memory=32), "aws.amazon.com/neuron": 16, CORES: 128})
     half: dict[str, Any] = {CORES: 64}
     learned = step(Learned(), observation(like(trainium, **half), of=trainium))

@@ -67,7 +67,7 @@ def names(ledger: Ledger) -> list[tuple[str, str]]:
     return [(machine.id, machine.instance) for machine in ledger.coming]
 
 
-def test_a_decided_order_is_recorded_completely_before_it_is_sent() -> None:
+def test_an_order_is_recorded_completely_before_it_is_sent() -> None:
     ledger = after(intended_order("a", 2))
 
     assert [(order.token, order.state) for order in ledger.orders] == [("a", INTENDED)]
@@ -236,7 +236,7 @@ def test_the_ledger_contains_only_purchases_of_the_last_minute() -> None:
     assert ledger.bought == ((30.0, 1), (61.0, 4))
 
 
-def test_the_choices_of_a_machine_are_those_of_the_plan_until_its_offering_is_known() -> None:
+def test_the_possible_offerings_of_a_machine_are_those_of_the_plan_until_its_own_is_known() -> None:
     event = intended_order("a")
     (coming,) = event.machines
     unsure = msgspec.structs.replace(event, machines=(msgspec.structs.replace(coming, meant=1),))

@@ -49,7 +49,7 @@ def test_a_promise_that_could_never_be_kept_pauses_the_offering_for_the_pods_at_
     assert paused_offerings(promises, 3599.0) == {PODS: frozenset({CHEAP.key})}
 
 
-def test_a_pool_with_a_changed_configuration_is_trusted_again() -> None:
+def test_a_changed_configuration_ends_the_pauses_of_a_pool() -> None:
     promises = after(broken(0.0), broken(10.0))
 
     assert forgive(promises, "another") is promises
@@ -88,7 +88,7 @@ def paused_pairs() -> State:
     return State(paused_offerings={spec(gpus=1).digest: frozenset({CHEAP.key})})
 
 
-def test_a_paused_offering_is_not_bought_for_the_pods_it_did_not_take(paused_pairs: State) -> None:
+def test_a_paused_offering_is_not_bought_for_the_pod_class_it_is_paused_for(paused_pairs: State) -> None:
     assert [machine.instance_type for machine in planned([pod("p")], pool(CHEAP, DEAR), state=paused_pairs).machines] == ["dear"]
 
 

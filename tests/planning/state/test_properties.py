@@ -110,7 +110,7 @@ def test_every_breaker_that_needs_no_change_by_a_person_becomes_half_open_eventu
 
 @given(histories(), st.sampled_from(KEYS))
 @settings(max_examples=examples(60), deadline=None)
-def test_an_offering_that_was_granted_and_became_ready_is_not_blocked(events: list[Event], key: OfferingKey) -> None:
+def test_an_offering_is_not_blocked_after_its_machine_became_ready(events: list[Event], key: OfferingKey) -> None:
     breakers, now = after(events)
     breakers = step(step(step(breakers, Granted(key, now)), Registered(key, now)), Ready(key, now, frozenset({GPU})))
     now_open = openness(breakers, KEYS, now)

@@ -121,7 +121,7 @@ def test_nested_lists_are_expanded_into_their_items(write: Callable[[Any], str])
     assert "items[0]" in odd
 
 
-def test_kinds_that_are_not_read_are_ignored() -> None:
+def test_objects_of_unsupported_kinds_are_ignored() -> None:
     other = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}, "data": {"items": "[]"}}
     assert names(json.dumps(listed(pod("a"), other, pod("b"))).encode()) == ["a", "b"]
     assert names(json.dumps(other).encode()) == []

@@ -42,7 +42,7 @@ def test_a_domain_takes_a_pod_if_its_count_then_exceeds_the_minimum_by_at_most_m
     assert rows(room(*ZONES, *web(*there)), spec(spread=(over("zone", skew),)), app="web") == admitted
 
 
-def test_a_pod_that_its_own_selector_does_not_match_does_not_count_itself() -> None:
+def test_a_pod_that_its_own_spread_selector_does_not_match_is_not_counted() -> None:
     here = room(*ZONES, *web("a1"))
     assert rows(here, spec(spread=(over("zone"),)), app="db") == ["a1", "a2", "b1"]
 

@@ -239,7 +239,7 @@ def test_an_in_tree_volume_uses_the_zone_label_of_its_driver_where_csi_serves_it
     assert rows(here, using("data")) == admitted
 
 
-def test_an_in_tree_volume_without_affinity_gets_one_from_its_zone_label() -> None:
+def test_an_in_tree_volume_without_affinity_is_restricted_by_its_zone_label() -> None:
     labelled = volume("pv", **EBS, labels=((OLD_ZONE, "a"),))
     nodes = (bare_node("a1", {EBS_ZONE: "a"}), bare_node("a2"))
     here = room(*nodes, bound("data", "pv"), labelled, *(CSINode(n.name, migrated=("kubernetes.io/aws-ebs",)) for n in nodes))
@@ -399,12 +399,12 @@ def test_pods_on_a_node_share_a_disk_only_for_reading(kind: str, *, there: bool,
     ("handle", "free"),
     [("pool/image@m1", False), ("pool/image@m2,m3", False), ("pool/image@m4", True), ("pool/else@m1", True), ("pool/image@", True)],
 )
-def test_rbd_images_are_the_same_if_they_share_a_monitor(handle: str, *, free: bool) -> None:
+def test_rbd_images_with_the_same_name_are_the_same_if_they_share_a_monitor(handle: str, *, free: bool) -> None:
     here = room(*NODES, pod("p", disk("rbd", "pool/image@m1,m2"), on="a1"))
     assert ("a1" in rows(here, disk("rbd", handle))) is free
 
 
-def test_a_writable_disk_fits_once_on_a_node() -> None:
+def test_only_one_pod_with_the_same_writable_disk_fits_on_a_node() -> None:
     here = room(*NODES)
     assert here.capacity(disk("gcePersistentDisk", "d"), NO_LABELS).tolist() == [1, 1, 1]
     assert here.capacity(disk("gcePersistentDisk", "d", read_only=True), NO_LABELS).tolist() == [110, 110, 110]
