@@ -103,7 +103,7 @@ def state_of(memory: Memory, policy: Policy, now: float) -> State:
 
 
 def breakers_of(memory: Memory, policy: Policy, now: float) -> Breakers:
-    """Return the breakers that stop purchases at ``now``: after refusals, for unfamiliar machines, and after too many fruitless purchases."""
+    """Return the breakers that stop purchases at ``now``: after refusals, for unfamiliar machines, and too many fruitless purchases."""
     breakers = fruitless_purchases.with_hourly_breakers(memory.breakers, memory.purchase_attempts, policy.limits.fruitless_per_hour, now)
     return with_stops(breakers, {**unordered_unfamiliar(memory.ledger, policy), **memory.unfamiliar}, now)
 

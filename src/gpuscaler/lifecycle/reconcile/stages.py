@@ -305,7 +305,9 @@ def judge_purchases(findings: Reconciliation, view: View) -> Reconciliation:
     """Find purchases whose pods are still pending after their machines came."""
     ledger, index, now = findings.memory.ledger, view.index, view.now
     existing, ended = index.listed.alive.keys() | index.by_machine.keys(), {instance.id for instance in index.listed.ended}
-    departed = fruitless_purchases.departed_machines(machines_after(view.before.ledger, findings.arrivals), ledger, existing, now, ended=ended)
+    departed = fruitless_purchases.departed_machines(
+        machines_after(view.before.ledger, findings.arrivals), ledger, existing, now, ended=ended
+    )
     tried, verdicts = fruitless_purchases.judge_attempts(findings.memory.purchase_attempts, departed, view.cluster.pods, now)
     findings = with_findings(findings, breaker_events=verdicts, purchase_attempts=tried)
     return with_findings(findings, remarks=stopped_buying(view.before.breakers, findings.memory.breakers, now))
