@@ -143,7 +143,7 @@ async def test_a_request_is_passed_on_with_a_trusted_certificate_and_the_callers
     assert "Authorization" not in made.asked[1].headers
 
 
-async def test_a_server_that_is_away_has_a_condition_and_gets_no_requests_until_it_is_back() -> None:
+async def test_an_unavailable_aggregated_server_has_a_condition_and_gets_no_requests_until_it_returns() -> None:
     async with beside() as made:
         await made.serve()
         await made.register()
@@ -208,7 +208,7 @@ async def test_the_missing_link_between_an_api_and_its_server_is_named(path: str
     assert refused == (503, "service unavailable\n")
 
 
-async def test_an_endpoint_at_another_port_than_the_services_is_ignored() -> None:
+async def test_an_endpoint_whose_port_is_not_that_of_the_service_is_ignored() -> None:
     async with beside() as made:
         await made.serve("http")
         await made.register()
@@ -225,7 +225,7 @@ async def test_an_endpoint_at_another_port_than_the_services_is_ignored() -> Non
     assert port["spec"]["service"]["port"] == 80
 
 
-async def test_discovery_lists_the_servers_resources_and_marks_them_stale_without_an_answer() -> None:
+async def test_discovery_lists_an_aggregated_servers_resources_and_marks_them_stale_while_it_is_unavailable() -> None:
     async with beside() as made:
         await made.serve()
         await made.register()

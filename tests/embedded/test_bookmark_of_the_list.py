@@ -7,7 +7,7 @@ from gpuscaler.embedded.apiserver.api import ApiServer
 from gpuscaler.kube.transport import Request
 
 
-async def test_changes_during_the_list_come_after_its_bookmark() -> None:
+async def test_changes_made_during_a_streamed_list_follow_its_bookmark() -> None:
     api = ApiServer(lambda: 0.0)
     query = {"watch": "true", "allowWatchBookmarks": "true", "sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
     async with api.handle(Request("GET", "/api/v1/nodes", query)) as answer:

@@ -35,7 +35,7 @@ async def test_an_unbound_pod_is_removed_at_once() -> None:
     assert await _gone(ask, f"{PODS}/p")
 
 
-async def test_a_pod_on_a_node_waits_for_its_kubelet_to_delete_it_without_grace() -> None:
+async def test_a_bound_pod_stays_until_its_kubelet_deletes_it_without_grace_period() -> None:
     ask = asker()
     await _bound(ask, terminationGracePeriodSeconds=60)
     leaving = await ask.ok("DELETE", f"{PODS}/p")
@@ -48,7 +48,7 @@ async def test_a_pod_on_a_node_waits_for_its_kubelet_to_delete_it_without_grace(
     assert await _gone(ask, f"{PODS}/p")
 
 
-async def test_an_ended_pod_gets_no_grace() -> None:
+async def test_a_finished_pod_gets_no_grace_period() -> None:
     ask = asker()
     await _bound(ask)
     await ask.ok("PATCH", f"{PODS}/p/status", {"status": {"phase": "Succeeded"}}, media=MERGE)
@@ -56,7 +56,7 @@ async def test_an_ended_pod_gets_no_grace() -> None:
     assert await _gone(ask, f"{PODS}/p")
 
 
-async def test_a_finalizer_holds_an_object_until_it_is_removed() -> None:
+async def test_a_deleted_object_stays_until_its_finalizers_are_removed() -> None:
     ask = asker()
     held = config_map()
     held["metadata"]["finalizers"] = ["example.com/hold"]
@@ -69,7 +69,7 @@ async def test_a_finalizer_holds_an_object_until_it_is_removed() -> None:
 
 
 @pytest.mark.parametrize("precondition", [{"uid": "other"}, {"resourceVersion": "1"}])
-async def test_a_failed_precondition_is_a_conflict(precondition: dict[str, str]) -> None:
+async def test_a_deletion_with_a_failed_precondition_is_a_conflict(precondition: dict[str, str]) -> None:
     ask = asker()
     await ask.ok("POST", CONFIG_MAPS, config_map())
     status, answer = await ask("DELETE", f"{CONFIG_MAPS}/c", {"preconditions": precondition})
@@ -86,7 +86,7 @@ async def test_an_object_is_deleted_if_its_preconditions_hold() -> None:
 
 
 @pytest.mark.parametrize("options", [{"gracePeriodSeconds": "soon"}, {"propagationPolicy": "Sideways"}])
-async def test_invalid_options_are_refused(options: dict[str, str]) -> None:
+async def test_invalid_delete_options_are_refused(options: dict[str, str]) -> None:
     ask = asker()
     await ask.ok("POST", CONFIG_MAPS, config_map())
     assert (await ask("DELETE", f"{CONFIG_MAPS}/c", options))[0] in (400, 422)
@@ -110,7 +110,7 @@ async def test_dependents_are_deleted_with_their_owner(propagation: str) -> None
     assert await _gone(ask, f"{PODS}/p")
 
 
-async def test_orphans_stay_without_an_owner() -> None:
+async def test_orphaned_dependents_stay_without_owner_references() -> None:
     ask = asker()
     await _family(ask)
     await ask.ok("DELETE", f"{SETS}/s", {"propagationPolicy": "Orphan"})

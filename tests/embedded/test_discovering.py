@@ -14,11 +14,11 @@ AGGREGATED = {"accept": "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroup
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/livez", "/readyz"])
-async def test_the_server_is_healthy(path: str) -> None:
+async def test_the_embedded_server_reports_that_it_is_healthy(path: str) -> None:
     assert await asker()("GET", path) == (200, "ok")
 
 
-async def test_the_version_is_one_that_has_streamed_lists() -> None:
+async def test_the_reported_kubernetes_version_supports_streamed_lists() -> None:
     version = await asker().ok("GET", "/version")
     assert (version["major"], int(version["minor"]) >= 34) == ("1", True)
 
@@ -49,7 +49,7 @@ async def test_every_kind_that_our_client_watches_in_clusters_is_served() -> Non
         assert status == 200 or resource.optional, resource
 
 
-async def test_openapi_says_that_fields_are_validated_by_the_server() -> None:
+async def test_openapi_declares_field_validation_by_the_server() -> None:
     ask = asker()
     index = (await ask.ok("GET", "/openapi/v3"))["paths"]
     document = await ask.ok("GET", index["apis/apps/v1"]["serverRelativeURL"])
@@ -63,7 +63,7 @@ async def test_openapi_says_that_fields_are_validated_by_the_server() -> None:
     assert await ask("GET", "/openapi/v2") == (200, "\n\x032.0")
 
 
-async def test_every_accepted_client_may_do_everything() -> None:
+async def test_access_reviews_allow_everything_to_every_accepted_client() -> None:
     ask = asker()
     access = await ask.ok("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", {})
     rules = await ask.ok("POST", "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", {})
@@ -87,7 +87,7 @@ async def test_a_list_can_be_a_table() -> None:
 
 
 @pytest.mark.parametrize(("include", "kind"), [("Object", "Pod"), ("None", None)])
-async def test_rows_contain_as_much_of_the_object_as_requested(include: str, kind: str | None) -> None:
+async def test_table_rows_contain_the_requested_part_of_the_object(include: str, kind: str | None) -> None:
     ask = asker()
     await ask.ok("POST", PODS, pod())
     row = (await ask.ok("GET", f"{PODS}/p", headers=TABLE, includeObject=include))["rows"][0]
@@ -108,7 +108,7 @@ async def test_every_kind_has_a_table_with_a_cell_for_each_column() -> None:
         assert all(len(row["cells"]) == len(table["columnDefinitions"]) for row in table["rows"])
 
 
-async def test_a_nodes_row_shows_whether_it_is_ready_and_cordoned() -> None:
+async def test_the_table_row_of_a_node_shows_whether_it_is_ready_and_cordoned() -> None:
     ask = asker()
     body = node(unschedulable=True)
     body["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
@@ -122,7 +122,7 @@ async def test_a_nodes_row_shows_whether_it_is_ready_and_cordoned() -> None:
     [(-5, "<invalid>"), (-1, "0s"), (0, "0s"), (119, "119s"), (120, "2m"), (130, "2m10s"), (600, "10m"), (10_800, "3h"), (11_000, "3h3m"),
      (30_000, "8h"), (172_800, "2d"), (180_000, "2d2h"), (864_000, "10d"), (63_072_000, "2y"), (64_000_000, "2y10d"), (300_000_000, "9y")],
 )  # fmt: skip
-def test_ages_are_formatted_as_in_kubectl(seconds: int, text: str) -> None:
+def test_ages_in_tables_are_formatted_as_in_kubernetes(seconds: int, text: str) -> None:
     assert human_duration(seconds) == text
 
 
@@ -146,7 +146,7 @@ def _container(**state: Any) -> dict[str, Any]:
         ({"phase": "Pending", "conditions": [{"type": "PodScheduled", "reason": "SchedulingGated"}]}, "SchedulingGated"),
     ],
 )
-def test_the_status_of_a_pod_is_one_word(status: dict[str, Any], word: str) -> None:
+def test_the_table_row_of_a_pod_summarises_its_status_as_kubernetes_does(status: dict[str, Any], word: str) -> None:
     pod = {"metadata": {"name": "p"}, "spec": {"initContainers": [{}, {}]}, "status": status}
     assert pod_status(pod, 0.0) == word
     ending = {**pod, "metadata": {"name": "p", "deletionTimestamp": "2026-01-01T00:00:00Z"}}

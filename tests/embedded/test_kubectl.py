@@ -79,7 +79,7 @@ async def ask(program: Path, tmp_path: Path) -> AsyncIterator[Kubectl]:
     await serving.close()
 
 
-async def test_apply_creates_new_objects_and_does_not_touch_unchanged_ones(ask: Kubectl) -> None:
+async def test_kubectl_apply_creates_new_objects_and_does_not_write_unchanged_ones(ask: Kubectl) -> None:
     everything = {"apiVersion": "v1", "kind": "List", "items": [NODE, POD]}
     assert await ask("apply", "-f", "-", given=everything) == "node/n1 created\npod/p1 created\n"
     assert await ask("apply", "-f", "-", given=everything) == "node/n1 unchanged\npod/p1 unchanged\n"
@@ -88,7 +88,7 @@ async def test_apply_creates_new_objects_and_does_not_touch_unchanged_ones(ask: 
     assert "serverside-applied" in await ask("apply", "--server-side", "--force-conflicts", "-f", "-", given=NODE)
 
 
-async def test_get_prints_tables(ask: Kubectl) -> None:
+async def test_kubectl_get_prints_tables(ask: Kubectl) -> None:
     await ask("create", "-f", "-", given=NODE)
     await ask("create", "-f", "-", given=POD)
     table = [line.split() for line in (await ask("get", "nodes")).splitlines()]
@@ -103,7 +103,7 @@ async def test_get_prints_tables(ask: Kubectl) -> None:
     assert (code, err) == (1, 'Error from server (NotFound): pods "absent" not found\n')
 
 
-async def test_describe_shows_nodes_and_pods(ask: Kubectl) -> None:
+async def test_kubectl_describe_shows_nodes_and_pods(ask: Kubectl) -> None:
     await ask("create", "-f", "-", given=NODE)
     await ask("create", "-f", "-", given=POD)
     uid = (await ask.read("pod", "p1"))["metadata"]["uid"]
@@ -125,7 +125,7 @@ async def test_describe_shows_nodes_and_pods(ask: Kubectl) -> None:
     assert "TriggeredScaleUp" in await ask("events", "--for", "pod/p1")
 
 
-async def test_create_makes_objects_from_arguments(ask: Kubectl) -> None:
+async def test_kubectl_create_makes_objects_from_arguments(ask: Kubectl) -> None:
     await ask("create", "namespace", "team")
     await ask("create", "configmap", "settings", "--from-literal", "a=b", "-n", "team")
     assert (await ask.read("configmap", "settings", "-n", "team"))["data"] == {"a": "b"}
@@ -141,7 +141,7 @@ async def test_create_makes_objects_from_arguments(ask: Kubectl) -> None:
     assert (code, "already exists" in err) == (1, True)
 
 
-async def test_scale_sets_replicas(ask: Kubectl) -> None:
+async def test_kubectl_scale_sets_replicas(ask: Kubectl) -> None:
     await ask("create", "deployment", "web", "--image", "nginx")
     assert await ask("scale", "deployment", "web", "--replicas", "4") == "deployment.apps/web scaled\n"
     assert (await ask.read("deployment", "web"))["spec"]["replicas"] == 4
@@ -149,7 +149,7 @@ async def test_scale_sets_replicas(ask: Kubectl) -> None:
     assert code == 1
 
 
-async def test_cordon_taint_label_and_annotate_change_their_fields(ask: Kubectl) -> None:
+async def test_kubectl_cordon_taint_label_and_annotate_change_their_fields(ask: Kubectl) -> None:
     await ask("create", "-f", "-", given=NODE)
     await ask("cordon", "n1")
     assert (await ask.read("node", "n1"))["spec"]["unschedulable"] is True
@@ -164,7 +164,7 @@ async def test_cordon_taint_label_and_annotate_change_their_fields(ask: Kubectl)
     assert (metadata["labels"], metadata["annotations"]["gpuscaler.io/x"]) == ({"a": "b"}, "y")
 
 
-async def test_delete_waits_until_an_object_is_gone(ask: Kubectl) -> None:
+async def test_kubectl_delete_waits_until_the_object_is_gone(ask: Kubectl) -> None:
     waiting = {**POD, "spec": {"containers": [{"name": "c", "image": "busybox:1"}]}}
     await ask("create", "-f", "-", given=waiting)
     assert 'pod "p1" deleted' in await ask("delete", "pod", "p1")
@@ -175,7 +175,7 @@ async def test_delete_waits_until_an_object_is_gone(ask: Kubectl) -> None:
     assert (await ask.run("get", "pod", "p1"))[0] == 1
 
 
-async def test_drain_evicts_pods_and_respects_budgets(ask: Kubectl) -> None:
+async def test_kubectl_drain_evicts_pods_and_respects_disruption_budgets(ask: Kubectl) -> None:
     await ask("create", "-f", "-", given=NODE)
     await ask("create", "-f", "-", given=POD)
     running = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
@@ -190,7 +190,7 @@ async def test_drain_evicts_pods_and_respects_budgets(ask: Kubectl) -> None:
     assert "Terminating" in await ask("get", "pod", "p1")
 
 
-async def test_get_watch_prints_changes_as_they_happen(ask: Kubectl) -> None:
+async def test_kubectl_get_watch_prints_changes_as_they_happen(ask: Kubectl) -> None:
     await ask("create", "-f", "-", given=NODE)
     watching = await ask.begin("get", "nodes", "--watch", "--no-headers")
     assert watching.stdout is not None
@@ -202,7 +202,7 @@ async def test_get_watch_prints_changes_as_they_happen(ask: Kubectl) -> None:
     assert [line.split()[1] for line in lines] == [b"Ready", b"Ready,SchedulingDisabled"]
 
 
-async def test_unsupported_requests_are_refused_with_a_reason(ask: Kubectl) -> None:
+async def test_unsupported_kubectl_requests_are_refused_with_a_reason(ask: Kubectl) -> None:
     await ask("create", "-f", "-", given=NODE)
     await ask("create", "-f", "-", given=POD)
     code, _, err = await ask.run("logs", "p1")
@@ -213,21 +213,21 @@ async def test_unsupported_requests_are_refused_with_a_reason(ask: Kubectl) -> N
     assert "Warning: no controller of this cluster creates Jobs for a CronJob" in err
 
 
-async def test_a_user_can_query_permissions_and_the_description_of_a_kind(ask: Kubectl) -> None:
+async def test_kubectl_auth_can_i_and_explain_work(ask: Kubectl) -> None:
     assert await ask("auth", "can-i", "delete", "pods") == "yes\n"
     assert "gpuscaler-embedded" in await ask("auth", "whoami")
     assert "*.*" in await ask("auth", "can-i", "--list")
     assert "see https://kubernetes.io/docs/reference/kubernetes-api/" in " ".join((await ask("explain", "deployment")).split())
 
 
-async def test_a_quantity_applied_as_a_number_shows_no_difference_afterwards(ask: Kubectl) -> None:
+async def test_kubectl_diff_shows_no_difference_for_a_quantity_applied_as_a_number(ask: Kubectl) -> None:
     given = json.loads(json.dumps(POD))
     given["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = 1
     await ask("create", "-f", "-", given=given)
     assert await ask("diff", "--server-side", "-f", "-", given=given) == ""
 
 
-async def test_wait_returns_when_a_condition_is_met(ask: Kubectl) -> None:
+async def test_kubectl_wait_returns_when_a_condition_is_met(ask: Kubectl) -> None:
     await ask("create", "-f", "-", given=POD)
     waiting = asyncio.create_task(ask("wait", "pod", "p1", "--for", "condition=Ready", "--timeout", "30s"))
     await asyncio.sleep(0.3)
@@ -236,7 +236,7 @@ async def test_wait_returns_when_a_condition_is_met(ask: Kubectl) -> None:
     assert await waiting == "pod/p1 condition met\n"
 
 
-async def test_api_resources_lists_the_kinds_with_their_short_names(ask: Kubectl) -> None:
+async def test_kubectl_api_resources_lists_the_kinds_with_their_short_names(ask: Kubectl) -> None:
     lines = [line.split() for line in (await ask("api-resources", "--no-headers")).splitlines()]
     assert ["pods", "po", "v1", "true", "Pod"] in lines
     assert ["poddisruptionbudgets", "pdb", "policy/v1", "true", "PodDisruptionBudget"] in lines
@@ -321,7 +321,7 @@ async def test_a_deployment_is_created_scaled_rolled_out_and_rolled_back(living:
     await ask("wait", "--for=delete", "pods", "-l", "app=web", "--timeout=30s")
 
 
-async def test_wait_returns_when_a_job_is_complete(living: Kubectl) -> None:
+async def test_kubectl_wait_returns_when_a_job_is_complete(living: Kubectl) -> None:
     template = {"metadata": {"annotations": {"gpuscaler.io/run-for": "1s"}}, "spec": {**POD["spec"], "restartPolicy": "Never"}}
     del template["spec"]["nodeName"]
     job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train"}, "spec": {"completions": 3, "template": template}}
@@ -331,7 +331,7 @@ async def test_wait_returns_when_a_job_is_complete(living: Kubectl) -> None:
     assert "Completed" in await living("get", "pods")
 
 
-async def test_drain_evicts_pods_with_a_controller_and_leaves_daemon_pods(living: Kubectl) -> None:
+async def test_kubectl_drain_evicts_pods_with_a_controller_and_keeps_daemon_set_pods(living: Kubectl) -> None:
     ask = living
     labels = {"app": "agent"}
     template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "agent:1"}]}}

@@ -16,7 +16,7 @@ async def _named(ask: Asker, path: str, **query: Any) -> list[str]:
     return [item["metadata"]["name"] for item in (await ask.ok("GET", path, **query))["items"]]
 
 
-async def test_items_are_sorted_and_have_neither_kind_nor_version() -> None:
+async def test_list_items_are_sorted_and_have_neither_kind_nor_version() -> None:
     ask = asker()
     for name in ("b", "a", "c"):
         await ask.ok("POST", CONFIG_MAPS, config_map(name))
@@ -26,7 +26,7 @@ async def test_items_are_sorted_and_have_neither_kind_nor_version() -> None:
     assert not any("kind" in item or "apiVersion" in item for item in listed["items"])
 
 
-async def test_the_list_of_a_namespace_is_a_part_of_the_whole_list() -> None:
+async def test_the_list_of_a_namespace_has_only_its_objects() -> None:
     ask = asker()
     for namespace in ("default", "kube-system", "kube-public"):
         await ask.ok("POST", CONFIG_MAPS.replace("default", namespace), config_map(namespace))
@@ -51,7 +51,7 @@ async def test_the_list_of_a_namespace_is_a_part_of_the_whole_list() -> None:
         ("app=web", "spec.nodeName=", ["b"]),
     ],
 )
-async def test_selectors_select(labels: str, fields: str, names: list[str]) -> None:
+async def test_label_and_field_selectors_filter_lists(labels: str, fields: str, names: list[str]) -> None:
     ask = asker()
     await ask.ok("POST", PODS, pod("a", labels={"app": "web", "tier": "front"}))
     await ask.ok("POST", PODS, pod("b", labels={"app": "web", "size": "4"}))
@@ -68,7 +68,7 @@ async def test_an_invalid_selector_is_a_bad_request(query: dict[str, Any]) -> No
     assert (status, answer["reason"]) == (400, "BadRequest")
 
 
-async def test_pages_show_the_list_as_of_the_first_page() -> None:
+async def test_all_pages_show_the_list_at_the_revision_of_the_first_page() -> None:
     ask = asker()
     for i in range(5):
         await ask.ok("POST", CONFIG_MAPS, config_map(f"c{i}"))
@@ -81,7 +81,7 @@ async def test_pages_show_the_list_as_of_the_first_page() -> None:
     assert rest["metadata"] == {"resourceVersion": first["metadata"]["resourceVersion"]}
 
 
-async def test_an_expired_page_is_refused_and_offers_the_current_rest() -> None:
+async def test_an_expired_continue_token_is_refused_with_a_token_for_the_current_rest() -> None:
     api = ApiServer(virtual_clock)
     ask = asker(api)
     for i in range(4):
@@ -122,7 +122,7 @@ async def test_invalid_list_requests_are_refused(query: dict[str, Any], code: in
 
 @settings(max_examples=examples(40), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 300), st.booleans()), max_size=150), st.integers(1, 40))
-def test_pages_together_are_the_whole_list(changes: list[tuple[str, int, bool]], limit: int) -> None:
+def test_the_pages_of_a_list_contain_every_item_once(changes: list[tuple[str, int, bool]], limit: int) -> None:
     async def check() -> None:
         api = ApiServer(virtual_clock)
         ask = asker(api)

@@ -11,7 +11,7 @@ from gpuscaler.embedded.apiserver.api import ApiServer
 from gpuscaler.kube.transport import Request
 
 
-async def test_a_created_object_has_uid_time_and_revision_and_is_read_back_unchanged() -> None:
+async def test_a_created_object_has_uid_creation_time_and_revision_and_is_read_back_unchanged() -> None:
     ask = asker()
     status, made = await ask("POST", CONFIG_MAPS, config_map(a="1"))
     assert status == 201
@@ -108,7 +108,7 @@ async def test_an_update_that_changes_nothing_makes_no_revision() -> None:
     assert await ask.ok("PUT", f"{CONFIG_MAPS}/c", made) == made
 
 
-async def test_an_update_of_a_missing_object_creates_only_leases() -> None:
+async def test_an_update_of_a_missing_object_is_not_found_except_that_it_creates_leases() -> None:
     ask = asker()
     assert (await ask("PUT", f"{CONFIG_MAPS}/c", config_map()))[0] == 404
     leases = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
@@ -195,13 +195,13 @@ async def test_an_event_is_one_object_in_two_api_groups() -> None:
     assert (await ask.ok("GET", new, fieldSelector="reportingController=you"))["items"] == []
 
 
-async def test_a_secret_is_stored_encoded_whichever_way_it_is_written() -> None:
+async def test_a_secret_is_stored_in_base64_however_it_is_written() -> None:
     body = {"metadata": {"name": "s"}, "stringData": {"a": "b"}}
     made = await asker().ok("POST", "/api/v1/namespaces/default/secrets", body)
     assert (made["data"], made["type"], "stringData" in made) == ({"a": "Yg=="}, "Opaque", False)
 
 
-async def test_empty_metadata_fields_are_left_out_and_are_no_change() -> None:
+async def test_empty_metadata_fields_are_dropped_and_do_not_count_as_a_change() -> None:
     ask = asker()
     made = await ask.ok("POST", CONFIG_MAPS, config_map(a="b"))
     empty = {**made, "metadata": {**made["metadata"], "labels": {}, "annotations": {}, "finalizers": []}}

@@ -12,7 +12,7 @@ async def _priority_class(ask: Asker, name: str, value: int, **more: Any) -> Non
     await ask.ok("POST", CLASSES, {"metadata": {"name": name}, "value": value, **more})
 
 
-async def test_a_pod_is_pending_and_stays_five_minutes_on_a_node_that_is_not_ready() -> None:
+async def test_a_new_pod_is_pending_and_tolerates_an_unready_node_for_five_minutes() -> None:
     made = await asker().ok("POST", PODS, {**pod(), "status": {"phase": "Running"}})
     assert made["status"] == {"phase": "Pending", "qosClass": "BestEffort"}
     spec = made["spec"]
@@ -23,19 +23,19 @@ async def test_a_pod_is_pending_and_stays_five_minutes_on_a_node_that_is_not_rea
     }
 
 
-async def test_a_pod_that_tolerates_everything_gets_no_further_tolerations() -> None:
+async def test_a_pod_that_tolerates_everything_gets_no_default_tolerations() -> None:
     made = await asker().ok("POST", PODS, pod(tolerations=[{"operator": "Exists"}]))
     assert made["spec"]["tolerations"] == [{"operator": "Exists"}]
 
 
-async def test_limits_are_the_default_requests() -> None:
+async def test_requests_default_to_limits() -> None:
     container = {"name": "c", "resources": {"limits": {"nvidia.com/gpu": "2", "cpu": "4"}, "requests": {"cpu": "1"}}}
     made = await asker().ok("POST", PODS, pod(containers=[container]))
     assert made["spec"]["containers"][0]["resources"]["requests"] == {"nvidia.com/gpu": "2", "cpu": "1"}
     assert made["status"]["qosClass"] == "Burstable"
 
 
-async def test_a_pod_with_equal_requests_and_limits_is_guaranteed() -> None:
+async def test_a_pod_with_equal_requests_and_limits_has_the_qos_class_guaranteed() -> None:
     container = {"name": "c", "resources": {"limits": {"cpu": "1", "memory": "1Gi"}}}
     assert (await asker().ok("POST", PODS, pod(containers=[container])))["status"]["qosClass"] == "Guaranteed"
 
@@ -50,7 +50,7 @@ async def test_a_gated_pod_has_a_condition_until_its_gates_are_removed() -> None
     assert "schedulingGates" not in freed["spec"]
 
 
-async def test_priority_comes_from_the_class_or_from_the_default_class() -> None:
+async def test_the_priority_of_a_pod_comes_from_its_priority_class_or_the_default_one() -> None:
     ask = asker()
     await _priority_class(ask, "high", 1000, preemptionPolicy="Never")
     assert (await ask.ok("POST", PODS, pod("none")))["spec"]["priority"] == 0
@@ -100,7 +100,7 @@ async def test_most_of_a_pods_spec_cannot_be_changed(change: dict[str, Any]) -> 
     assert "pod updates may not change fields other than" in answer["message"]
 
 
-async def test_images_and_further_tolerations_of_a_pod_can_be_changed() -> None:
+async def test_images_of_a_pod_can_be_changed_and_tolerations_added() -> None:
     ask = asker()
     made = await ask.ok("POST", PODS, pod())
     extra = [*made["spec"]["tolerations"], {"key": "x", "operator": "Exists"}]

@@ -44,7 +44,7 @@ def test_the_allowed_disruptions_are_the_healthy_pods_above_the_desired_number(
     assert (status["currentHealthy"], status["observedGeneration"]) == (3, 3)
 
 
-def test_leaving_pods_and_pods_with_a_granted_eviction_are_not_healthy() -> None:
+def test_terminating_pods_and_pods_with_a_granted_eviction_are_not_healthy() -> None:
     pods = [_pod("a"), _pod("b", deletionTimestamp="x"), _pod("c"), _pod("d")]
     granted = {"b": "2026-01-01T00:00:00Z", "c": "2026-01-01T00:00:00Z", "d": "2025-12-31T23:00:00Z", "gone": "2026-01-01T00:00:00Z"}
     budget = {"metadata": {}, "spec": {"minAvailable": 1}, "status": {"disruptedPods": granted}}
@@ -87,7 +87,7 @@ async def _evict(ask: Asker, name: str) -> int:
     return status
 
 
-async def test_a_budget_follows_its_pods_and_then_stays_unchanged() -> None:
+async def test_a_budgets_status_is_updated_with_its_pods_and_not_written_otherwise() -> None:
     api = ApiServer(virtual_clock)
     async with _looking(api) as ask:
         await _budget(ask, minAvailable=1)
@@ -107,7 +107,7 @@ async def test_a_budget_follows_its_pods_and_then_stays_unchanged() -> None:
         assert api.store.revision == settled
 
 
-async def test_a_percentage_counts_the_desired_replicas_and_not_the_existing_ones() -> None:
+async def test_a_budget_percentage_is_of_the_desired_and_not_of_the_existing_replicas() -> None:
     async with _looking(ApiServer(virtual_clock)) as ask:
         template = {"spec": {"containers": [{"name": "c"}]}}
         owner = await ask.ok("POST", SETS, {"metadata": {"name": "s"}, "spec": {"replicas": 4, "template": template}})

@@ -23,7 +23,7 @@ from gpuscaler.kube.errors import Unreachable
         (conflict(NODE_KIND, "n"), 409, None),
     ],
 )
-async def test_a_refusal_is_answered_the_given_number_of_times(refusal: Exception, code: int, retry_after: int | None) -> None:
+async def test_an_injected_refusal_is_returned_the_given_number_of_times(refusal: Exception, code: int, retry_after: int | None) -> None:
     api = ApiServer(virtual_clock)
     api.faults.add(Fault(path="^/api/v1/nodes", times=2, refusal=refusal))  # type: ignore[arg-type]  # all of them are Failures
     ask = asker(api)
@@ -44,7 +44,7 @@ async def test_a_fault_can_match_one_method_and_a_query() -> None:
     assert (await ask("POST", NODES, node("m"), dryRun="All"))[0] == 201
 
 
-async def test_a_fault_with_a_chance_hits_that_share_of_requests() -> None:
+async def test_a_fault_with_a_probability_affects_that_share_of_requests() -> None:
     api = ApiServer(virtual_clock, seed=1)
     api.faults.add(Fault(chance=0.3, refusal=broken()))
     ask = asker(api)
@@ -52,7 +52,7 @@ async def test_a_fault_with_a_chance_hits_that_share_of_requests() -> None:
     assert 40 <= hits <= 80
 
 
-async def test_a_slow_answer_is_late_or_times_out() -> None:
+async def test_a_delayed_response_arrives_late_or_times_out() -> None:
     api = ApiServer(virtual_clock)
     api.faults.add(Fault(delay=10.0))
     ask = asker(api)
@@ -75,7 +75,7 @@ async def test_after_a_broken_connection_a_write_may_have_taken_effect_or_not(se
     assert ((await ask("GET", f"{CONFIG_MAPS}/c"))[0] == 200) is kept
 
 
-async def test_a_body_can_break_off_in_the_middle() -> None:
+async def test_a_response_body_can_be_truncated() -> None:
     api = ApiServer(virtual_clock)
     ask = asker(api)
     await ask.ok("POST", CONFIG_MAPS, config_map())
@@ -84,7 +84,7 @@ async def test_a_body_can_break_off_in_the_middle() -> None:
         await ask("GET", CONFIG_MAPS)
 
 
-async def test_a_cut_transport_is_unreachable_until_it_is_mended() -> None:
+async def test_a_disconnected_transport_is_unreachable_until_it_is_restored() -> None:
     api = ApiServer(virtual_clock)
     transport = MemoryTransport(api, delay=0.5)
     ask, other = Asker(transport), asker(api)

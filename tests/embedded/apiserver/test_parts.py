@@ -14,7 +14,7 @@ async def _deployment(ask: Asker) -> None:
     await ask.ok("POST", DEPLOYMENTS, {"metadata": {"name": "web"}, "spec": spec})
 
 
-async def test_a_deployment_is_scaled_through_its_scale() -> None:
+async def test_a_deployment_is_scaled_through_its_scale_subresource() -> None:
     ask = asker()
     await _deployment(ask)
     scale = await ask.ok("GET", f"{DEPLOYMENTS}/web/scale")
@@ -81,7 +81,7 @@ async def test_an_evicted_pod_is_deleted_with_a_condition_that_gives_the_reason(
     assert (await _evict(ask))[0] == 201
 
 
-async def test_a_budget_allows_as_many_evictions_as_its_status_says() -> None:
+async def test_a_budget_allows_the_number_of_evictions_in_its_status() -> None:
     ask = asker()
     await _running(ask, "p")
     await _running(ask, "q")
@@ -97,7 +97,7 @@ async def test_a_budget_allows_as_many_evictions_as_its_status_says() -> None:
     assert "deletionTimestamp" not in (await ask.ok("GET", f"{PODS}/q"))["metadata"]
 
 
-async def test_a_budget_that_changed_since_it_was_observed_allows_no_eviction() -> None:
+async def test_a_budget_whose_status_is_outdated_allows_no_eviction() -> None:
     ask = asker()
     await _running(ask)
     await _budget(ask, "web", disruptionsAllowed=1)
@@ -107,7 +107,7 @@ async def test_a_budget_that_changed_since_it_was_observed_allows_no_eviction() 
     assert "still being processed" in answer["details"]["causes"][0]["message"]
 
 
-async def test_two_budgets_for_one_pod_are_a_server_error() -> None:
+async def test_an_eviction_of_a_pod_with_two_budgets_is_a_server_error() -> None:
     ask = asker()
     await _running(ask)
     for name in ("a", "b"):
@@ -140,7 +140,7 @@ async def test_an_unhealthy_pod_is_evicted_if_the_budgets_policy_or_its_count_al
 
 
 @pytest.mark.parametrize("precondition", [{"uid": "other"}, {"resourceVersion": "1"}])
-async def test_an_eviction_of_another_pod_with_that_name_is_a_conflict(precondition: dict[str, str]) -> None:
+async def test_an_eviction_with_the_uid_of_another_pod_of_that_name_is_a_conflict(precondition: dict[str, str]) -> None:
     ask = asker()
     await _running(ask)
     status, answer = await _evict(ask, preconditions=precondition)
@@ -155,7 +155,7 @@ async def test_an_eviction_must_name_the_pod_in_its_path() -> None:
 
 
 @pytest.mark.parametrize(("method", "part"), [("GET", "log"), ("POST", "exec"), ("POST", "portforward"), ("PATCH", "ephemeralcontainers")])
-async def test_requests_that_need_a_pods_containers_are_refused_with_the_reason(method: str, part: str) -> None:
+async def test_requests_that_need_running_containers_such_as_exec_are_refused_with_the_reason(method: str, part: str) -> None:
     ask = asker()
     assert (await ask(method, f"{PODS}/p/{part}"))[0] == 404
     await ask.ok("POST", PODS, pod())

@@ -26,7 +26,7 @@ async def test_a_watch_shows_every_change_after_its_revision() -> None:
         assert await lines.names(3) == [("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a")]
 
 
-async def test_a_watch_can_begin_in_the_past_and_revisions_only_grow() -> None:
+async def test_a_watch_can_begin_at_an_earlier_revision_and_revisions_only_grow() -> None:
     ask = asker()
     start = await _revision(ask)
     for name in ("a", "b", "c"):
@@ -62,14 +62,14 @@ async def test_a_streamed_list_ends_with_a_marked_bookmark() -> None:
         assert await lines.names(1) == [("ADDED", "c")]
 
 
-async def test_an_older_server_refuses_streamed_lists() -> None:
+async def test_a_server_of_an_older_version_refuses_streamed_lists() -> None:
     ask = asker(ApiServer(virtual_clock, streaming_lists=False))
     status, answer = await ask("GET", CONFIG_MAPS, watch="true", **STREAMED)
     assert (status, answer["reason"]) == (422, "Invalid")
     assert "WatchList feature gate" in answer["message"]
 
 
-async def test_a_streamed_list_must_say_how_old_it_may_be() -> None:
+async def test_a_streamed_list_requires_a_resource_version_match() -> None:
     status, answer = await asker()("GET", CONFIG_MAPS, watch="true", sendInitialEvents="true")
     assert (status, answer["details"]["causes"][0]["field"]) == (422, "resourceVersionMatch")
 
@@ -88,7 +88,7 @@ async def test_a_quiet_watch_gets_a_bookmark_every_minute() -> None:
         assert loop.time() - began == pytest.approx(120)
 
 
-async def test_a_watch_ends_after_its_time_limit() -> None:
+async def test_a_watch_ends_after_the_requested_timeout() -> None:
     ask = asker()
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -98,7 +98,7 @@ async def test_a_watch_ends_after_its_time_limit() -> None:
     assert loop.time() - began == pytest.approx(300)
 
 
-async def test_a_watch_without_a_limit_ends_within_an_hour() -> None:
+async def test_a_watch_without_a_timeout_ends_within_an_hour() -> None:
     ask = asker()
     async with ask.watch(CONFIG_MAPS, resourceVersion=await _revision(ask)) as lines:
         with pytest.raises(StopAsyncIteration):
@@ -106,7 +106,7 @@ async def test_a_watch_without_a_limit_ends_within_an_hour() -> None:
     assert 1800 <= asyncio.get_running_loop().time() <= 3600
 
 
-async def test_an_expired_revision_is_answered_in_the_stream_with_410() -> None:
+async def test_a_watch_from_an_expired_revision_gets_a_410_event() -> None:
     api = ApiServer(virtual_clock, history=5)
     ask = asker(api)
     start = await _revision(ask)
@@ -132,12 +132,12 @@ async def test_a_watch_that_reads_too_slowly_expires() -> None:
     assert events[-1][1]["code"] == 410
 
 
-async def test_a_future_revision_is_a_timeout() -> None:
+async def test_a_request_for_a_future_revision_times_out() -> None:
     status, answer = await asker()("GET", CONFIG_MAPS, watch="true", resourceVersion="9999")
     assert (status, answer["details"]["causes"][0]["reason"]) == (504, "ResourceVersionTooLarge")
 
 
-async def test_objects_are_added_and_deleted_when_they_begin_and_cease_to_match_a_selector() -> None:
+async def test_a_watch_adds_and_deletes_objects_that_start_or_stop_matching_its_selector() -> None:
     ask = asker()
     async with ask.watch(PODS, resourceVersion=await _revision(ask), labelSelector="gpu=yes") as lines:
         await ask.ok("POST", PODS, pod("plain"))
@@ -150,7 +150,7 @@ async def test_objects_are_added_and_deleted_when_they_begin_and_cease_to_match_
         assert await lines.names(4) == [("ADDED", "p"), ("MODIFIED", "p"), ("DELETED", "p"), ("ADDED", "q")]
 
 
-async def test_a_bound_pod_is_added_for_a_field_selector() -> None:
+async def test_a_watch_with_a_field_selector_of_a_node_adds_a_pod_once_it_is_bound() -> None:
     ask = asker()
     await ask.ok("POST", PODS, pod())
     async with ask.watch("/api/v1/pods", resourceVersion=await _revision(ask), fieldSelector="spec.nodeName=n") as lines:
@@ -180,7 +180,7 @@ async def test_a_watch_can_show_tables() -> None:
 
 
 @pytest.mark.parametrize("sever", [True, False])
-async def test_open_watches_can_be_dropped(sever: bool) -> None:
+async def test_open_watches_can_be_disconnected(sever: bool) -> None:
     api = ApiServer(virtual_clock)
     ask = asker(api)
     async with ask.watch(CONFIG_MAPS, resourceVersion=await _revision(ask)) as lines:
@@ -191,7 +191,7 @@ async def test_open_watches_can_be_dropped(sever: bool) -> None:
             await waiting
 
 
-async def test_many_watches_get_the_same_events() -> None:
+async def test_all_concurrent_watches_get_the_same_events() -> None:
     ask = asker()
     revision = await _revision(ask)
 

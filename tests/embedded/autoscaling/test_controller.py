@@ -94,7 +94,7 @@ async def events(here: Lab) -> list[tuple[str, str]]:
     return [(event["reason"], event["message"]) for event in objects if event["involvedObject"]["kind"] == "HorizontalPodAutoscaler"]
 
 
-async def test_load_scales_up_and_five_minutes_without_load_scale_down() -> None:
+async def test_a_deployment_scales_up_under_load_and_down_after_five_minutes_without_load() -> None:
     async with scaled() as (here, served):
         served.total = 180.0
         await here.wait(60)
@@ -118,14 +118,14 @@ async def test_load_scales_up_and_five_minutes_without_load_scale_down() -> None
 
 
 @pytest.mark.parametrize(("total", "count"), [(65.9, 1), (66.1, 2)])
-async def test_a_deviation_of_a_tenth_from_the_target_is_tolerated(total: float, count: int) -> None:
+async def test_a_deviation_of_10_percent_from_the_target_does_not_scale(total: float, count: int) -> None:
     async with scaled() as (here, served):
         served.total = total
         await here.wait(60)
         assert await replicas(here) == count
 
 
-async def test_queries_come_from_the_autoscalers_account_and_select_the_targets_pods() -> None:
+async def test_metric_requests_use_the_autoscalers_account_and_select_the_targets_pods() -> None:
     async with scaled() as (here, served):
         await here.wait(20)
     (asked, *_) = served.asked
@@ -144,7 +144,7 @@ async def test_queries_come_from_the_autoscalers_account_and_select_the_targets_
     ],
     ids=["away", "unknown", "says why", "odd"],
 )
-async def test_without_an_answer_replicas_stay_and_a_condition_says_why_until_there_is_one(
+async def test_replicas_stay_and_a_condition_gives_the_reason_while_metrics_are_unavailable(
     failure: Callable[[], Answer], words: str
 ) -> None:
     async with scaled(replicas=3) as (here, served):
@@ -165,7 +165,7 @@ async def test_without_an_answer_replicas_stay_and_a_condition_says_why_until_th
     assert (back["ScalingActive"][:2], count) == (("True", "ValidMetricFound"), 5)
 
 
-async def test_without_a_metrics_server_the_status_has_the_words_of_kubernetes() -> None:
+async def test_without_a_metrics_server_the_status_has_the_message_of_kubernetes() -> None:
     async with scaled() as (here, served):
         served.freshness = "Stale"
         await here.wait(20)
@@ -188,7 +188,9 @@ async def test_without_a_metrics_server_the_status_has_the_words_of_kubernetes()
     ],
     ids=["external", "of an object", "of a namespace"],
 )
-async def test_metrics_of_objects_other_than_pods_scale_too(source: dict[str, Any], path: str, query: dict[str, str]) -> None:
+async def test_a_deployment_is_scaled_by_metrics_of_objects_other_than_pods(
+    source: dict[str, Any], path: str, query: dict[str, str]
+) -> None:
     async with scaled(source) as (here, served):
         served.values = {path: "5500m"}
         await here.wait(20)
@@ -204,7 +206,7 @@ async def test_metrics_of_objects_other_than_pods_scale_too(source: dict[str, An
     assert cells[:6] == ["web", "Deployment/web", wanted, "1", 8, 1]
 
 
-async def test_a_resource_metric_without_a_server_is_named_in_the_status() -> None:
+async def test_the_status_names_a_resource_metric_that_no_server_provides() -> None:
     cpu = {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}}}
     async with scaled(cpu) as (here, _):
         await here.wait(20)
@@ -216,7 +218,7 @@ async def test_a_resource_metric_without_a_server_is_named_in_the_status() -> No
     assert cells[2] == "cpu: <unknown>/50%"
 
 
-async def test_an_unscalable_target_is_named_and_stops_no_other_autoscaler() -> None:
+async def test_an_unscalable_target_is_named_and_does_not_stop_other_autoscalers() -> None:
     async with scaled() as (here, served):
         served.total = 120.0
         await autoscale(here, "lost", DUTY, target="gone")
@@ -233,7 +235,7 @@ async def test_an_unscalable_target_is_named_and_stops_no_other_autoscaler() -> 
     assert count == 2
 
 
-async def test_a_target_with_zero_replicas_stays_there_and_limits_hold_without_any_metric() -> None:
+async def test_a_target_with_zero_replicas_stays_at_zero_and_limits_apply_without_metrics() -> None:
     async with scaled(replicas=0) as (here, served):
         await here.wait(20)
         off, none = await conditions(here), await replicas(here)
@@ -246,7 +248,7 @@ async def test_a_target_with_zero_replicas_stays_there_and_limits_hold_without_a
     assert served.asked == [] or all("duty" in request.path for request in served.asked)
 
 
-async def test_a_deleted_autoscaler_stops_scaling_and_its_successor_starts_without_memory() -> None:
+async def test_a_recreated_autoscaler_does_not_use_the_history_of_the_deleted_one() -> None:
     async with scaled() as (here, served):
         await here.wait(20)
         await here.user.delete(RESOURCE, "web", namespace="default")
@@ -258,7 +260,7 @@ async def test_a_deleted_autoscaler_stops_scaling_and_its_successor_starts_witho
         assert (alone, await replicas(here)) == (1, 3)
 
 
-async def test_demand_scales_from_zero_and_back() -> None:
+async def test_a_demand_metric_scales_a_deployment_from_zero_and_back() -> None:
     async with scaled(QUEUE, replicas=0, minReplicas=0, behavior={"scaleDown": {"stabilizationWindowSeconds": 0}}) as (here, served):
         served.values = {"/queue": "5"}
         await here.wait(20)

@@ -103,7 +103,7 @@ class Person:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_an_account_stays_consistent_and_comes_to_rest(seed: int) -> None:
+def test_an_account_stays_consistent_after_random_calls_and_settles(seed: int) -> None:
     person = Person(Aws(CONDITIONS, seed=seed), random.Random(seed))
     for _ in range(50):
         person.step()

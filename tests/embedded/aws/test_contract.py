@@ -227,6 +227,6 @@ def descriptions(client: Client) -> Any:
 
 
 @pytest.mark.parametrize("script", [templates, groups, instances, queues, descriptions])
-def test_our_endpoint_and_moto_give_equal_answers(both: tuple[Client, Client], script: Callable[[Client], Any]) -> None:
+def test_our_endpoint_and_moto_return_equal_responses(both: tuple[Client, Client], script: Callable[[Client], Any]) -> None:
     ours, theirs = both
     assert script(ours) == script(theirs)

@@ -63,7 +63,7 @@ def leftovers(aws: Aws) -> list[object]:
     ]
 
 
-def test_an_account_like_ours_has_no_differences_and_is_left_unchanged(make_aws: Callable[..., Aws]) -> None:
+def test_the_script_finds_no_differences_in_an_equal_account_and_leaves_it_unchanged(make_aws: Callable[..., Aws]) -> None:
     aws = make_aws(Conditions(activity=5.0))
     report, lines = play_ours(aws, paid=True)
     assert report.differences == {}, lines
@@ -71,13 +71,13 @@ def test_an_account_like_ours_has_no_differences_and_is_left_unchanged(make_aws:
     assert (report.left, leftovers(aws)) == ([], [])
 
 
-def test_free_steps_launch_nothing(aws: Aws) -> None:
+def test_free_steps_of_the_script_launch_no_instances(aws: Aws) -> None:
     report, _ = play_ours(aws, paid=False)
     assert report.steps == len(FREE)
     assert aws.account.region(REGION).instances == {}
 
 
-def test_a_difference_is_reported_with_both_answers(aws: Aws) -> None:
+def test_a_difference_is_reported_with_both_responses(aws: Aws) -> None:
     aws.endpoint.faults.all.append(denied("PutLifecycleHook"))
     report, lines = play_ours(aws, paid=False)
     assert set(report.differences) == {"a lifecycle hook"}
@@ -145,7 +145,7 @@ def test_the_script_runs_on_motos_server_and_leaves_nothing_there(empty_moto: st
         (["--account", "123456789012", "--type", "x9.huge", "--dollars", "5"], "may cost $inf"),
     ],
 )
-def test_the_wrong_account_and_too_few_dollars_stop_it_before_anything_is_made(
+def test_the_script_stops_at_the_wrong_account_or_a_low_cost_limit_before_it_creates_anything(
     empty_moto: str, environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
 ) -> None:
     environment.setenv("AWS_ENDPOINT_URL", empty_moto)
@@ -161,11 +161,11 @@ def test_without_a_region_the_error_says_what_to_set(environment: pytest.MonkeyP
     assert "saw no region, expected one; set AWS_REGION" in capsys.readouterr().err
 
 
-def test_an_account_that_does_not_answer_is_named(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_names_an_account_that_does_not_respond(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     environment.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     assert program.main(["--account", "123456789012"]) == 3
     assert "the account cannot be read" in capsys.readouterr().err
 
 
-def test_the_cost_limit_is_that_of_the_most_expensive_run() -> None:
+def test_the_documented_cost_limit_is_that_of_the_most_expensive_run() -> None:
     assert cost(KIND, REGION) == pytest.approx(2 * 0.5 * 0.0832)

@@ -56,7 +56,7 @@ def test_tags_are_added_changed_and_removed(aws: Aws) -> None:
     assert scaling.describe_tags()["Tags"] == []
 
 
-def test_many_groups_come_in_pages(aws: Aws) -> None:
+def test_many_groups_are_described_in_pages(aws: Aws) -> None:
     for number in range(7):
         scaling = make_group(aws, f"group-{number}")
     pages = list(scaling.get_paginator("describe_auto_scaling_groups").paginate(PaginationConfig={"PageSize": 3}))
@@ -66,7 +66,7 @@ def test_many_groups_come_in_pages(aws: Aws) -> None:
     assert code(refused) == "InvalidNextToken"
 
 
-def test_a_template_has_versions(aws: Aws) -> None:
+def test_a_launch_template_has_versions(aws: Aws) -> None:
     ec2 = aws.client("ec2")
     made = ec2.create_launch_template(LaunchTemplateName="template", LaunchTemplateData=TEMPLATE)["LaunchTemplate"]
     ec2.create_launch_template_version(LaunchTemplateName="template", SourceVersion="1", LaunchTemplateData={"InstanceType": "g6.xlarge"})
@@ -86,7 +86,7 @@ def test_a_template_has_versions(aws: Aws) -> None:
     assert code(refused) == "InvalidLaunchTemplateId.VersionNotFound"
 
 
-def test_types_have_their_gpus_memory_and_fabric(aws: Aws) -> None:
+def test_instance_types_are_described_with_gpus_memory_and_network(aws: Aws) -> None:
     ec2 = aws.client("ec2")
     (described,) = ec2.describe_instance_types(InstanceTypes=["p4d.24xlarge"])["InstanceTypes"]
     gpu = {"Name": "A100", "Manufacturer": "NVIDIA", "Count": 8, "MemoryInfo": {"SizeInMiB": 40960}}
@@ -105,7 +105,7 @@ def test_types_have_their_gpus_memory_and_fabric(aws: Aws) -> None:
     assert code(refused) == "InvalidInstanceType"
 
 
-def test_requirements_select_the_types_that_meet_them(aws: Aws) -> None:
+def test_instance_requirements_select_matching_types(aws: Aws) -> None:
     needs = {
         "VCpuCount": {"Min": 4, "Max": 16},
         "MemoryMiB": {"Min": 0},
@@ -127,13 +127,13 @@ def test_requirements_select_the_types_that_meet_them(aws: Aws) -> None:
         ({"VPCZoneIdentifier": "subnet-0"}, "subnet-0"),
     ],
 )
-def test_an_inconsistent_group_is_refused(aws: Aws, params: dict[str, Any], words: str) -> None:
+def test_a_group_with_inconsistent_settings_is_refused(aws: Aws, params: dict[str, Any], words: str) -> None:
     with pytest.raises(ClientError, match=words) as refused:
         make_group(aws, **params)
     assert code(refused) == "ValidationError"
 
 
-def test_a_warm_pool_is_shown_with_its_group_until_it_is_deleted(aws: Aws) -> None:
+def test_a_warm_pool_is_described_with_its_group_until_it_is_deleted(aws: Aws) -> None:
     scaling = make_group(aws)
     scaling.put_warm_pool(AutoScalingGroupName="gpus", MinSize=2)
     configuration = {"MinSize": 2, "PoolState": "Stopped"}

@@ -44,7 +44,7 @@ def kinds(queue: tuple[Any, str]) -> list[str]:
     return [event["detail-type"] + (f": {event['detail']['state']}" if "state" in event["detail"] else "") for event in received(queue)]
 
 
-def test_a_dry_market_warns_two_minutes_ahead_and_the_group_launches_again(make_aws: Callable[..., Aws]) -> None:
+def test_spot_reclaims_are_announced_two_minutes_ahead_and_the_group_launches_replacements(make_aws: Callable[..., Aws]) -> None:
     aws = make_aws(RECLAIMED)
     queue, scaling = make_queue(aws), make_group(aws, MixedInstancesPolicy=mixed("g5.xlarge", "g6.xlarge"))
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
@@ -68,7 +68,7 @@ def test_a_dry_market_warns_two_minutes_ahead_and_the_group_launches_again(make_
     assert [member[0] for member in members(scaling)] == [{"g5.xlarge": "g6.xlarge", "g6.xlarge": "g5.xlarge"}[kind]]
 
 
-def test_capacity_rebalancing_launches_before_it_ends(aws: Aws) -> None:
+def test_capacity_rebalancing_launches_a_replacement_before_it_terminates(aws: Aws) -> None:
     scaling = make_group(aws, MixedInstancesPolicy=mixed("g5.xlarge"), CapacityRebalance=True)
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
     aws.later(20)
@@ -83,7 +83,7 @@ def test_capacity_rebalancing_launches_before_it_ends(aws: Aws) -> None:
     assert group_of(scaling)["DesiredCapacity"] == 1
 
 
-def test_an_instance_can_end_without_notice(aws: Aws) -> None:
+def test_a_spot_instance_can_be_reclaimed_without_notice(aws: Aws) -> None:
     queue, scaling = make_queue(aws), make_group(aws, MixedInstancesPolicy=mixed("g5.xlarge"))
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
     aws.later(20)
@@ -97,7 +97,7 @@ def test_an_instance_can_end_without_notice(aws: Aws) -> None:
     assert ec2["Reservations"][0]["Instances"][0]["StateReason"]["Code"] == "Server.SpotInstanceTermination"
 
 
-def test_an_instance_waits_for_its_hook_until_the_action_is_completed(aws: Aws) -> None:
+def test_an_instance_waits_for_its_lifecycle_hook_until_the_action_is_completed(aws: Aws) -> None:
     queue, scaling = make_queue(aws), make_group(aws)
     scaling.put_lifecycle_hook(
         AutoScalingGroupName="gpus",
@@ -131,7 +131,7 @@ def test_an_instance_waits_for_its_hook_until_the_action_is_completed(aws: Aws) 
 
 
 @pytest.mark.parametrize(("default", "states"), [("CONTINUE", ["InService"]), ("ABANDON", ["Terminating", "Pending"])])
-def test_an_unanswered_hook_ends_with_its_default_result(aws: Aws, default: str, states: list[str]) -> None:
+def test_a_lifecycle_hook_that_times_out_has_its_default_result(aws: Aws, default: str, states: list[str]) -> None:
     hook = {"LifecycleHookName": "boot", "LifecycleTransition": LAUNCHING, "HeartbeatTimeout": 60, "DefaultResult": default}
     scaling = make_group(aws, LifecycleHookSpecificationList=[hook])
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
@@ -142,7 +142,7 @@ def test_an_unanswered_hook_ends_with_its_default_result(aws: Aws, default: str,
 
 
 @pytest.mark.parametrize(("transition", "state"), [(LAUNCHING, "Terminating"), (TERMINATING, "Terminating:Proceed")])
-def test_instances_that_wait_for_a_deleted_hook_continue(aws: Aws, transition: str, state: str) -> None:
+def test_instances_that_wait_for_a_deleted_lifecycle_hook_continue(aws: Aws, transition: str, state: str) -> None:
     hook = {"LifecycleHookName": "drain", "LifecycleTransition": transition, "HeartbeatTimeout": 600, "DefaultResult": "CONTINUE"}
     scaling = make_group(aws, LifecycleHookSpecificationList=[hook])
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
@@ -165,7 +165,7 @@ def test_instances_that_wait_for_a_deleted_hook_continue(aws: Aws, transition: s
         ({"LifecycleTransition": TERMINATING}, "the limit of 50 lifecycle hooks"),
     ],
 )
-def test_a_hook_that_aws_rejects_is_refused(aws: Aws, params: dict[str, Any], reason: str) -> None:
+def test_a_lifecycle_hook_with_settings_that_aws_rejects_is_refused(aws: Aws, params: dict[str, Any], reason: str) -> None:
     scaling = make_group(aws)
     for number in range(50 if "limit" in reason else 0):
         scaling.put_lifecycle_hook(AutoScalingGroupName="gpus", LifecycleHookName=f"hook-{number}", LifecycleTransition=LAUNCHING)
@@ -174,7 +174,7 @@ def test_a_hook_that_aws_rejects_is_refused(aws: Aws, params: dict[str, Any], re
         scaling.put_lifecycle_hook(AutoScalingGroupName="gpus", LifecycleHookName="drain", **params)
 
 
-def test_a_message_is_seen_again_unless_it_is_deleted(aws: Aws) -> None:
+def test_a_queue_message_becomes_visible_again_unless_it_is_deleted(aws: Aws) -> None:
     sqs = aws.client("sqs")
     url = sqs.create_queue(QueueName="jobs", Attributes={"VisibilityTimeout": "20"})["QueueUrl"]
     sqs.send_message(QueueUrl=url, MessageBody="hello ✓ <&>")
@@ -193,7 +193,7 @@ def test_a_message_is_seen_again_unless_it_is_deleted(aws: Aws) -> None:
     assert "Messages" not in sqs.receive_message(QueueUrl=url)
 
 
-def test_valid_entries_of_a_batch_are_sent_and_the_others_are_reported(aws: Aws) -> None:
+def test_valid_entries_of_a_message_batch_are_sent_and_the_others_reported(aws: Aws) -> None:
     sqs = aws.client("sqs")
     url = sqs.create_queue(QueueName="jobs")["QueueUrl"]
     late = {"Id": "late", "MessageBody": "two", "DelaySeconds": 901}
@@ -210,7 +210,7 @@ def test_valid_entries_of_a_batch_are_sent_and_the_others_are_reported(aws: Aws)
     assert code(refused) == "InvalidParameterValue"
 
 
-def test_bad_batches_and_unknown_queues_are_refused(aws: Aws) -> None:
+def test_invalid_message_batches_and_unknown_queues_are_refused(aws: Aws) -> None:
     sqs = aws.client("sqs")
     url = sqs.create_queue(QueueName="jobs")["QueueUrl"]
     answer = sqs.delete_message_batch(QueueUrl=url, Entries=[{"Id": "a", "ReceiptHandle": "made up"}])

@@ -18,7 +18,7 @@ def limit(aws: Aws, market: str, name: str, zone: str, count: int) -> None:
     aws.account.region("us-east-1").hardware.markets.limits[market, name, zone] = count
 
 
-def test_the_answer_has_launched_instances_and_refusals(aws: Aws) -> None:
+def test_the_response_of_launch_instances_has_instances_and_refusals(aws: Aws) -> None:
     scaling = make_group(aws, MixedInstancesPolicy=mixed("g5.xlarge", "g6.xlarge"))
     limit(aws, "spot", "g5.xlarge", "us-east-1a", 1)
     limit(aws, "spot", "g6.xlarge", "us-east-1a", 1)
@@ -39,7 +39,7 @@ def test_the_answer_has_launched_instances_and_refusals(aws: Aws) -> None:
     assert len(instance_ids(scaling)) == 2
 
 
-def test_a_retry_strategy_leaves_the_rest_to_the_group(aws: Aws) -> None:
+def test_with_a_retry_strategy_the_group_launches_the_rest_later(aws: Aws) -> None:
     scaling = make_group(aws, MixedInstancesPolicy=mixed("g5.xlarge"))
     limit(aws, "spot", "", "", 1)
     ask(scaling, 3, RetryStrategy="retry-with-group-configuration")
@@ -49,7 +49,7 @@ def test_a_retry_strategy_leaves_the_rest_to_the_group(aws: Aws) -> None:
     assert len(instance_ids(scaling)) == 3
 
 
-def test_a_token_launches_once(aws: Aws) -> None:
+def test_launch_instances_launches_once_per_token(aws: Aws) -> None:
     scaling = make_group(aws)
     first = ask(scaling, 2)
     assert ask(scaling, 2)["Instances"] == first["Instances"]
@@ -62,7 +62,7 @@ def test_a_token_launches_once(aws: Aws) -> None:
 @pytest.mark.parametrize(
     "params", [{"AvailabilityZones": ["us-east-1b"]}, {"AvailabilityZoneIds": ["use1-az2"]}, {"SubnetIds": ["subnet-useast1b"]}]
 )
-def test_a_group_with_several_zones_needs_a_zone_in_the_call(aws: Aws, params: dict[str, Any]) -> None:
+def test_launch_instances_requires_a_zone_for_a_group_with_several_zones(aws: Aws, params: dict[str, Any]) -> None:
     scaling = make_group(aws, AvailabilityZones=["us-east-1a", "us-east-1b"])
     with pytest.raises(ClientError, match="must be given for a group with several"):
         ask(scaling, 1)
@@ -83,7 +83,7 @@ def test_an_invalid_launch_is_refused_and_changes_nothing(aws: Aws) -> None:
     assert (group_of(scaling)["DesiredCapacity"], instance_ids(scaling)) == (0, [])
 
 
-def test_every_ec2_code_can_be_the_reason(aws: Aws) -> None:
+def test_a_refusal_can_have_any_ec2_error_code(aws: Aws) -> None:
     scaling = make_group(aws)
     for number, reason in enumerate(
         ["Unsupported", "VcpuLimitExceeded", "InsufficientFreeAddressesInSubnet", "ReservationCapacityExceeded"]

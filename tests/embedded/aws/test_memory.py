@@ -11,7 +11,7 @@ from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.aws.serving.faults import Fault
 
 
-async def test_a_call_takes_the_time_of_its_answers_on_the_loops_clock(aws: Aws) -> None:
+async def test_a_boto3_call_takes_its_response_times_on_the_event_loops_clock(aws: Aws) -> None:
     aws.endpoint.faults.all.append(Fault(delay=30.0))
     executor, loop = LoopExecutor(), asyncio.get_running_loop()
     client = Session(aws.endpoint, executor.took).client("sts", region_name="us-east-1")
@@ -21,14 +21,14 @@ async def test_a_call_takes_the_time_of_its_answers_on_the_loops_clock(aws: Aws)
     assert loop.time() - before == pytest.approx(30.0)
 
 
-async def test_an_error_of_a_call_reaches_its_awaiter(aws: Aws) -> None:
+async def test_an_error_of_a_boto3_call_is_raised_where_it_is_awaited(aws: Aws) -> None:
     executor = LoopExecutor()
     client = Session(aws.endpoint, executor.took).client("sqs", region_name="us-east-1")
     with pytest.raises(client.exceptions.QueueDoesNotExist):
         await asyncio.wrap_future(executor.submit(lambda: client.get_queue_url(QueueName="none")))
 
 
-async def test_a_cancelled_wait_does_not_undo_a_call(aws: Aws) -> None:
+async def test_a_boto3_call_takes_effect_even_if_waiting_for_it_is_cancelled(aws: Aws) -> None:
     aws.endpoint.faults.all.append(Fault(delay=30.0))
     executor = LoopExecutor()
     client = Session(aws.endpoint, executor.took).client("sqs", region_name="us-east-1")
@@ -39,14 +39,14 @@ async def test_a_cancelled_wait_does_not_undo_a_call(aws: Aws) -> None:
     assert "events" in aws.account.region("us-east-1").queues
 
 
-def test_answers_are_dated_by_the_clock_of_the_account(aws: Aws) -> None:
+def test_responses_are_dated_by_the_clock_of_the_account(aws: Aws) -> None:
     aws.later(1000.0)
     reply = aws.client("sts").get_caller_identity()
     date = reply["ResponseMetadata"]["HTTPHeaders"]["date"]
     assert parsedate_to_datetime(date).timestamp() == BEGAN + 1000.0
 
 
-def test_launches_report_how_long_they_take(make_aws: type[Aws]) -> None:
+def test_launch_calls_report_how_long_they_take(make_aws: type[Aws]) -> None:
     aws, seconds = make_aws(Conditions(answer=2.0)), list[float]()
     client = Session(aws.endpoint, seconds.append).client("autoscaling", region_name="us-east-1")
     client.describe_auto_scaling_groups()

@@ -69,7 +69,7 @@ async def test_a_node_has_the_labels_of_recorded_nodes_of_its_kind(
         assert not node["spec"].get("taints"), "tags alone put no taint on a node"
 
 
-async def test_a_node_has_the_shape_of_recorded_nodes(tmp_path: Path) -> None:
+async def test_a_node_has_the_same_fields_as_recorded_nodes(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", tags=DISCOVERED | EKS_TAGS)
 
@@ -84,7 +84,7 @@ async def test_a_node_has_the_shape_of_recorded_nodes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", recorded.SIZES, ids=lambda size: size.instance_type)
-async def test_a_node_has_the_memory_and_pods_of_recorded_nodes(size: Size, tmp_path: Path) -> None:
+async def test_a_node_has_the_memory_and_pod_limit_of_recorded_nodes(size: Size, tmp_path: Path) -> None:
     """Sizes agree within half a percent: kernels differ."""
     async with aws_stage(tmp_path) as here:
         here.group("gpus", tags=DISCOVERED | (EKS_TAGS if size.managed else {}), instance_type=size.instance_type)
@@ -98,14 +98,14 @@ async def test_a_node_has_the_memory_and_pods_of_recorded_nodes(size: Size, tmp_
         assert int(amounts["pods"]) == size.pods, size.seen
 
 
-async def test_gpu_feature_discovery_labels_nodes_only_where_it_runs(tmp_path: Path) -> None:
+async def test_only_nodes_with_gpu_feature_discovery_have_its_labels(tmp_path: Path) -> None:
     async with aws_stage(tmp_path, Conditions(boot=QUICK, gpu_feature_discovery=True)) as here:
         here.group("gpus")
 
         assert keys(await first_node(here)) == recorded.SELF_MANAGED.labels | recorded.DISCOVERY
 
 
-async def test_an_eks_node_group_labels_and_taints_its_nodes_and_a_user_data_flag_replaces_taints(tmp_path: Path) -> None:
+async def test_nodes_have_the_labels_of_their_eks_node_group_and_its_taints_unless_user_data_sets_taints(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.client("eks").create_nodegroup(
             clusterName=CLUSTER,
@@ -130,7 +130,7 @@ async def test_an_eks_node_group_labels_and_taints_its_nodes_and_a_user_data_fla
         assert sorted(node["spec"]["taints"][0]["key"] for node in await here.nodes()) == ["gpuscaler.io/arriving", "nvidia.com/gpu"]
 
 
-async def test_invalid_user_data_keep_the_node_from_registering(tmp_path: Path) -> None:
+async def test_a_node_with_invalid_user_data_does_not_register(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", user_data="kubelet --register-with-taints=dedicated=nvidia.com/gpu=true")
         here.client("autoscaling").set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
@@ -141,7 +141,7 @@ async def test_invalid_user_data_keep_the_node_from_registering(tmp_path: Path) 
         assert (machine.state, await here.nodes()) == ("running", [])
 
 
-async def test_bottlerocket_registers_with_the_taints_of_its_settings(tmp_path: Path) -> None:
+async def test_a_bottlerocket_node_registers_with_the_taints_of_its_settings(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", user_data=TAINTED)
 

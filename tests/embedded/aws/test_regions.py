@@ -32,7 +32,7 @@ def test_types_without_accelerators_are_known_in_every_region(region: str) -> No
     }
 
 
-def test_interfaces_and_addresses_of_every_type_give_exactly_its_pods_per_node() -> None:
+def test_the_pod_limit_of_every_type_follows_from_its_interfaces_and_addresses() -> None:
     client = Aws().client("ec2")
 
     instance_types = [
@@ -48,7 +48,7 @@ def test_interfaces_and_addresses_of_every_type_give_exactly_its_pods_per_node()
 
 
 @pytest.mark.parametrize("regions", [["us-west-2"], ["ap-northeast-2", "eu-central-1"]])
-def test_the_price_list_answers_for_any_regions_of_the_account(regions: list[str]) -> None:
+def test_the_price_list_has_prices_of_every_region_of_the_account(regions: list[str]) -> None:
     aws = Aws(regions=regions)
     wanted = {"instanceType": "m5.large", "regionCode": regions[0], "operatingSystem": "Linux"}
     filters = [{"Type": "TERM_MATCH", "Field": key, "Value": value} for key, value in wanted.items()]
@@ -61,7 +61,7 @@ def test_the_price_list_answers_for_any_regions_of_the_account(regions: list[str
         aws.client("pricing", "us-west-1").get_products(ServiceCode="AmazonEC2", Filters=filters)
 
 
-def test_a_name_of_two_letters_is_refused_as_in_ec2(aws: Aws) -> None:
+def test_a_launch_template_name_of_two_letters_is_refused_as_in_ec2(aws: Aws) -> None:
     client = aws.client("ec2")
     client.meta.events.unregister("before-parameter-build.ec2.CreateLaunchTemplate")
 
@@ -71,7 +71,7 @@ def test_a_name_of_two_letters_is_refused_as_in_ec2(aws: Aws) -> None:
         assert code(refused) == "InvalidLaunchTemplateName.MalformedException"
 
 
-def test_queues_with_one_name_in_two_regions_have_two_addresses_with_their_regions() -> None:
+def test_queues_with_the_same_name_in_two_regions_have_different_urls() -> None:
     aws = Aws(regions=["us-east-1", "us-west-2"])
     host = "http://127.0.0.1:4566"
     urls = {name: make_queue(aws.account.region(name), "gpuscaler", {}, host=host).url for name in ("us-east-1", "us-west-2")}

@@ -37,7 +37,7 @@ def watch(aws: Aws, scaling: Any, seconds: int) -> set[int]:
     return counts
 
 
-def test_a_refresh_replaces_one_instance_after_the_other(aws: Aws) -> None:
+def test_an_instance_refresh_replaces_one_instance_after_the_other(aws: Aws) -> None:
     scaling = two(aws)
     before = set(instance_ids(scaling))
 
@@ -53,7 +53,7 @@ def test_a_refresh_replaces_one_instance_after_the_other(aws: Aws) -> None:
     assert sum("taken out of service in response to an instance refresh" in cause for cause in causes(scaling)) == 2
 
 
-def test_a_refresh_with_room_for_surplus_launches_before_it_ends(aws: Aws) -> None:
+def test_an_instance_refresh_that_may_exceed_the_capacity_launches_before_it_terminates(aws: Aws) -> None:
     scaling = two(aws)
 
     scaling.start_instance_refresh(
@@ -65,7 +65,7 @@ def test_a_refresh_with_room_for_surplus_launches_before_it_ends(aws: Aws) -> No
 
 
 @pytest.mark.parametrize(("how", "status", "kept"), [("Wait", "Failed", 1), ("Ignore", "Successful", 1), ("Refresh", "Successful", 0)])
-def test_a_refresh_waits_for_protected_instances_or_skips_or_ends_them(how: str, status: str, kept: int, aws: Aws) -> None:
+def test_an_instance_refresh_waits_for_skips_or_terminates_protected_instances(how: str, status: str, kept: int, aws: Aws) -> None:
     scaling = two(aws)
     held = instance_ids(scaling)[:1]
     scaling.set_instance_protection(AutoScalingGroupName="gpus", InstanceIds=held, ProtectedFromScaleIn=True)
@@ -77,7 +77,7 @@ def test_a_refresh_waits_for_protected_instances_or_skips_or_ends_them(how: str,
     assert len(set(held) & set(instance_ids(scaling))) == kept
 
 
-def test_a_cancelled_refresh_replaces_no_further_instance(aws: Aws) -> None:
+def test_a_cancelled_instance_refresh_replaces_no_further_instance(aws: Aws) -> None:
     scaling = two(aws)
     scaling.start_instance_refresh(AutoScalingGroupName="gpus", Preferences={"InstanceWarmup": 600})
     aws.later(120)

@@ -37,7 +37,7 @@ def environ(tmp_path: Path, *lines: str) -> dict[str, str]:
     return {"PATH": str(working_go(tmp_path / "bin", *lines).parent), "XDG_CACHE_HOME": str(tmp_path / "cache")}
 
 
-def test_programs_are_compiled_once_and_called_by_their_names(tmp_path: Path) -> None:
+def test_programs_are_compiled_once_and_have_their_usual_names(tmp_path: Path) -> None:
     messages: list[str] = []
     where = environ(tmp_path)
 
@@ -49,7 +49,7 @@ def test_programs_are_compiled_once_and_called_by_their_names(tmp_path: Path) ->
     assert DEFAULT in messages[0]
 
 
-def test_compiled_packages_are_counted(tmp_path: Path) -> None:
+def test_progress_counts_compiled_packages(tmp_path: Path) -> None:
     counted: list[int] = []
     noisy = 'print("go: downloading k8s.io/api", file=sys.stderr); print("k8s.io/api", file=sys.stderr); print("main", file=sys.stderr)'
 
@@ -57,7 +57,7 @@ def test_compiled_packages_are_counted(tmp_path: Path) -> None:
     assert counted == [1, 2]
 
 
-def test_the_programs_are_built_with_their_version(tmp_path: Path) -> None:
+def test_programs_are_built_with_the_version_of_the_release(tmp_path: Path) -> None:
     built = programs(
         DEFAULT, environ=environ(tmp_path, f"open({str(tmp_path / 'words')!r}, 'w').write(' '.join(sys.argv))"), progress=Progress(silent)
     )
@@ -76,7 +76,7 @@ def test_a_failed_build_leaves_nothing_and_is_tried_again(tmp_path: Path) -> Non
     assert programs(DEFAULT, environ=environ(tmp_path), progress=Progress(silent)).release == DEFAULT
 
 
-def test_existing_programs_are_used(tmp_path: Path) -> None:
+def test_existing_programs_are_used_without_building(tmp_path: Path) -> None:
     for name in NAMES:
         (tmp_path / name).touch()
 
@@ -84,7 +84,7 @@ def test_existing_programs_are_used(tmp_path: Path) -> None:
     assert (existing.folder, existing.release, existing.tied) == (tmp_path, "", False)
 
 
-def test_missing_programs_are_named(tmp_path: Path) -> None:
+def test_the_error_names_missing_programs(tmp_path: Path) -> None:
     (tmp_path / "etcd").touch()
     (tmp_path / "kube-apiserver").touch()
     with pytest.raises(BuildError, match=r"saw no kube-controller-manager, kube-scheduler, expected etcd, .*unset KUBEBUILDER_ASSETS"):
@@ -97,7 +97,7 @@ def test_an_invalid_release_is_refused(text: str) -> None:
         release_of(text)
 
 
-def test_the_module_of_a_release_uses_its_staging_modules_and_its_etcd() -> None:
+def test_the_go_module_of_a_release_uses_its_staging_modules_and_its_etcd() -> None:
     made = go_mod(THEIRS, "1.33.13")
 
     assert needed_version(made) == (1, 24, 0)
@@ -110,12 +110,12 @@ def test_the_module_of_a_release_uses_its_staging_modules_and_its_etcd() -> None
     ("theirs", "message"),
     [("module x\n", "expected both"), (THEIRS.replace("cobra", "other"), "without github.com/spf13/cobra")],
 )
-def test_a_module_unlike_that_of_kubernetes_is_refused(theirs: str, message: str) -> None:
+def test_a_go_module_that_does_not_look_like_kubernetes_is_refused(theirs: str, message: str) -> None:
     with pytest.raises(BuildError, match=message):
         go_mod(theirs, "1.33.13")
 
 
-def test_the_default_release_is_pinned_by_hashes() -> None:
+def test_the_sources_of_the_default_release_are_pinned_by_hashes() -> None:
     sums = (PINNED / DEFAULT / "go.sum").read_text()
     assert f"k8s.io/kubernetes v{DEFAULT} h1:" in sums
     assert f"k8s.io/kubernetes v{DEFAULT}\n" in (PINNED / DEFAULT / "go.mod").read_text()

@@ -20,7 +20,7 @@ class Plane:
         raise EndedError("etcd ended with 1")
 
 
-async def test_an_ended_program_is_named_and_ends_the_command_with_the_status_for_unreachable(
+async def test_the_command_names_a_program_that_exited_and_exits_with_the_status_for_unreachable(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     cluster = RealCluster(Policy(()), Plane(), now=lambda: 0.0, conditions=Conditions())  # type: ignore[arg-type]  # all that it uses

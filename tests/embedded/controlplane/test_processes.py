@@ -45,14 +45,14 @@ def checked(process: Process) -> None:
         time.sleep(0.02)
 
 
-def test_an_ended_program_is_reported_with_the_end_of_its_log(tmp_path: Path, started: list[Process]) -> None:
+def test_a_program_that_exited_is_reported_with_the_end_of_its_log(tmp_path: Path, started: list[Process]) -> None:
     process = python(tmp_path, started, "print('no such flag', flush=True); raise SystemExit(3)")
     until(tmp_path / "program.log", "no such flag")
     with pytest.raises(EndedError, match=r"program ended with 3; (.|\n)*no such flag"):
         checked(process)
 
 
-def test_a_program_can_end_in_order_even_while_it_is_stopped(tmp_path: Path, started: list[Process]) -> None:
+def test_a_suspended_program_can_be_terminated_in_an_orderly_way(tmp_path: Path, started: list[Process]) -> None:
     handler = "signal.signal(15, lambda *_: (print('in order', flush=True), sys.exit()))"
     code = f"import signal, sys, time\n{handler}\nprint('up', flush=True)\ntime.sleep(60)"
     process = python(tmp_path, started, code)
@@ -71,7 +71,7 @@ def test_a_killed_program_can_be_started_again(tmp_path: Path, started: list[Pro
     process.check()
 
 
-def test_a_tied_program_ends_with_its_parent(tmp_path: Path) -> None:
+def test_a_program_started_as_dependent_ends_with_its_parent(tmp_path: Path) -> None:
     log = tmp_path / "program.log"
     child = "import sys; print('up', flush=True); sys.stdin.read(); print('orphaned', flush=True)"
     parent = (

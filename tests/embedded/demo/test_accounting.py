@@ -19,7 +19,7 @@ def policy() -> Policy:
         return load_settings(path).policy
 
 
-def test_the_parts_add_up_to_the_difference_from_the_bound(policy: Policy) -> None:
+def test_the_parts_of_the_cost_add_up_to_the_difference_from_the_lower_bound(policy: Policy) -> None:
     result = simulate_peer(TOLD, in_one_pool(policy))
     found_parts = list(cost_parts(result, policy, TOLD))
 
@@ -30,7 +30,7 @@ def test_the_parts_add_up_to_the_difference_from_the_bound(policy: Policy) -> No
     assert f"{result.evictions} evictions" in lost.text
 
 
-def test_small_parts_have_no_line_and_a_demo_without_work_has_none_at_all(policy: Policy) -> None:
+def test_small_parts_of_the_cost_have_no_line_and_a_demo_without_jobs_has_no_lines(policy: Policy) -> None:
     result = simulate_peer(TOLD, policy)
     lines = list(explain_cost(replace(result, lost_gpu_hours=0.0), policy, TOLD))
 
@@ -39,7 +39,7 @@ def test_small_parts_have_no_line_and_a_demo_without_work_has_none_at_all(policy
     assert list(explain_cost(replace(result, lower_bound=0.0), policy, TOLD)) == []
 
 
-def test_the_peer_prefers_spot_as_its_users_configure_it(policy: Policy) -> None:
+def test_the_compared_autoscaler_is_configured_to_prefer_spot(policy: Policy) -> None:
     result = simulate_peer(TOLD, policy)
 
     assert result.policy == PEER

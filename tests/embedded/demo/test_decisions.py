@@ -15,7 +15,7 @@ def refusal(at: float, kind: str, market: str = "spot") -> HistoryEvent:
     return HistoryEvent(at, kinds.REFUSED, text, offering=OfferingKey("p", market, kind, "z"))
 
 
-def test_refusals_of_one_market_at_once_share_one_line() -> None:
+def test_simultaneous_refusals_of_one_market_share_one_line() -> None:
     assert lines_of(refusal(5, "a"), refusal(5, "b"), refusal(5, "c")) == [(5, "refused", "3 spot offerings: no capacity")]
 
 
@@ -40,5 +40,5 @@ def test_a_purchase_names_its_pods() -> None:
     assert lines_of(HistoryEvent(1, kinds.ORDERED, "g5 ordered: ready soon")) == [(1, "buys", "g5: ready soon")]
 
 
-def test_steps_that_only_follow_are_left_out() -> None:
+def test_steps_that_follow_from_earlier_decisions_have_no_line() -> None:
     assert lines_of(*(HistoryEvent(1, kind, "x") for kind in (kinds.GRANTED, kinds.MARKED, kinds.ENDING, kinds.REMOVED))) == []

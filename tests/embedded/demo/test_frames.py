@@ -30,7 +30,7 @@ def latest(ledger: Ledger | None = None, plan: Plan | None = None, **memory: obj
     return Latest(memory=Memory(ledger=ledger or Ledger(), **memory), plan=plan or Plan(), policy=POLICY)  # type: ignore[arg-type]  # passed on
 
 
-def test_used_gpus_are_distinguished_from_idle_ones() -> None:
+def test_a_snapshot_distinguishes_used_from_idle_gpus() -> None:
     core = cloud()
     name = name_of(core.start(FOUR.key, NOW))
     cluster = Cluster.of([node(name, FOUR), pod("a", spec(gpus=3), on=name)])
@@ -42,7 +42,7 @@ def test_used_gpus_are_distinguished_from_idle_ones() -> None:
     assert (other.machines, other.gpus) == ((), False)
 
 
-def test_a_machine_arrives_until_its_node_is_open_and_shows_its_gpus() -> None:
+def test_a_machine_is_shown_as_starting_until_its_node_is_open_and_has_its_gpus() -> None:
     core = cloud()
     name = name_of(core.start(FOUR.key, NOW))
     arriving = Machine(name, "main", "g.4", "on-demand", "z1", arriving=4)
@@ -55,7 +55,7 @@ def test_a_machine_arrives_until_its_node_is_open_and_shows_its_gpus() -> None:
     assert seen == [arriving, arriving, arriving, Machine(name, "main", "g.4", "on-demand", "z1", idle=4)]
 
 
-def test_a_machine_is_leaving_from_the_decision_on_while_its_pods_still_run() -> None:
+def test_a_machine_is_shown_as_leaving_from_the_decision_to_remove_it() -> None:
     core = cloud()
     name = name_of(core.start(FOUR.key, NOW))
     cluster = Cluster.of([node(name, FOUR), pod("a", spec(gpus=1), on=name)])
@@ -75,7 +75,7 @@ def test_ordered_machines_are_shown_without_a_name() -> None:
     assert other.machines == (Machine("", "other", "c.1", "on-demand", "z1", arriving=1, cpu_only=True),)
 
 
-def test_refused_offerings_are_counted_while_they_are_not_tried() -> None:
+def test_a_snapshot_counts_refused_offerings_that_are_not_tried_at_the_moment() -> None:
     breakers = step(
         step(Memory().breakers, offering_events.Asked(FOUR.key, NOW)), offering_events.Refused(FOUR.key, NOW, "capacity", "nothing left")
     )
@@ -85,7 +85,7 @@ def test_refused_offerings_are_counted_while_they_are_not_tried() -> None:
     assert (main.refused, other.refused) == (1, 0)
 
 
-def test_pending_pods_show_what_they_wait_for_and_the_longest_waits_come_first() -> None:
+def test_pending_pods_are_listed_with_their_reasons_longest_waits_first() -> None:
     waiting = [pod(name, spec(gpus=2), created=NOW - age) for age, name in enumerate("abcdefg")]
     coming = (
         OrderedMachine("t-0", "t", (FOUR.key,), 4.0, NOW, pods=("default/a",), offering=FOUR.key, instance="i-1", granted=NOW - 100),

@@ -24,5 +24,5 @@ def test_a_failover_lasts_from_the_first_refusal_until_another_market_is_tried()
     assert failovers(happened) == [4.0, 1.0]
 
 
-def test_a_market_that_keeps_refusing_is_no_failover() -> None:
+def test_repeated_refusals_without_another_market_are_no_failover() -> None:
     assert failovers([of(REFUSED, 3, "spot"), of(ORDERED, 9, "spot"), of(GRANTED, 10, "spot")]) == []

@@ -45,7 +45,7 @@ async def performed(speed: float) -> tuple[Demo, list[Frame], dict[str, list[Any
     return demo, frames, stored
 
 
-def test_work_runs_to_its_end_and_everything_is_visible_over_http() -> None:
+def test_a_demo_runs_all_jobs_and_its_cluster_is_readable_over_http() -> None:
     with asyncio.Runner(loop_factory=partial(PacedLoop, 100_000.0)) as runner:
         demo, frames, stored = runner.run(performed(100_000.0))
 

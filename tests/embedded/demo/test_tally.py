@@ -48,7 +48,7 @@ def test_a_pod_is_pending_until_it_runs_and_done_when_it_has_succeeded() -> None
     assert (wait.seconds, wait.ran, wait.pod_class) == (45.0, True, "2-3 GPUs")
 
 
-def test_a_pod_that_vanishes_while_it_runs_was_cut_short() -> None:
+def test_a_running_pod_that_is_deleted_counts_as_interrupted() -> None:
     watch = Watch()
     watch.brings(45, pod_a(on="n1", phase="Running"))
     watch.brings(60, removed="default/a")
@@ -83,7 +83,7 @@ def test_samples_distinguish_requested_gpus_from_busy_ones() -> None:
     ]
 
 
-def test_nodes_are_ignored() -> None:
+def test_the_pod_tally_ignores_events_of_nodes() -> None:
     watch = Watch()
     watch.tally.hear(Batch(NODES, Node, {"n": node("n")}))
 

@@ -13,7 +13,7 @@ def test_the_same_seed_draws_the_same_jobs_and_another_seed_others() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_generated_jobs_are_sorted_and_early_enough_to_end(seed: int) -> None:
+def test_generated_jobs_are_sorted_and_start_early_enough_to_finish(seed: int) -> None:
     jobs = draw_trace(seed, SPAN).jobs
 
     assert [job.submit for job in jobs] == sorted(job.submit for job in jobs)
@@ -22,7 +22,7 @@ def test_generated_jobs_are_sorted_and_early_enough_to_end(seed: int) -> None:
     assert any(job.pods > 1 for job in jobs)
 
 
-def test_a_trace_is_cut_to_the_jobs_submitted_in_time_and_begins_at_once() -> None:
+def test_a_trace_is_limited_to_jobs_submitted_in_time_and_begins_immediately() -> None:
     trace = Trace("t", (Job("a", 1000.0, 60), Job("b", 1500.0, 60), Job("c", 1000.0 + SPAN, 60)))
 
     made = scenario(0, trace)
@@ -91,11 +91,11 @@ def test_a_job_without_gpus_requests_none() -> None:
     ("job", "name"),
     [("train-1", "train-1"), ("Application_99 X", "application-99-x-7"), ("", "job-7"), ("ä/ö", "job-7"), ("x" * 300, "x" * 40 + "-7")],
 )
-def test_any_id_becomes_a_valid_kubernetes_name(job: str, name: str) -> None:
+def test_any_job_id_becomes_a_valid_kubernetes_name(job: str, name: str) -> None:
     assert name_of(job, 7) == name
 
 
-def test_names_differ_even_if_ids_are_similar() -> None:
+def test_similar_job_ids_get_different_names() -> None:
     jobs = (Job("A", 0.0, 60), Job("a", 0.0, 60), Job("a-0", 0.0, 60), Job("a", 0.0, 60))
 
     names = [submission.job["metadata"]["name"] for submission in submissions(Trace("t", jobs))]

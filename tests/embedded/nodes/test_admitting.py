@@ -46,7 +46,7 @@ async def test_a_pod_that_requests_more_than_is_left_fails_permanently(resource:
         assert [await status_of(here, name) for name in ("second", "third")] == [("Failed", reason), ("Running", "")]
 
 
-async def test_no_more_pods_are_admitted_than_a_node_allows() -> None:
+async def test_a_kubelet_admits_no_more_pods_than_its_nodes_limit() -> None:
     async with lab("a") as here:
         await set_allocatable(here, **ROOM)
         for number in range(4):
@@ -66,7 +66,7 @@ async def test_while_a_device_plugin_restarts_a_new_pod_fails_and_a_running_pod_
         assert [await status_of(here, name) for name in ("runs", "comes")] == [("Running", ""), ("Failed", "UnexpectedAdmissionError")]
 
 
-async def test_a_node_without_reported_resources_admits_all_pods() -> None:
+async def test_a_kubelet_whose_node_reports_no_resources_admits_all_pods() -> None:
     async with lab("a") as here:
         await here.user.merge_patch(NODES, "a", {"status": {"allocatable": None, "capacity": None}}, subresource="status")
         await here.wait(1.0)

@@ -45,7 +45,7 @@ async def plugin_pods(here: World, name: str = "") -> list[dict[str, Any]]:
     return [pod for pod in pods if name in ("", pod["spec"].get("nodeName"))]
 
 
-async def test_gpus_appear_once_the_plugin_has_its_image_and_has_registered() -> None:
+async def test_gpus_appear_once_the_device_plugin_has_its_image_and_has_registered() -> None:
     async with world(TWO, delays=STEADY, steered=False) as here:
         name = await buy(here)
         assert await amounts(here, name) == await amounts(here, name, "capacity") == {}
@@ -61,7 +61,7 @@ async def test_gpus_appear_once_the_plugin_has_its_image_and_has_registered() ->
         assert await amounts(here, name) == await amounts(here, name, "capacity") == {GPU: "1"}
 
 
-async def test_devices_are_away_from_the_deletion_of_their_plugins_pod_until_the_next_one_runs() -> None:
+async def test_devices_are_missing_from_the_deletion_of_their_plugins_pod_until_the_next_pod_runs() -> None:
     async with world(TWO, delays=STEADY, steered=False) as here:
         name = await buy(here)
         await here.sleep(20.0)
@@ -73,7 +73,7 @@ async def test_devices_are_away_from_the_deletion_of_their_plugins_pod_until_the
         assert await amounts(here, name) == {GPU: "1"}
 
 
-async def test_without_the_daemon_set_devices_are_gone_and_their_capacity_after_five_minutes() -> None:
+async def test_without_the_plugins_daemon_set_devices_disappear_and_their_capacity_after_five_minutes() -> None:
     async with world(TWO, delays=STEADY, steered=False) as here:
         name = await buy(here)
         await here.sleep(20.0)
@@ -84,7 +84,7 @@ async def test_without_the_daemon_set_devices_are_gone_and_their_capacity_after_
         assert await amounts(here, name, "capacity") == {GPU: "0"}
 
 
-async def test_a_node_with_a_taint_that_the_plugin_does_not_tolerate_shows_no_devices() -> None:
+async def test_a_node_with_a_taint_that_the_device_plugin_does_not_tolerate_has_no_devices() -> None:
     tainted = TWO.replace("types: [g4dn.xlarge]", "types: [g4dn.xlarge], taints: [{key: team, value: a, effect: NoSchedule}]")
     async with world(tainted, delays=STEADY, steered=False) as here:
         name = await buy(here)
@@ -98,7 +98,7 @@ async def test_a_node_with_a_taint_that_the_plugin_does_not_tolerate_shows_no_de
         assert await amounts(here, name) == {GPU: "1"}
 
 
-async def test_each_vendor_has_its_own_plugin_and_machines_without_devices_have_none() -> None:
+async def test_each_vendor_has_its_own_device_plugin_and_machines_without_devices_have_no_plugin() -> None:
     async with world(TWO, delays=STEADY, steered=False) as here:
         await buy(here, "cpu")
         await here.sleep(20.0)
@@ -110,7 +110,7 @@ async def test_each_vendor_has_its_own_plugin_and_machines_without_devices_have_
         assert owners == {plugin_of(GPU).name, plugin_of(EFA).name}
 
 
-async def test_devices_restarted_or_hidden_by_calls_go_away_and_come_back() -> None:
+async def test_devices_disappear_and_return_when_a_test_restarts_or_hides_their_plugin() -> None:
     async with world(TWO, delays=STEADY, steered=False) as here:
         name = await buy(here, "efa")
         await here.sleep(20.0)
@@ -144,7 +144,7 @@ async def test_faults_select_promised_devices_that_never_appear(faults: Faults, 
         assert {resource for resource, amount in (await amounts(here, name)).items() if amount != "0"} == shown
 
 
-async def test_plugins_restart_as_often_as_the_faults_say() -> None:
+async def test_device_plugins_restart_at_the_configured_rate() -> None:
     faults = replace(NO_FAULTS, plugin_hours=0.05, plugin_seconds=30.0)
     async with world(TWO, delays=STEADY, faults=faults, steered=False) as here:
         name = await buy(here)
@@ -157,7 +157,7 @@ async def test_plugins_restart_as_often_as_the_faults_say() -> None:
         assert seen.count("1") > 200
 
 
-def test_no_plugin_tolerates_our_taint_and_one_for_an_unknown_resource_has_its_own_name() -> None:
+def test_no_device_plugin_tolerates_our_taint_and_that_of_an_unknown_resource_has_its_own_name() -> None:
     unknown = plugin_of("example.com/FPGA_1")
 
     assert unknown.name == f"{GENERIC}example-com-fpga-1"

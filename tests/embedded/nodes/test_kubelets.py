@@ -106,7 +106,7 @@ async def test_a_new_pod_with_the_same_name_has_its_own_run_time() -> None:
         assert await phase(here) == "Succeeded"
 
 
-async def test_a_failing_server_only_delays_the_life_of_a_pod() -> None:
+async def test_api_server_errors_only_delay_pod_phase_changes() -> None:
     async with lab("a") as here:
         here.cluster.api.faults.add(Fault(method="PATCH", path="/pods/p/status", times=3, refusal=broken()))
         await bind(here, run_for="60s")
@@ -118,7 +118,7 @@ async def test_a_failing_server_only_delays_the_life_of_a_pod() -> None:
         assert await phase(here) == "Succeeded"
 
 
-async def test_a_forbidden_write_of_a_kubelet_is_logged_once_and_done_when_allowed() -> None:
+async def test_a_forbidden_write_of_a_kubelet_is_logged_once_and_made_once_allowed() -> None:
     with structlog.testing.capture_logs() as logs:
         async with lab("a") as here:
             forbidden = Failure(403, "Forbidden", 'pods "p" is forbidden: User "gpuscaler" cannot get resource "pods"')
@@ -132,7 +132,7 @@ async def test_a_forbidden_write_of_a_kubelet_is_logged_once_and_done_when_allow
     assert [log["pod"] for log in logs if "cannot get resource" in log.get("problem", "")] == ["default/p"]
 
 
-async def test_the_first_pod_of_a_machine_waits_for_its_image_and_the_next_one_does_not() -> None:
+async def test_the_first_pod_on_a_machine_waits_for_its_image_and_the_next_pod_does_not() -> None:
     cluster = EmbeddedCluster(Policy(pools=()), now=virtual_clock, conditions=Conditions(delays=Delays(image_pull=Delay(0, 0, 0))))
     user = cluster.client("user")
     picture = cluster.picture(user, (PODS, NODES))

@@ -154,7 +154,7 @@ async def test_a_machine_becomes_a_node_and_its_gpus_appear_later(tmp_path: Path
         assert node["status"]["allocatable"]["nvidia.com/gpu"] == "1"
 
 
-async def test_the_next_process_finds_the_machines_and_repeats_the_answer_to_a_token(tmp_path: Path) -> None:
+async def test_a_restarted_process_finds_the_machines_and_gives_the_same_answer_for_a_token(tmp_path: Path) -> None:
     async with lives(tmp_path) as here:
         first = await buy(await here.begin(), count=2)
         await here.end()
@@ -165,7 +165,7 @@ async def test_the_next_process_finds_the_machines_and_repeats_the_answer_to_a_t
         assert not {instance.id for instance in other.instances} & {instance.id for instance in first.instances}
 
 
-async def test_an_order_with_an_outstanding_answer_is_answered_in_the_next_process(tmp_path: Path) -> None:
+async def test_an_order_without_an_answer_yet_is_answered_by_the_restarted_process(tmp_path: Path) -> None:
     async with lives(tmp_path) as here:
         made = await here.begin()
         with pytest.raises(TimeoutError):
@@ -177,7 +177,7 @@ async def test_an_order_with_an_outstanding_answer_is_answered_in_the_next_proce
         assert len((await made.provider.inventory()).instances) == 1
 
 
-async def test_events_that_were_caught_up_with_are_saved_at_once(tmp_path: Path) -> None:
+async def test_the_effects_of_overdue_events_are_saved_immediately(tmp_path: Path) -> None:
     async with lives(tmp_path) as here:
         made = await here.begin()
         with pytest.raises(TimeoutError):
@@ -191,7 +191,7 @@ async def test_events_that_were_caught_up_with_are_saved_at_once(tmp_path: Path)
         assert [row.state for row in state.core.machines] == ["visible"]
 
 
-async def test_refusals_are_repeated_too(tmp_path: Path) -> None:
+async def test_a_restarted_process_repeats_refusals_for_the_same_token(tmp_path: Path) -> None:
     async with lives(tmp_path) as here:
         settings = text(dry="[{market: spot}]")
         first = await buy(await here.begin(settings), SPOT, GPU)
@@ -200,7 +200,7 @@ async def test_refusals_are_repeated_too(tmp_path: Path) -> None:
         assert await buy(await here.begin(settings), SPOT, GPU) == first
 
 
-async def test_events_of_machines_while_no_process_ran_are_caught_up_with(tmp_path: Path) -> None:
+async def test_machine_events_that_fell_due_while_no_process_ran_take_effect_at_the_restart(tmp_path: Path) -> None:
     async with lives(tmp_path) as here:
         made = await here.begin()
         bought = await buy(made, count=2)
@@ -225,7 +225,7 @@ async def test_events_of_machines_while_no_process_ran_are_caught_up_with(tmp_pa
         assert nodes[late.instances[0].id]["status"]["allocatable"]["nvidia.com/gpu"] == "1"
 
 
-async def test_spot_machines_of_a_market_that_new_settings_call_dry_are_reclaimed_with_notice(tmp_path: Path) -> None:
+async def test_spot_machines_are_reclaimed_with_notice_if_new_settings_declare_their_market_dry(tmp_path: Path) -> None:
     async with lives(tmp_path) as here:
         (machine,) = (await buy(await here.begin(), SPOT)).instances
         await asyncio.sleep(60.0)
@@ -248,7 +248,7 @@ async def test_spot_machines_of_a_market_that_new_settings_call_dry_are_reclaime
         ("partial_grants: 0", 1, 1, ""),
     ],
 )
-async def test_machines_fail_as_the_settings_say(fault: str, nodes: int, gpus: int, words: str, tmp_path: Path) -> None:
+async def test_machines_fail_at_the_configured_rates(fault: str, nodes: int, gpus: int, words: str, tmp_path: Path) -> None:
     async with lives(tmp_path) as here:
         made = await here.begin(text(faults=f"{{{fault}}}"))
         await buy(made)
@@ -261,7 +261,7 @@ async def test_machines_fail_as_the_settings_say(fault: str, nodes: int, gpus: i
         assert bool(machine.fault) == bool(words)
 
 
-async def test_quotas_come_from_the_settings_and_name_their_types(tmp_path: Path) -> None:
+async def test_configured_quotas_apply_and_their_refusals_name_their_types(tmp_path: Path) -> None:
     async with lives(tmp_path) as here:
         made = await here.begin(text(quotas="[{machines: 1, types: [g4dn.xlarge], market: on-demand}]"))
         bought = await made.provider.buy(Order("a", "gpu", (GPU,), 2))
@@ -271,7 +271,7 @@ async def test_quotas_come_from_the_settings_and_name_their_types(tmp_path: Path
         assert len((await made.provider.buy(Order("b", "gpu", (SPOT,), 2))).instances) == 2
 
 
-async def test_calls_fail_as_the_settings_say(tmp_path: Path) -> None:
+async def test_cloud_calls_fail_at_the_configured_rates(tmp_path: Path) -> None:
     async with lives(tmp_path) as here:
         made = await here.begin(text(faults="{stale: 90s, tokens: false}"))
         assert (made.provider.keeps_tokens, made.provider.read_lag) == (False, 90.0)
@@ -312,7 +312,7 @@ async def test_a_file_of_series_determines_when_spot_markets_are_dry(tmp_path: P
             await here.begin(text(dry="spot.csv"))
 
 
-async def test_a_forbidden_node_write_blocks_no_other_machine_is_logged_once_and_done_when_allowed(tmp_path: Path) -> None:
+async def test_a_forbidden_node_write_does_not_block_other_machines_and_is_made_once_allowed(tmp_path: Path) -> None:
     message = 'nodes is forbidden: User "gpuscaler" cannot delete resource "nodes" in API group "" at the cluster scope'
     with structlog.testing.capture_logs() as logs:
         async with lives(tmp_path) as here:
@@ -334,7 +334,7 @@ async def test_a_forbidden_node_write_blocks_no_other_machine_is_logged_once_and
     assert [problem.removesuffix(" (403 Forbidden)") for problem in problems] == [message]
 
 
-async def test_a_leftover_node_that_may_not_be_deleted_blocks_no_leader_and_goes_when_allowed(tmp_path: Path) -> None:
+async def test_a_leftover_node_whose_deletion_is_forbidden_does_not_block_the_leader_and_is_deleted_once_allowed(tmp_path: Path) -> None:
     async with lives(tmp_path) as here:
         made = await here.begin()
         bought = await buy(made)
@@ -353,7 +353,7 @@ async def test_a_leftover_node_that_may_not_be_deleted_blocks_no_leader_and_goes
         assert node["spec"]["providerID"] != bought.instances[0].id
 
 
-async def test_a_failing_api_server_delays_answers_and_loses_nothing(tmp_path: Path) -> None:
+async def test_api_server_errors_delay_the_clouds_answers_and_lose_no_machine(tmp_path: Path) -> None:
     async with lives(tmp_path) as here:
         made = await here.begin()
         here.api.faults.add(Fault(path="configmaps", chance=0.4, refusal=broken()))
@@ -404,7 +404,7 @@ async def test_two_clouds_in_two_namespaces_of_a_cluster_ignore_each_others_mach
         assert len(await here.nodes()) == 4
 
 
-async def test_the_last_writer_owns_the_cloud_and_the_other_process_stops(tmp_path: Path) -> None:
+async def test_the_process_that_wrote_last_owns_the_cloud_and_the_other_one_stops(tmp_path: Path) -> None:
     async with lives(tmp_path) as here:
         old = await here.begin()
         await buy(old)
@@ -417,7 +417,7 @@ async def test_the_last_writer_owns_the_cloud_and_the_other_process_stops(tmp_pa
         assert any(isinstance(end, OvertakenError) for end in await here.end())
 
 
-async def test_pods_on_its_machines_run_and_those_on_foreign_nodes_are_left_to_their_kubelets(tmp_path: Path) -> None:
+async def test_pods_on_simulated_machines_run_and_pods_on_other_nodes_are_left_to_their_kubelets(tmp_path: Path) -> None:
     async with lives(tmp_path) as here:
         await buy(await here.begin())
         await here.user.create(NODES, {"metadata": {"name": "real"}, "spec": {"providerID": "aws:///us-east-1a/i-1"}})
@@ -447,7 +447,7 @@ async def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
             await here.user.get(CONFIG_MAPS, "gpuscaler-simulated-cloud", namespace="kube-system")
 
 
-async def test_pools_of_changed_settings_can_be_bought_at_once(tmp_path: Path) -> None:
+async def test_machines_of_pools_added_to_the_settings_can_be_bought_immediately(tmp_path: Path) -> None:
     async with lives(tmp_path) as here:
         made = await here.begin()
         other = tmp_path / "other.yaml"

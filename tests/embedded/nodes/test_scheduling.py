@@ -67,7 +67,7 @@ async def test_a_pod_that_fits_nowhere_has_a_message_with_the_reasons_of_all_nod
         )
 
 
-async def test_selectors_and_several_missing_resources_are_named() -> None:
+async def test_the_message_names_node_selectors_and_each_missing_resource() -> None:
     async with lab("a") as here:
         await submit(here, "picky", nodeSelector={"no": "such"})
         await submit(here, "huge", cpu=9, memory="64Gi")
@@ -94,7 +94,7 @@ async def test_one_event_counts_how_often_a_pod_found_no_node_for_the_same_reaso
         assert len(await here.user.list_all(CORE_EVENTS)) == 2
 
 
-async def test_a_deleted_event_is_created_again() -> None:
+async def test_a_deleted_scheduling_event_is_created_again() -> None:
     async with lab("a") as here:
         await submit(here, "huge", cpu=9)
         await here.wait()
@@ -115,7 +115,7 @@ async def test_pods_spread_over_the_emptiest_nodes() -> None:
         assert sorted((await places(here)).values()) == ["a", "a", "b", "b"]
 
 
-async def test_a_nominated_node_is_taken_before_a_better_one() -> None:
+async def test_a_pod_goes_to_its_nominated_node_even_if_another_scores_higher() -> None:
     async with lab("a", "b") as here:
         await submit(here, "filler", cpu=4, nodeSelector={"kubernetes.io/hostname": "b"})
         await here.wait()
@@ -132,7 +132,7 @@ async def test_a_nomination_that_fails_is_cleared() -> None:
 
 
 @pytest.mark.parametrize(("priority", "winner"), [(0, "promised"), (-1, "promised"), (1, "other")])
-async def test_promised_room_is_used_only_by_pods_with_a_higher_priority(priority: int, winner: str) -> None:
+async def test_resources_reserved_for_nominated_pods_are_used_only_by_pods_of_higher_priority(priority: int, winner: str) -> None:
     async with lab() as here:
         # All at once: the scheduler must not see only some of them.
         options: dict[str, Any] = {"schedulerName": "default-scheduler"}
@@ -143,7 +143,7 @@ async def test_promised_room_is_used_only_by_pods_with_a_higher_priority(priorit
         assert await places(here) == {"other": "", "promised": "", winner: "a"}
 
 
-async def test_the_pod_with_the_higher_priority_goes_first() -> None:
+async def test_the_pod_with_the_higher_priority_is_scheduled_first() -> None:
     async with lab() as here:
         await priorities(here)
         await submit(here, "weak", cpu=8, priorityClassName="low")
@@ -155,7 +155,7 @@ async def test_the_pod_with_the_higher_priority_goes_first() -> None:
         assert await places(here) == {"weak": "", "plain": "", "strong": "a"}
 
 
-async def test_soft_taints_are_avoided_only_while_there_is_another_node() -> None:
+async def test_nodes_with_soft_taints_are_avoided_only_while_another_node_fits() -> None:
     async with lab("a", "b") as here:
         await soften(here, "a", "little-used")
         for number in range(9):
@@ -169,7 +169,7 @@ async def test_soft_taints_are_avoided_only_while_there_is_another_node() -> Non
         assert (await places(here))["tolerant"] == "a"
 
 
-async def test_a_preferred_node_is_chosen_while_it_has_room() -> None:
+async def test_a_node_of_preferred_affinity_is_chosen_while_the_pod_fits_there() -> None:
     async with lab("a", "b") as here:
         await here.node("c", cpu=2)
         term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["c"]}]}
@@ -191,7 +191,7 @@ async def test_gated_pods_and_those_of_another_scheduler_are_ignored() -> None:
         assert (await places(here))["gated"] == "a"
 
 
-async def test_a_pending_pod_is_tried_again_when_a_node_appears() -> None:
+async def test_a_pending_pod_is_retried_when_a_node_appears() -> None:
     async with lab() as here:
         await submit(here, "p")
         await here.wait(100.0)
@@ -200,7 +200,7 @@ async def test_a_pending_pod_is_tried_again_when_a_node_appears() -> None:
         assert (await places(here))["p"] == "a"
 
 
-async def test_a_failed_binding_is_tried_again() -> None:
+async def test_a_failed_binding_is_retried() -> None:
     async with lab("a") as here:
         here.cluster.api.faults.add(Fault(method="POST", path="/binding", times=2, refusal=broken()))
         await submit(here, "p")

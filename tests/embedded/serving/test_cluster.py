@@ -10,7 +10,7 @@ FORGETFUL = CallFaults(tokens=False, stale_seconds=90.0, lost=0.3, throttled=0.1
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_nothing_is_bought_twice_from_a_cloud_without_tokens_that_shows_machines_late(seed: int) -> None:
+async def test_the_controller_buys_nothing_twice_from_a_cloud_without_tokens_whose_list_lags(seed: int) -> None:
     async with world(seed=seed, calls=FORGETFUL) as here:
         here.start()
         await here.sleep(3.0)

@@ -29,7 +29,7 @@ def paced(what: Callable[[], Awaitable[T]], *, speed: float) -> tuple[T, float]:
         return runner.run(whole()), time.monotonic() - began
 
 
-def test_an_hour_is_over_in_a_moment_and_the_clock_has_moved_by_an_hour() -> None:
+def test_an_hour_of_accelerated_time_passes_in_a_moment() -> None:
     async def hour() -> float:
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -42,14 +42,14 @@ def test_an_hour_is_over_in_a_moment_and_the_clock_has_moved_by_an_hour() -> Non
     assert took < 5.0
 
 
-def test_time_passes_at_the_requested_speed() -> None:
+def test_accelerated_time_passes_at_the_requested_speed() -> None:
     passed, took = paced(lambda: asyncio.sleep(6.0), speed=20.0)
 
     assert passed is None
     assert 0.29 <= took < 3.0
 
 
-def test_timers_fire_in_order() -> None:
+def test_timers_of_accelerated_time_fire_in_order() -> None:
     async def three() -> list[int]:
         order: list[int] = []
         loop = asyncio.get_running_loop()
@@ -61,7 +61,7 @@ def test_timers_fire_in_order() -> None:
     assert paced(three, speed=10_000.0)[0] == [1, 2, 3]
 
 
-def test_on_a_slow_machine_an_answer_over_a_socket_still_comes_before_its_time_out() -> None:
+def test_on_a_slow_machine_a_response_over_a_socket_still_arrives_before_its_timeout() -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readline()
         # Busy for far longer than the other side's time-out, on its clock.
@@ -83,7 +83,7 @@ def test_on_a_slow_machine_an_answer_over_a_socket_still_comes_before_its_time_o
     assert paced(ask, speed=10_000.0)[0] == b"here\n"
 
 
-def test_the_clock_reports_how_far_it_is_behind_and_catches_up() -> None:
+def test_an_overloaded_clock_reports_how_far_it_is_behind_and_catches_up() -> None:
     async def busy() -> tuple[float, float, float]:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, PacedLoop)

@@ -35,7 +35,7 @@ async def _until(watching: bool, api: ApiServer) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_an_object_is_written_and_read_back() -> None:
+async def test_an_object_written_over_http_is_read_back_unchanged() -> None:
     async with _served(ApiServer(time.time)) as (url, session):
         async with session.post(url + CONFIG_MAPS, json=config_map(a="1")) as answer:
             assert (answer.status, answer.content_type) == (201, "application/json")
@@ -45,7 +45,7 @@ async def test_an_object_is_written_and_read_back() -> None:
             assert (answer.status, (await answer.json())["reason"]) == (404, "NotFound")
 
 
-async def test_a_name_can_be_escaped_in_the_path() -> None:
+async def test_percent_encoded_names_in_paths_are_decoded() -> None:
     async with _served(ApiServer(time.time)) as (url, session):
         async with session.post(url + CONFIG_MAPS, json=config_map("a.b")) as answer:
             assert answer.status == 201
@@ -92,7 +92,7 @@ async def test_a_watch_streams_lines_longer_than_any_buffer() -> None:
         assert len(read) > 1_000_000
 
 
-async def test_a_client_that_leaves_ends_its_watch() -> None:
+async def test_a_watch_ends_when_its_client_disconnects() -> None:
     api = ApiServer(time.time)
     async with _served(api) as (url, session):
         async with session.get(url + CONFIG_MAPS, params={"watch": "1"}) as watch:
@@ -118,7 +118,7 @@ async def test_clients_that_hang_up_before_their_answer_cause_no_server_errors(c
     assert caplog.messages == []
 
 
-async def test_a_severed_answer_is_a_broken_connection_for_its_client() -> None:
+async def test_an_aborted_response_is_a_broken_connection_for_its_client() -> None:
     api = ApiServer(time.time)
     api.faults.add(Fault(method="POST", times=1, sever="after"))
     api.faults.add(Fault(method="GET", times=1, cut=40))
@@ -132,7 +132,7 @@ async def test_a_severed_answer_is_a_broken_connection_for_its_client() -> None:
             assert answer.status == 200
 
 
-async def test_an_open_watch_breaks_when_watches_are_dropped() -> None:
+async def test_an_open_http_watch_is_disconnected_when_watches_are_dropped() -> None:
     api = ApiServer(time.time)
     async with _served(api) as (url, session), session.get(url + CONFIG_MAPS, params={"watch": "1"}) as watch:
         await _until(True, api)

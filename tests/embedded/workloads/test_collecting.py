@@ -26,7 +26,7 @@ async def test_pods_bound_to_a_missing_node_fail_and_are_deleted_after_a_while()
         assert names(await here.all()) == ["on-a"]
 
 
-async def test_a_node_that_appears_in_time_keeps_its_pods() -> None:
+async def test_pods_bound_before_their_node_appeared_are_kept_if_it_appears_in_time() -> None:
     async with lab() as here:
         await here.user.create(
             PODS, {"metadata": {"name": "p"}, "spec": {"nodeName": "late", "containers": CONTAINERS}}, namespace="default"
@@ -40,7 +40,7 @@ async def test_a_node_that_appears_in_time_keeps_its_pods() -> None:
         assert await here.all() == []
 
 
-async def test_a_pod_without_its_controller_is_deleted_and_not_adopted_by_a_namesake() -> None:
+async def test_a_pod_whose_controller_is_gone_is_deleted_and_not_adopted_by_a_new_one_of_that_name() -> None:
     async with lab("a") as here:
         body = {"metadata": {"name": "lost", "ownerReferences": owner("ReplicaSet", "gone")}, "spec": {"containers": CONTAINERS}}
         await here.user.create(PODS, body, namespace="default")

@@ -6,7 +6,7 @@ from tests.embedded.workloads.lab import lab
 from gpuscaler.kube.resources import DAEMON_SETS, NODES, PODS
 
 
-async def test_every_node_gets_a_pod_that_fits_only_there() -> None:
+async def test_every_node_gets_a_daemon_set_pod_with_affinity_to_that_node_only() -> None:
     async with lab("a", "b") as here:
         await here.create(DAEMON_SETS, "agent")
         await here.wait()
@@ -26,7 +26,7 @@ async def test_every_node_gets_a_pod_that_fits_only_there() -> None:
         }
 
 
-async def test_a_pod_waits_for_its_own_node_when_that_is_full() -> None:
+async def test_a_daemon_set_pod_stays_pending_while_its_node_is_full() -> None:
     async with lab("a") as here:
         await here.node("small", cpu=0)
         await here.create(DAEMON_SETS, "agent")
@@ -35,7 +35,7 @@ async def test_a_pod_waits_for_its_own_node_when_that_is_full() -> None:
         assert phases == {"a": "Running", "": "Pending"}
 
 
-async def test_nodes_that_it_does_not_tolerate_or_select_get_no_pod_until_that_changes() -> None:
+async def test_nodes_that_a_daemon_set_does_not_select_or_tolerate_get_no_pod_until_this_changes() -> None:
     async with lab() as here:
         await here.node("gpu", labels={"kind": "gpu"}, taint="gpuscaler.io/arriving")
         await here.node("cpu")
@@ -50,7 +50,7 @@ async def test_nodes_that_it_does_not_tolerate_or_select_get_no_pod_until_that_c
         assert await here.all() == []
 
 
-async def test_a_cordoned_node_keeps_and_gets_its_pod() -> None:
+async def test_a_cordoned_node_keeps_and_gets_its_daemon_set_pod() -> None:
     async with lab("a") as here:
         taint = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
         await here.user.merge_patch(NODES, "a", {"spec": {"unschedulable": True, "taints": [taint]}})
@@ -60,7 +60,7 @@ async def test_a_cordoned_node_keeps_and_gets_its_pod() -> None:
 
 
 @pytest.mark.parametrize(("effect", "left"), [("NoSchedule", 1), ("NoExecute", 0)])
-async def test_a_taint_against_new_pods_leaves_running_ones(effect: str, left: int) -> None:
+async def test_a_no_schedule_taint_keeps_running_daemon_set_pods(effect: str, left: int) -> None:
     async with lab("a") as here:
         await here.create(DAEMON_SETS, "agent")
         await here.wait()
@@ -73,7 +73,7 @@ async def test_a_taint_against_new_pods_leaves_running_ones(effect: str, left: i
         assert await here.pods() == []
 
 
-async def test_a_deleted_node_loses_its_pod() -> None:
+async def test_the_daemon_set_pod_of_a_deleted_node_is_deleted() -> None:
     async with lab("a", "b") as here:
         await here.create(DAEMON_SETS, "agent")
         await here.wait()
@@ -83,7 +83,7 @@ async def test_a_deleted_node_loses_its_pod() -> None:
         assert (await here.status(DAEMON_SETS, "agent"))["desiredNumberScheduled"] == 1
 
 
-async def test_a_new_template_replaces_one_pod_at_a_time() -> None:
+async def test_a_new_daemon_set_template_replaces_one_pod_at_a_time() -> None:
     async with lab("a", "b", "c") as here:
         await here.create(DAEMON_SETS, "agent")
         await here.wait()

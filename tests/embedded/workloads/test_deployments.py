@@ -32,7 +32,7 @@ async def test_a_deployment_runs_its_pods_through_its_own_replica_set() -> None:
         assert conditions == {"Available": ("True", "MinimumReplicasAvailable"), "Progressing": ("True", "NewReplicaSetAvailable")}
 
 
-async def test_scaling_it_scales_the_replica_set() -> None:
+async def test_scaling_a_deployment_scales_its_replica_set() -> None:
     async with lab("a") as here:
         await here.create(DEPLOYMENTS, "web", replicas=1)
         await here.wait()
@@ -74,7 +74,7 @@ async def test_a_template_that_cannot_run_leaves_the_old_pods_running() -> None:
         assert [pod["status"]["phase"] for pod in await here.pods()] == ["Running"] * 4
 
 
-async def test_recreate_ends_all_old_pods_before_it_creates_new_ones() -> None:
+async def test_the_recreate_strategy_deletes_all_old_pods_before_it_creates_new_ones() -> None:
     async with lab("a") as here:
         await here.create(DEPLOYMENTS, "web", replicas=3, strategy={"type": "Recreate"})
         await here.wait()
@@ -87,7 +87,7 @@ async def test_recreate_ends_all_old_pods_before_it_creates_new_ones() -> None:
         assert await _images(here) == ["web:2"] * 3
 
 
-async def test_nothing_rolls_while_it_is_paused() -> None:
+async def test_a_paused_deployment_does_not_roll_out() -> None:
     async with lab("a") as here:
         await here.create(DEPLOYMENTS, "web", replicas=2)
         await here.wait()
@@ -119,7 +119,7 @@ async def test_replica_sets_and_pods_are_deleted_with_the_deployment() -> None:
 
 
 @pytest.mark.parametrize("spread", [{"maxSurge": 0, "maxUnavailable": 1}, {"maxSurge": "50%", "maxUnavailable": 0}])
-async def test_a_rollout_keeps_to_its_limits(spread: dict[str, Any]) -> None:
+async def test_a_rollout_stays_within_max_surge_and_max_unavailable(spread: dict[str, Any]) -> None:
     async with lab("a") as here:
         await here.create(DEPLOYMENTS, "web", replicas=2, strategy={"type": "RollingUpdate", "rollingUpdate": spread})
         await here.wait()

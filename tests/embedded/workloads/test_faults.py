@@ -37,7 +37,7 @@ async def _disturb(here: Lab, dice: Random, step: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_failing_servers_lost_answers_evictions_and_vanishing_nodes_are_survived(seed: int) -> None:
+async def test_workloads_reach_their_state_despite_server_errors_evictions_and_vanishing_nodes(seed: int) -> None:
     dice = Random(seed)
     async with lab("a", "b", "c") as here:
         await _submit(here, mode=dice.choice(("Indexed", "NonIndexed")))

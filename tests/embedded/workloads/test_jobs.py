@@ -81,7 +81,7 @@ async def test_too_many_failures_fail_the_job_and_end_its_pods() -> None:
         assert (await here.status(JOBS, "train"))["failed"] == 2
 
 
-async def test_disruptions_that_a_policy_ignores_are_no_failures() -> None:
+async def test_disruptions_that_the_pod_failure_policy_ignores_do_not_count_as_failures() -> None:
     async with lab("a") as here:
         rule = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
         await here.create(JOBS, "train", backoffLimit=0, podFailurePolicy={"rules": [rule]})
@@ -97,7 +97,7 @@ async def test_disruptions_that_a_policy_ignores_are_no_failures() -> None:
         assert "Failed" in await _conditions(here)
 
 
-async def test_each_index_of_an_indexed_job_is_done_once() -> None:
+async def test_each_index_of_an_indexed_job_succeeds_once() -> None:
     async with lab("a") as here:
         await here.create(JOBS, "train", completions=6, parallelism=4, completionMode="Indexed", run_for="30s")
         await here.wait(10.0)
@@ -132,7 +132,7 @@ async def test_a_suspended_job_has_no_pods_until_it_is_resumed() -> None:
         assert "failed" not in await here.status(JOBS, "train")
 
 
-async def test_a_deadline_fails_the_job_and_a_ttl_removes_it_with_its_pods() -> None:
+async def test_a_job_fails_at_its_deadline_and_is_removed_with_its_pods_after_its_ttl() -> None:
     async with lab("a") as here:
         await here.create(JOBS, "train", activeDeadlineSeconds=60, ttlSecondsAfterFinished=100)
         await here.wait(55.0)
@@ -143,7 +143,7 @@ async def test_a_deadline_fails_the_job_and_a_ttl_removes_it_with_its_pods() -> 
         assert (await here.all(JOBS), await here.all()) == ([], [])
 
 
-async def test_pods_of_a_deleted_job_are_deleted() -> None:
+async def test_the_pods_of_a_deleted_job_are_deleted() -> None:
     async with lab("a") as here:
         await here.create(JOBS, "train", completions=3, parallelism=3)
         await here.wait()
@@ -152,7 +152,7 @@ async def test_pods_of_a_deleted_job_are_deleted() -> None:
         assert await here.all() == []
 
 
-async def test_more_parallelism_creates_pods_and_less_deletes_some_without_counting_failures() -> None:
+async def test_changed_parallelism_creates_or_deletes_pods_without_counting_failures() -> None:
     async with lab("a") as here:
         await here.create(JOBS, "train", completions=8, parallelism=2)
         for parallelism in (5, 1):
@@ -163,7 +163,7 @@ async def test_more_parallelism_creates_pods_and_less_deletes_some_without_count
         assert "failed" not in await here.status(JOBS, "train")
 
 
-async def test_failing_servers_and_lost_answers_neither_lose_nor_duplicate_a_completion() -> None:
+async def test_server_errors_neither_lose_nor_duplicate_a_completion_of_a_job() -> None:
     async with lab("a") as here:
         await here.create(JOBS, "train", completions=12, parallelism=4, run_for="10s")
         for method in ("POST", "PATCH", "DELETE"):
@@ -181,6 +181,6 @@ async def test_failing_servers_and_lost_answers_neither_lose_nor_duplicate_a_com
 
 
 @pytest.mark.parametrize(("indexes", "text"), [((), ""), ((3,), "3"), ((1, 2), "1,2"), ((0, 1, 2, 5, 7, 8, 9), "0-2,5,7-9")])
-def test_sets_of_indexes_are_formatted_compactly(indexes: Any, text: str) -> None:
+def test_completed_indexes_are_formatted_as_ranges(indexes: Any, text: str) -> None:
     assert text_of(indexes) == text
     assert indexes_of(text) == set(indexes)

@@ -79,7 +79,7 @@ async def test_a_node_with_a_stopped_kubelet_becomes_unreachable_and_later_loses
         assert await here.pods() == []
 
 
-async def test_a_returning_kubelet_makes_its_node_ready_again() -> None:
+async def test_a_restarted_kubelet_makes_its_node_ready_again() -> None:
     async with world() as here:
         name = await bought(here)
         here.cluster.kubelets.stop(name)
@@ -103,7 +103,7 @@ async def test_foreign_conditions_and_taints_stay_on_a_node_with_a_live_kubelet(
         assert (ready(obj), unreachable(obj)) == ("Unknown", ["NoSchedule"])
 
 
-async def test_without_leases_none_are_written_and_no_node_is_declared_unreachable() -> None:
+async def test_if_leases_are_disabled_none_are_written_and_no_node_is_declared_unreachable() -> None:
     async with world(leases=False) as here:
         name = await bought(here)
         here.cluster.kubelets.stop(name)
@@ -112,7 +112,7 @@ async def test_without_leases_none_are_written_and_no_node_is_declared_unreachab
         assert ready(await node(here, name)) == "True"
 
 
-async def test_kubelets_stop_by_themselves_as_the_faults_say() -> None:
+async def test_kubelets_stop_at_the_configured_rate() -> None:
     faults = Faults(never_registers=0.0, gpu_hours_between_failures=0.0, kubelet_hours=0.05)
     async with world(faults=faults, delays=QUICK) as here:
         name = await bought(here)

@@ -6,7 +6,7 @@ from gpuscaler.embedded.apiserver.faults import Fault, broken
 from gpuscaler.kube.resources import NODES, PODS, REPLICA_SETS
 
 
-async def test_the_requested_number_of_pods_runs_and_the_status_counts_them() -> None:
+async def test_a_replica_set_runs_the_requested_number_of_pods_and_counts_them_in_its_status() -> None:
     async with lab("a", "b") as here:
         await here.create(REPLICA_SETS, "web", replicas=3)
         await here.wait()
@@ -31,7 +31,7 @@ async def test_an_evicted_pod_is_replaced_under_another_name() -> None:
         assert before[1] in after
 
 
-async def test_scaling_down_deletes_pods_that_do_nothing_first() -> None:
+async def test_scaling_down_deletes_pods_that_do_not_run_first() -> None:
     async with lab("a") as here:
         await here.create(REPLICA_SETS, "web", replicas=10)
         await here.wait()
@@ -48,7 +48,7 @@ async def test_scaling_down_deletes_pods_that_do_nothing_first() -> None:
         assert (await here.status(REPLICA_SETS, "web"))["replicas"] == 0
 
 
-async def test_pods_of_a_deleted_node_run_elsewhere() -> None:
+async def test_pods_of_a_deleted_node_are_replaced_on_other_nodes() -> None:
     async with lab("a") as here:
         await here.create(REPLICA_SETS, "web", replicas=2)
         await here.wait()
@@ -67,7 +67,7 @@ async def test_pods_are_deleted_with_their_replica_set() -> None:
         assert await here.all() == []
 
 
-async def test_despite_a_failing_server_and_lost_answers_it_reaches_the_requested_number() -> None:
+async def test_a_replica_set_reaches_the_requested_number_despite_server_errors_and_lost_responses() -> None:
     async with lab("a") as here:
         await here.create(REPLICA_SETS, "web", replicas=6)
         for method in ("POST", "PATCH", "DELETE"):

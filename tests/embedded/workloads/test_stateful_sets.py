@@ -10,7 +10,7 @@ from gpuscaler.embedded.workloads.revisions import CONTROLLER_REVISIONS
 from gpuscaler.kube.resources import DAEMON_SETS, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STATEFUL_SETS, Resource
 
 
-async def test_pods_are_created_one_after_the_other_and_each_waits_for_the_previous_one() -> None:
+async def test_each_stateful_set_pod_is_created_once_the_previous_one_is_ready() -> None:
     async with lab() as here:
         await here.create(STATEFUL_SETS, "db", replicas=3, serviceName="db")
         await here.wait()
@@ -30,7 +30,7 @@ async def test_pods_are_created_one_after_the_other_and_each_waits_for_the_previ
         assert first["metadata"]["labels"]["apps.kubernetes.io/pod-index"] == "0"
 
 
-async def test_parallel_pods_are_created_at_once() -> None:
+async def test_pods_of_a_parallel_stateful_set_are_created_at_once() -> None:
     async with lab() as here:
         await here.create(STATEFUL_SETS, "db", replicas=3, podManagementPolicy="Parallel")
         await here.wait()
@@ -50,7 +50,7 @@ async def test_an_evicted_pod_is_replaced_under_its_name() -> None:
         assert after["db-1"] == before["db-1"]
 
 
-async def test_the_highest_pod_is_deleted_first() -> None:
+async def test_scaling_a_stateful_set_down_deletes_the_highest_pod_first() -> None:
     async with lab("a") as here:
         await here.create(STATEFUL_SETS, "db", replicas=4)
         await here.wait(10.0)
@@ -59,7 +59,7 @@ async def test_the_highest_pod_is_deleted_first() -> None:
         assert names(await here.all()) == ["db-0", "db-1"]
 
 
-async def test_a_new_template_is_rolled_out_from_the_highest_pod_down_to_the_partition() -> None:
+async def test_a_new_stateful_set_template_is_rolled_out_from_the_highest_pod_down_to_the_partition() -> None:
     async with lab("a") as here:
         await here.create(STATEFUL_SETS, "db", replicas=3, updateStrategy={"type": "RollingUpdate", "rollingUpdate": {"partition": 1}})
         await here.wait(10.0)
@@ -69,7 +69,7 @@ async def test_a_new_template_is_rolled_out_from_the_highest_pod_down_to_the_par
         assert versions == {"db-0": None, "db-1": "2", "db-2": "2"}
 
 
-async def test_a_failed_pod_is_replaced() -> None:
+async def test_a_failed_stateful_set_pod_is_replaced() -> None:
     async with lab("a") as here:
         await here.create(STATEFUL_SETS, "db", replicas=1)
         await here.wait(10.0)
@@ -87,7 +87,7 @@ async def listed(here: Lab, resource: Resource) -> list[dict[str, Any]]:
 DATA = {"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "10Gi"}}}}
 
 
-async def test_every_pod_has_its_own_bound_claims_which_remain_when_it_is_deleted() -> None:
+async def test_every_stateful_set_pod_has_its_own_bound_claims_which_outlive_the_pod() -> None:
     async with lab("a") as here:
         mounted = {"volumes": [{"name": "data", "emptyDir": {}}, {"name": "cache", "emptyDir": {}}]}
         await here.create(STATEFUL_SETS, "db", replicas=2, template=mounted, volumeClaimTemplates=[DATA])
@@ -130,7 +130,7 @@ async def revisions(here: Lab) -> dict[int, Any]:
 
 
 @pytest.mark.parametrize("resource", [STATEFUL_SETS, DAEMON_SETS])
-async def test_each_template_is_a_revision_and_a_returning_one_becomes_the_newest_again(resource: Resource) -> None:
+async def test_each_template_gets_a_revision_and_a_restored_template_becomes_the_newest_revision(resource: Resource) -> None:
     async with lab("a") as here:
         more: dict[str, Any] = {"replicas": 1} if resource is STATEFUL_SETS else {}
         await here.create(resource, "db", **more)
@@ -146,7 +146,7 @@ async def test_each_template_is_a_revision_and_a_returning_one_becomes_the_newes
         assert await revisions(here) == {}
 
 
-async def test_old_unused_revisions_are_kept_up_to_the_limit() -> None:
+async def test_unused_revisions_are_kept_up_to_the_history_limit() -> None:
     async with lab("a") as here:
         await here.create(STATEFUL_SETS, "db", replicas=1, revisionHistoryLimit=2)
         for version in range(2, 7):

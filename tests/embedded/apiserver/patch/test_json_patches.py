@@ -26,7 +26,7 @@ from gpuscaler.embedded.apiserver.wire.failures import Failure
         ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
     ],
 )
-def test_merge_patches_follow_the_standard(target: Any, patch: Any, result: Any) -> None:
+def test_merge_patches_follow_rfc_7386(target: Any, patch: Any, result: Any) -> None:
     assert merge(target, patch) == result
 
 
@@ -43,7 +43,7 @@ def test_merge_patches_follow_the_standard(target: Any, patch: Any, result: Any)
         ([{"op": "move", "from": "/a/x", "path": "/y"}, {"op": "test", "path": "/y/1", "value": 2}], {"a": {}, "y": [1, 2]}),
     ],
 )
-def test_operations_are_applied_in_order(operations: Any, result: Any) -> None:
+def test_json_patch_operations_are_applied_in_order(operations: Any, result: Any) -> None:
     before = {"a": {"x": [1, 2]}}
     assert json_patch(before, operations) == result
     assert before == {"a": {"x": [1, 2]}}
@@ -62,7 +62,7 @@ def test_operations_are_applied_in_order(operations: Any, result: Any) -> None:
         ([{"op": "test", "path": "/a/x/0", "value": 5}], 422),
     ],
 )
-def test_an_operation_that_does_not_apply_is_refused(operations: Any, code: int) -> None:
+def test_a_json_patch_operation_that_cannot_be_applied_is_refused(operations: Any, code: int) -> None:
     with pytest.raises(Failure) as caught:
         json_patch({"a": {"x": [1, 2]}}, operations)
     assert caught.value.code == code
@@ -111,12 +111,12 @@ def test_an_operation_that_does_not_apply_is_refused(operations: Any, code: int)
         ({}, {"spec": {"containers": [{"name": "a", "tty": None}]}}, {"spec": {"containers": [{"name": "a"}]}}),
     ],
 )
-def test_strategic_merges_use_the_keys_of_lists(target: Any, patch: Any, result: Any) -> None:
+def test_strategic_merge_patches_merge_lists_by_their_keys(target: Any, patch: Any, result: Any) -> None:
     assert strategic_merge(target, patch) == result
 
 
 @pytest.mark.parametrize("patch", [{"a": {"$patch": "shred"}}, {"$shred": 1}, {"containers": [{"image": "x"}]}])
-def test_an_unknown_directive_or_element_is_a_bad_request(patch: Any) -> None:
+def test_an_unknown_patch_directive_or_list_element_is_a_bad_request(patch: Any) -> None:
     with pytest.raises(Failure) as caught:
         strategic_merge({"containers": [{"name": "a"}]}, patch)
     assert caught.value.code == 400
@@ -178,7 +178,7 @@ async def _apply(ask: Asker, manager: str, data: dict[str, str], **query: Any) -
     return await ask("PATCH", f"{CONFIG_MAPS}/c", body, media=APPLY, fieldManager=manager, **query)
 
 
-async def test_an_apply_creates_changes_and_removes_fields_that_it_no_longer_names() -> None:
+async def test_server_side_apply_creates_changes_and_removes_fields() -> None:
     ask = asker()
     assert (await _apply(ask, "me", {"a": "1", "b": "2"}))[0] == 201
     await ask.ok("PATCH", f"{CONFIG_MAPS}/c", {"data": {"theirs": "3"}}, media=MERGE)
@@ -188,13 +188,13 @@ async def test_an_apply_creates_changes_and_removes_fields_that_it_no_longer_nam
     assert (entry["manager"], entry["operation"], entry["fieldsV1"]) == ("me", "Apply", {"f:data": {"f:a": {}}})
 
 
-async def test_the_same_apply_twice_changes_nothing() -> None:
+async def test_repeating_a_server_side_apply_changes_nothing() -> None:
     ask = asker()
     _, first = await _apply(ask, "me", {"a": "1"})
     assert (await _apply(ask, "me", {"a": "1"})) == (200, first)
 
 
-async def test_two_appliers_of_the_same_field_conflict_unless_forced() -> None:
+async def test_two_managers_that_apply_the_same_field_conflict_unless_forced() -> None:
     ask = asker()
     await _apply(ask, "one", {"a": "1", "b": "1"})
     status, answer = await _apply(ask, "two", {"a": "2"})
@@ -207,7 +207,7 @@ async def test_two_appliers_of_the_same_field_conflict_unless_forced() -> None:
     assert obj["data"] == {"a": "2", "b": "1"}
 
 
-async def test_a_field_with_two_owners_stays_until_both_drop_it() -> None:
+async def test_a_field_with_two_managers_stays_until_both_stop_applying_it() -> None:
     ask = asker()
     for manager in ("one", "two"):
         assert (await _apply(ask, manager, {"a": "1"}))[0] in (200, 201)
@@ -215,7 +215,7 @@ async def test_a_field_with_two_owners_stays_until_both_drop_it() -> None:
     assert "a" not in (await _apply(ask, "two", {}))[1]["data"]
 
 
-async def test_an_apply_of_a_status_merges_conditions_by_type() -> None:
+async def test_server_side_apply_of_a_status_merges_conditions_by_type() -> None:
     ask = asker()
     await ask.ok("POST", PODS, pod())
     await ask.ok("PATCH", f"{PODS}/p/status", {"status": {"conditions": [{"type": "A", "status": "True"}]}}, media=MERGE)
@@ -236,5 +236,5 @@ async def test_an_apply_of_a_status_merges_conditions_by_type() -> None:
         ({**config_map(), "metadata": {"name": "c", "managedFields": [{}]}}, {"fieldManager": "me"}),
     ],
 )
-async def test_an_apply_without_a_manager_or_of_another_kind_is_refused(body: Any, query: dict[str, Any]) -> None:
+async def test_server_side_apply_without_a_manager_or_of_another_kind_is_refused(body: Any, query: dict[str, Any]) -> None:
     assert (await asker()("PATCH", f"{CONFIG_MAPS}/c", body, media=APPLY, **query))[0] == 400

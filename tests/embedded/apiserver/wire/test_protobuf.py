@@ -41,7 +41,7 @@ def wrapped(version: str, kind: str, *fields: Field) -> bytes:
     return b"k8s\0" + message((1, [(1, version), (2, kind)]), (2, message(*fields)), (3, ""), (4, ""))
 
 
-def test_a_config_map_is_decoded_with_its_maps_and_without_unset_fields() -> None:
+def test_a_config_map_is_decoded_from_protobuf_without_unset_fields() -> None:
     metadata: list[Field] = [(1, "c"), (2, ""), (3, ""), (8, []), (11, [(1, "app"), (2, "web")]), (11, [(1, "empty"), (2, "")])]
     body = wrapped("v1", "ConfigMap", (1, metadata), (2, [(1, "a"), (2, "b")]), (3, [(1, "raw"), (2, b"\x00\x01")]))
     assert decode(body) == {
@@ -53,7 +53,7 @@ def test_a_config_map_is_decoded_with_its_maps_and_without_unset_fields() -> Non
     }
 
 
-def test_quantities_times_ports_and_embedded_structures_are_as_in_json() -> None:
+def test_quantities_times_ports_and_nested_structures_are_decoded_as_in_json() -> None:
     resources: list[Field] = [(1, [(1, "nvidia.com/gpu"), (2, [(1, "8")])])]
     probe: list[Field] = [(1, [(2, [(1, "/ok"), (2, [(1, 1), (2, 0), (3, "http")])])])]
     container: list[Field] = [(1, "c"), (8, resources), (10, probe)]
@@ -69,11 +69,11 @@ def test_quantities_times_ports_and_embedded_structures_are_as_in_json() -> None
     assert pod["spec"]["hostPID"] is True
 
 
-def test_negative_numbers_keep_their_sign() -> None:
+def test_negative_protobuf_numbers_keep_their_sign() -> None:
     assert decode(wrapped("scheduling.k8s.io/v1", "PriorityClass", (1, [(1, "low")]), (2, -10)))["value"] == -10
 
 
-def test_delete_options_can_be_of_any_group() -> None:
+def test_delete_options_of_any_api_group_are_decoded() -> None:
     body = wrapped("apps/v1", "DeleteOptions", (1, 0), (2, [(1, "u")]), (5, "All"))
     assert decode(body) == {
         "apiVersion": "apps/v1",
@@ -96,13 +96,13 @@ def test_delete_options_can_be_of_any_group() -> None:
         (wrapped("v1", "Pod", (1, [(7, "x")])), "expected a number"),
     ],
 )
-def test_damaged_or_unknown_bodies_are_named_in_the_error(body: bytes, words: str) -> None:
+def test_the_error_describes_a_damaged_or_unknown_protobuf_body(body: bytes, words: str) -> None:
     with pytest.raises(ProtobufError, match=words):
         decode(body)
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_raise_anything_else(body: bytes) -> None:
+def test_arbitrary_bytes_are_decoded_or_raise_only_the_documented_error(body: bytes) -> None:
     with contextlib.suppress(ValueError):
         decode(b"k8s\0" + message((1, [(1, "v1"), (2, "Pod")]), (2, body)))
 

@@ -22,7 +22,7 @@ def hardware(aws: Aws) -> Any:
     return aws.account.region("us-east-1").hardware
 
 
-def test_a_raised_capacity_becomes_instances_a_moment_later(aws: Aws) -> None:
+def test_an_increased_desired_capacity_launches_instances_a_moment_later(aws: Aws) -> None:
     scaling = make_group(aws)
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=2)
     assert members(scaling) == []
@@ -36,7 +36,7 @@ def test_a_raised_capacity_becomes_instances_a_moment_later(aws: Aws) -> None:
     assert "a user request explicitly set group desired capacity changing the desired capacity from 0 to 2." in activities[0]["Cause"]
 
 
-def test_a_dry_offering_fails_in_an_activity_and_is_tried_again(make_aws: Callable[..., Aws]) -> None:
+def test_a_launch_without_capacity_fails_in_an_activity_and_is_retried(make_aws: Callable[..., Aws]) -> None:
     aws = make_aws(Conditions(activity=20.0, retry=60.0))
     scaling = make_group(aws, MixedInstancesPolicy=mixed("g5.xlarge", "g5.2xlarge"))
     hardware(aws).markets.limits["spot", "", "us-east-1a"] = 0
@@ -72,7 +72,7 @@ def test_available_capacity_is_granted_and_the_rest_fails(aws: Aws) -> None:
     assert message.startswith("We currently do not have sufficient g5.xlarge capacity in the Availability Zone you requested (us-east-1a).")
 
 
-def test_another_type_of_the_group_and_another_zone_are_tried(aws: Aws) -> None:
+def test_other_types_and_zones_of_the_group_are_tried(aws: Aws) -> None:
     scaling = make_group(
         aws, AvailabilityZones=["us-east-1a", "us-east-1b"], MixedInstancesPolicy=mixed("g5.xlarge", "g6.xlarge", on_demand=100)
     )
@@ -96,7 +96,7 @@ def test_another_type_of_the_group_and_another_zone_are_tried(aws: Aws) -> None:
         ("InsufficientFreeAddressesInSubnet", "There are not enough free addresses in subnet 'subnet-useast1a'"),
     ],
 )
-def test_every_reason_has_its_text(aws: Aws, reason_code: str, words: str) -> None:
+def test_each_launch_failure_has_its_aws_message(aws: Aws, reason_code: str, words: str) -> None:
     scaling = make_group(aws, MixedInstancesPolicy=mixed("g5.xlarge"))
     hardware(aws).troubles.append(Trouble(reason_code, times=1))
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
@@ -106,7 +106,7 @@ def test_every_reason_has_its_text(aws: Aws, reason_code: str, words: str) -> No
     assert len(members(scaling)) == 1
 
 
-def test_the_vcpu_limit_of_a_family_applies_to_all_its_types(aws: Aws) -> None:
+def test_the_vcpu_quota_of_a_family_applies_to_all_its_types(aws: Aws) -> None:
     scaling = make_group(aws, MixedInstancesPolicy=mixed("g5.xlarge", "g6.2xlarge", on_demand=100))
     hardware(aws).vcpu_limits["G and VT", "on-demand"] = 8
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=2)
@@ -138,7 +138,7 @@ def test_a_launch_can_fail_after_it_was_accepted(aws: Aws) -> None:
     assert activity_messages(scaling) == [("Failed", "Client.InternalError: Client error on launch.")]
 
 
-def test_on_demand_and_spot_are_distributed_over_the_whole_group(aws: Aws) -> None:
+def test_the_shares_of_on_demand_and_spot_apply_to_the_whole_group(aws: Aws) -> None:
     scaling = make_group(aws, MaxSize=20, MixedInstancesPolicy=mixed("g5.xlarge", on_demand=50, base=2))
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=6)
     aws.later(2)
@@ -147,7 +147,7 @@ def test_on_demand_and_spot_are_distributed_over_the_whole_group(aws: Aws) -> No
     assert (markets.count("on-demand"), markets.count("spot")) == (4, 2)
 
 
-def test_weights_count_towards_the_capacity(aws: Aws) -> None:
+def test_instance_weights_count_towards_the_desired_capacity(aws: Aws) -> None:
     scaling = make_group(aws, MaxSize=20, MixedInstancesPolicy=mixed("g5.12xlarge=4", on_demand=100))
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=6)
     aws.later(2)
@@ -155,7 +155,7 @@ def test_weights_count_towards_the_capacity(aws: Aws) -> None:
     assert [instance["WeightedCapacity"] for instance in instances] == ["4", "4"]
 
 
-def test_zones_get_equal_numbers(aws: Aws) -> None:
+def test_instances_are_distributed_equally_over_zones(aws: Aws) -> None:
     scaling = make_group(aws, MaxSize=9, AvailabilityZones=["us-east-1a", "us-east-1b", "us-east-1c"])
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=6)
     aws.later(2)
@@ -164,7 +164,7 @@ def test_zones_get_equal_numbers(aws: Aws) -> None:
 
 
 @pytest.mark.parametrize("suspended", [True, False])
-def test_an_uneven_group_is_balanced_unless_that_is_suspended(aws: Aws, suspended: bool) -> None:
+def test_a_group_with_uneven_zones_is_rebalanced_unless_rebalancing_is_suspended(aws: Aws, suspended: bool) -> None:
     scaling = make_group(aws, AvailabilityZones=["us-east-1a", "us-east-1b"])
     hardware(aws).markets.limits["", "", "us-east-1b"] = 0
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=4)
@@ -178,7 +178,7 @@ def test_an_uneven_group_is_balanced_unless_that_is_suspended(aws: Aws, suspende
     assert zones == (["a"] * 4 if suspended else ["a", "a", "b", "b"])
 
 
-def test_balancing_launches_before_it_ends_and_ignores_protected_instances(aws: Aws) -> None:
+def test_zone_rebalancing_launches_before_it_terminates_and_keeps_protected_instances(aws: Aws) -> None:
     scaling = make_group(aws, AvailabilityZones=["us-east-1a", "us-east-1b"])
     hardware(aws).markets.limits["", "", "us-east-1b"] = 0
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=2)
@@ -202,7 +202,7 @@ def test_balancing_launches_before_it_ends_and_ignores_protected_instances(aws: 
     assert any("instances were launched to balance instances in zones us-east-1b with other zones" in cause for cause in causes)
 
 
-def test_a_lowered_capacity_ends_the_policys_choice_but_no_protected_instance(aws: Aws) -> None:
+def test_a_lowered_capacity_terminates_unprotected_instances_by_the_termination_policy(aws: Aws) -> None:
     scaling = make_group(aws)
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=3)
     aws.later(20)
@@ -217,7 +217,7 @@ def test_a_lowered_capacity_ends_the_policys_choice_but_no_protected_instance(aw
     )
 
 
-def test_ending_a_named_instance_lowers_the_capacity(aws: Aws) -> None:
+def test_terminating_a_named_instance_can_lower_the_desired_capacity(aws: Aws) -> None:
     scaling = make_group(aws, MinSize=1)
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=2)
     aws.later(20)
@@ -250,7 +250,7 @@ def test_desired_capacity_stays_between_min_and_max(aws: Aws) -> None:
         scaling.set_desired_capacity(AutoScalingGroupName="none", DesiredCapacity=1)
 
 
-def test_a_suspended_launch_launches_nothing_until_it_is_resumed(aws: Aws) -> None:
+def test_nothing_is_launched_while_the_launch_process_is_suspended(aws: Aws) -> None:
     scaling = make_group(aws)
     scaling.suspend_processes(AutoScalingGroupName="gpus", ScalingProcesses=["Launch"])
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
@@ -262,7 +262,7 @@ def test_a_suspended_launch_launches_nothing_until_it_is_resumed(aws: Aws) -> No
     assert len(members(scaling)) == 1
 
 
-def test_reads_can_lag(make_aws: Callable[..., Aws]) -> None:
+def test_descriptions_of_groups_can_lag_behind_writes(make_aws: Callable[..., Aws]) -> None:
     aws = make_aws(Conditions(read_lag=5.0))
     scaling = make_group(aws)
     assert scaling.describe_auto_scaling_groups()["AutoScalingGroups"] == []
@@ -276,7 +276,7 @@ def test_reads_can_lag(make_aws: Callable[..., Aws]) -> None:
     assert members(scaling) == [("g5.xlarge", "us-east-1a", "Pending")]
 
 
-def test_activities_are_read_from_a_given_time_and_in_pages(aws: Aws) -> None:
+def test_activities_are_listed_from_a_given_time_and_in_pages(aws: Aws) -> None:
     scaling = make_group(aws)
     hardware(aws).markets.limits["", "", ""] = 0
     for wanted in (1, 2, 3):
@@ -291,7 +291,7 @@ def test_activities_are_read_from_a_given_time_and_in_pages(aws: Aws) -> None:
     assert starts == [[21.0], [11.0]]
 
 
-def test_ended_groups_are_gone_with_their_instances(aws: Aws) -> None:
+def test_deleted_groups_disappear_with_their_instances(aws: Aws) -> None:
     scaling = make_group(aws)
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
     aws.later(20)

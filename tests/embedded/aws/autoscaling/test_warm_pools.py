@@ -18,7 +18,7 @@ def pool(scaling: Any, name: str = "gpus") -> list[str]:
     return [instance["LifecycleState"] for instance in scaling.describe_warm_pool(AutoScalingGroupName=name)["Instances"]]
 
 
-def test_machines_are_prepared_stopped_and_used_before_others_are_launched(aws: Aws) -> None:
+def test_stopped_machines_of_a_warm_pool_are_used_before_others_are_launched(aws: Aws) -> None:
     scaling = make_group(aws, MaxSize=3)
     scaling.put_warm_pool(AutoScalingGroupName="gpus", MaxGroupPreparedCapacity=2)
     aws.later(5)
@@ -40,7 +40,7 @@ def test_machines_are_prepared_stopped_and_used_before_others_are_launched(aws: 
     assert pool(scaling) == ["Warmed:Stopped"]
 
 
-def test_a_pool_goes_with_its_machines(aws: Aws) -> None:
+def test_a_deleted_warm_pool_terminates_its_machines(aws: Aws) -> None:
     scaling = make_group(aws)
     scaling.put_warm_pool(AutoScalingGroupName="gpus", MinSize=1, MaxGroupPreparedCapacity=0)
     aws.later(600)
@@ -55,7 +55,7 @@ def test_a_pool_goes_with_its_machines(aws: Aws) -> None:
     } == {"terminated"}
 
 
-async def test_a_prepared_machine_becomes_a_node_long_before_another_could_boot(tmp_path: Path) -> None:
+async def test_a_machine_of_a_warm_pool_becomes_a_node_long_before_a_new_one_could_boot(tmp_path: Path) -> None:
     async with aws_stage(tmp_path, Conditions(boot=SLOW)) as here:
         here.group("gpus", MaxSize=1)
         scaling = here.client("autoscaling")

@@ -22,7 +22,7 @@ def fleet(aws: Aws, total: int, *types: str, kind: str = "spot", **params: Any) 
     return ec2.create_fleet(Type="instant", LaunchTemplateConfigs=[config], TargetCapacitySpecification=target, **params)
 
 
-def test_an_instance_has_its_zone_market_and_tags(aws: Aws) -> None:
+def test_an_instance_is_described_with_its_zone_market_and_tags(aws: Aws) -> None:
     scaling = make_group(aws, MixedInstancesPolicy=mixed("g5.xlarge"), Tags=[{"Key": "team", "Value": "red", "PropagateAtLaunch": True}])
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
     aws.later(20)
@@ -40,7 +40,7 @@ def test_an_instance_has_its_zone_market_and_tags(aws: Aws) -> None:
     assert [(row["AutoScalingGroupName"], row["LifecycleState"]) for row in rows] == [("gpus", "InService")]
 
 
-def test_an_instance_ended_by_hand_is_replaced_by_its_group(aws: Aws) -> None:
+def test_a_manually_terminated_instance_is_replaced_by_its_group(aws: Aws) -> None:
     scaling = make_group(aws)
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
     aws.later(20)
@@ -52,7 +52,7 @@ def test_an_instance_ended_by_hand_is_replaced_by_its_group(aws: Aws) -> None:
     assert instance_ids(scaling) != before
 
 
-def test_an_instant_fleet_answers_with_instances_and_errors(aws: Aws) -> None:
+def test_an_instant_fleet_returns_instances_and_errors(aws: Aws) -> None:
     limits = aws.account.region("us-east-1").hardware.markets.limits
     limits["spot", "g5.xlarge", ""] = 1
     limits["spot", "g6.xlarge", ""] = 0
@@ -70,14 +70,14 @@ def test_an_instant_fleet_answers_with_instances_and_errors(aws: Aws) -> None:
     assert len(aws.client("ec2").describe_instances()["Reservations"]) == 1
 
 
-def test_a_fleet_below_its_minimum_launches_nothing(aws: Aws) -> None:
+def test_a_fleet_that_cannot_reach_its_minimum_launches_nothing(aws: Aws) -> None:
     aws.account.region("us-east-1").hardware.markets.limits["on-demand", "", ""] = 1
     answer = fleet(aws, 2, "g5.xlarge", kind="on-demand", OnDemandOptions={"MinTargetCapacity": 2, "SingleInstanceType": True})
     assert answer["Instances"] == []
     assert aws.account.region("us-east-1").hardware.core.list() == ()
 
 
-def test_spot_prices_are_by_type_and_zone(aws: Aws) -> None:
+def test_spot_prices_are_listed_by_type_and_zone(aws: Aws) -> None:
     prices = aws.client("ec2").describe_spot_price_history(InstanceTypes=["g5.xlarge"], ProductDescriptions=["Linux/UNIX"])[
         "SpotPriceHistory"
     ]
@@ -87,7 +87,7 @@ def test_spot_prices_are_by_type_and_zone(aws: Aws) -> None:
     assert {float(price["SpotPrice"]) for price in prices} == {instance_type.prices["us-east-1"].spot}
 
 
-def test_reservations_are_counted(aws: Aws) -> None:
+def test_used_capacity_of_reservations_is_counted(aws: Aws) -> None:
     ec2 = aws.client("ec2")
     asked = {"InstancePlatform": "Linux/UNIX", "AvailabilityZone": "us-east-1b", "InstanceMatchCriteria": "targeted"}
     made = ec2.create_capacity_reservation(InstanceType="p5.48xlarge", InstanceCount=4, **asked)["CapacityReservation"]
@@ -97,7 +97,7 @@ def test_reservations_are_counted(aws: Aws) -> None:
     assert ec2.describe_capacity_reservations(Filters=[{"Name": "state", "Values": ["expired"]}])["CapacityReservations"] == []
 
 
-def test_a_node_group_shows_its_labels_and_taints(aws: Aws) -> None:
+def test_a_node_group_is_described_with_its_labels_and_taints(aws: Aws) -> None:
     eks = aws.client("eks")
     taint = {"key": "nvidia.com/gpu", "value": "true", "effect": "NO_SCHEDULE"}
     named = {"clusterName": "research", "nodegroupName": "gpu"}
@@ -127,7 +127,7 @@ def test_the_caller_is_identified_by_its_account(aws: Aws) -> None:
     assert aws.client("sts").get_caller_identity()["Account"] == aws.account.id
 
 
-def test_a_group_can_use_a_launch_configuration(aws: Aws) -> None:
+def test_a_group_can_launch_from_a_launch_configuration(aws: Aws) -> None:
     scaling = aws.client("autoscaling")
     scaling.create_launch_configuration(LaunchConfigurationName="old", ImageId="ami-1", InstanceType="g4dn.xlarge")
     assert scaling.describe_launch_configurations()["LaunchConfigurations"][0]["InstanceType"] == "g4dn.xlarge"

@@ -42,7 +42,7 @@ async def all_bound(here: Stage) -> bool:
     return bool(nodes) and all(nodes.values())
 
 
-async def test_an_instance_ended_by_its_group_waits_until_its_node_is_drained(tmp_path: Path) -> None:
+async def test_an_instance_terminated_by_its_group_waits_until_its_node_is_drained(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         (first,) = await managed(here, 1)
         await here.deploy("serve")
@@ -80,7 +80,7 @@ async def test_changed_labels_and_taints_of_a_node_group_reach_its_existing_node
         assert after["metadata"]["labels"]["new"] == "yes"
 
 
-async def test_an_update_surges_zone_by_zone_replaces_every_node_and_shrinks_again(tmp_path: Path) -> None:
+async def test_a_node_group_update_launches_extra_nodes_per_zone_replaces_all_and_scales_down_again(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         before = await managed(here, 2, zones=2)
         here.client("ec2").create_launch_template_version(
@@ -120,7 +120,7 @@ async def test_a_node_that_stays_unready_is_repaired_if_node_repair_is_enabled(e
         assert (list(states(here)) == [first]) is not enabled
 
 
-async def test_a_change_of_a_node_groups_settings_reaches_its_group(tmp_path: Path) -> None:
+async def test_changed_node_group_settings_are_applied_to_its_auto_scaling_group(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         await managed(here, 1, labels={"team": "red"})
 

@@ -14,7 +14,7 @@ DATA = Path(__file__).parents[5] / "shared" / "data" / "spot_availability_change
 
 
 @pytest.mark.skipif(not DATA.exists(), reason="../shared/data/spot_availability_changes.csv.gz is not there")
-def test_a_market_of_the_series_runs_dry_when_the_series_does() -> None:
+def test_a_spot_market_loses_capacity_when_its_series_says_so() -> None:
     series = series_of(DATA, regions=["us-east-1"], zones=3, seed=1, began=BEGAN)
     aws = Aws(series=series)
     scaling = make_group(aws, MaxSize=500, MixedInstancesPolicy=mixed("g5.xlarge"))

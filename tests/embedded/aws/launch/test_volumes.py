@@ -37,7 +37,7 @@ def end(aws: Aws, ident: str) -> None:
     aws.later(300)
 
 
-def test_an_instance_has_the_root_volume_of_its_image_which_goes_with_it(aws: Aws) -> None:
+def test_an_instances_root_volume_is_deleted_with_the_instance(aws: Aws) -> None:
     ec2, ident = launched(aws)
     (instance,) = ec2.describe_instances(InstanceIds=[ident])["Reservations"][0]["Instances"]
     (volume,) = ec2.describe_volumes()["Volumes"]
@@ -55,7 +55,7 @@ def test_an_instance_has_the_root_volume_of_its_image_which_goes_with_it(aws: Aw
     assert devices(ec2, ident) == {}
 
 
-def test_volumes_that_are_not_deleted_on_termination_are_left_available(aws: Aws) -> None:
+def test_volumes_without_delete_on_termination_remain_available(aws: Aws) -> None:
     tags = [{"ResourceType": "volume", "Tags": [{"Key": "team", "Value": "red"}]}]
     mappings = (disk("/dev/xvdf", DeleteOnTermination=False), disk("/dev/xvdg", DeleteOnTermination=True))
     ec2, ident = launched(aws, *mappings, TagSpecifications=tags)
@@ -92,7 +92,7 @@ def test_by_default_volumes_of_a_launch_configuration_are_deleted(aws: Aws) -> N
     assert devices(ec2, *instance_ids(scaling)) == {"/dev/xvda": True, "/dev/xvdf": True, "/dev/xvdg": False}
 
 
-def test_an_instance_keeps_its_volumes_until_it_is_terminated(aws: Aws) -> None:
+def test_volumes_stay_attached_until_their_instance_is_terminated(aws: Aws) -> None:
     ec2, ident = launched(aws)
     ec2.terminate_instances(InstanceIds=[ident])
     assert devices(ec2, ident) == {"/dev/xvda": True}

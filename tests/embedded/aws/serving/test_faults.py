@@ -17,7 +17,7 @@ from gpuscaler.embedded.aws.serving.faults import Fault, denied, outage, throttl
 from gpuscaler.embedded.aws.serving.server import serve
 
 
-def test_throttling_has_each_services_code_and_can_name_a_retry_time(aws: Aws) -> None:
+def test_throttling_errors_have_the_code_of_each_service_and_optionally_a_retry_time(aws: Aws) -> None:
     aws.endpoint.faults.all.append(throttled("Describe*", retry_after=7, times=2))
     with pytest.raises(ClientError) as refused:
         aws.client("autoscaling").describe_auto_scaling_groups()
@@ -30,7 +30,7 @@ def test_throttling_has_each_services_code_and_can_name_a_retry_time(aws: Aws) -
     assert aws.endpoint.calls["ec2", "DescribeSubnets", "RequestLimitExceeded"] == 1
 
 
-def test_a_missing_right_names_the_action(aws: Aws) -> None:
+def test_an_access_denied_error_names_the_missing_action(aws: Aws) -> None:
     scaling = make_group(aws)
     aws.endpoint.faults.all += [denied("SetDesiredCapacity"), denied("DescribeSpotPriceHistory")]
     with pytest.raises(ClientError, match="is not authorized to perform: autoscaling:SetDesiredCapacity") as refused:
@@ -41,7 +41,7 @@ def test_a_missing_right_names_the_action(aws: Aws) -> None:
     assert code(refused) == "UnauthorizedOperation"
 
 
-def test_one_region_can_be_down(make_aws: Any) -> None:
+def test_an_outage_can_affect_a_single_region(make_aws: Any) -> None:
     aws = make_aws(regions=("us-east-1", "eu-west-1"))
     aws.endpoint.faults.all.append(outage("autoscaling", region="eu-west-1"))
     with pytest.raises(ClientError) as refused:
@@ -52,7 +52,7 @@ def test_one_region_can_be_down(make_aws: Any) -> None:
 
 
 @pytest.mark.parametrize(("sever", "took_effect"), [("before", 0), ("after", 2)])
-def test_after_a_broken_connection_the_outcome_is_unknown_to_the_caller(aws: Aws, sever: Any, took_effect: int) -> None:
+def test_a_call_whose_connection_broke_may_have_taken_effect(aws: Aws, sever: Any, took_effect: int) -> None:
     scaling = make_group(aws)
     aws.endpoint.faults.all.append(Fault(operation="LaunchInstances", sever=sever, times=1))
     asked = {"AutoScalingGroupName": "gpus", "RequestedCapacity": 2, "ClientToken": "once"}
@@ -106,7 +106,7 @@ async def test_faults_and_capacity_are_set_over_http_and_delays_are_kept() -> No
         await serving.close()
 
 
-async def test_a_long_poll_is_answered_when_a_message_comes() -> None:
+async def test_a_long_poll_returns_when_a_message_arrives() -> None:
     account = Account(now=time.time)
     serving = await serve(Endpoint(account, MODELS))
     made, loop = asyncio.Event(), asyncio.get_running_loop()
@@ -157,7 +157,7 @@ def test_an_unsigned_or_invalid_request_is_refused(aws: Aws) -> None:
         assert words in text
 
 
-def test_activities_of_an_unknown_group_are_an_error(aws: Aws) -> None:
+def test_listing_activities_of_an_unknown_group_is_an_error(aws: Aws) -> None:
     make_group(aws)
     with pytest.raises(ClientError, match="AutoScalingGroup name not found"):
         activity_messages(aws.client("autoscaling"), "none")

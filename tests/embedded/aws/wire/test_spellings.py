@@ -22,18 +22,18 @@ def words(aws: Aws) -> dict[str, str]:
     }
 
 
-def test_words_are_spelt_as_in_the_reference_by_default() -> None:
+def test_enumeration_values_are_spelt_as_in_the_api_reference_by_default() -> None:
     assert words(Aws()) == {"market": "on-demand", "lifecycle": "InService", "health": "Healthy", "state": "running"}
 
 
-def test_the_user_guide_spells_markets_in_its_own_way() -> None:
+def test_markets_can_be_spelt_as_in_the_user_guide() -> None:
     spelled = words(Aws(Conditions(spelling="guide")))
 
     assert spelled == {"market": "OnDemand", "lifecycle": "InService", "health": "Healthy", "state": "running"}
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_words_can_have_any_case(seed: int) -> None:
+def test_enumeration_values_can_have_any_case(seed: int) -> None:
     aws = Aws(Conditions(spelling="random"), seed=seed)
 
     spelled = words(aws)
