@@ -364,7 +364,7 @@ def test_the_settings_file_overrides_discovery() -> None:
 
     changed_pool = pool(discovered, "gpus").pool
     assert (changed_pool.max, changed_pool.priority, changed_pool.offerings[0].price) == (3, 5, 0.7)
-    assert [(aside.object, aside.reason[:15]) for aside in discovered.set_aside] == [("Pool gpu", "saw it in the f")]
+    assert [(aside.object, aside.reason[:15]) for aside in discovered.set_aside] == [("Pool gpu", "saw the pool in")]
 
 
 def test_several_regions_are_read_and_a_failing_one_keeps_its_last_known_pools() -> None:
