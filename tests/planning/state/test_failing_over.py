@@ -22,7 +22,7 @@ def spot(groups: int) -> list[Offering]:
     return [offering(f"spot.{number}", 0.3 + number / 100, market="spot") for number in range(groups)]
 
 
-def hunt(groups: int, *, answer: float = ANSWER, wanted: int = 1) -> tuple[float, list[str]]:
+def fail_over(groups: int, *, answer: float = ANSWER, wanted: int = 1) -> tuple[float, list[str]]:
     """Seconds from the first refusal until on-demand is requested, and the requested offerings, while no spot has capacity."""
     on_demand = offering("od", 2.0)
     policy = Policy((pool(*spot(groups), on_demand),))
@@ -41,20 +41,20 @@ def hunt(groups: int, *, answer: float = ANSWER, wanted: int = 1) -> tuple[float
         for key in {machine.key for machine in made.machines}:
             breakers = step(step(breakers, Asked(key, now - answer)), Refused(key, now))
         now += DEBOUNCE
-    raise AssertionError(f"on-demand was never asked: {requested}")
+    raise AssertionError(f"on-demand was never requested: {requested}")
 
 
 @pytest.mark.parametrize("groups", [1, 2, 3, 6, 12, 24])
 @pytest.mark.parametrize("answer", [0.2, ANSWER, 4.0])
 def test_on_demand_is_requested_within_ten_seconds_for_any_number_of_spot_groups(groups: int, answer: float) -> None:
-    seconds, requested = hunt(groups, answer=answer)
+    seconds, requested = fail_over(groups, answer=answer)
 
     assert seconds <= 10.0
     assert requested[-1] == "od"
 
 
 def test_every_spot_group_is_requested_once_and_only_for_the_needed_machines() -> None:
-    _, requested = hunt(3, wanted=2)
+    _, requested = fail_over(3, wanted=2)
 
     assert requested == ["spot.0"] * 2 + ["spot.1"] * 2 + ["spot.2"] * 2 + ["od"] * 2
 

@@ -326,7 +326,7 @@ jsons = st.recursive(
 
 @settings(max_examples=examples(150), deadline=None)
 @given(st.lists(jsons, min_size=1, max_size=5), st.integers(1, 40), st.sampled_from((None, 1)))
-def test_a_window_finds_the_end_of_every_value_for_any_chunks(values: list[Any], chunk: int, indent: int | None) -> None:
+def test_the_end_of_every_json_value_is_found_for_any_chunk_size(values: list[Any], chunk: int, indent: int | None) -> None:
     data = b"[" + b" , ".join(json.dumps(value, indent=indent).encode() for value in values) + b"]"
     window = Window(io.BytesIO(data), "f", chunk)
     window.take(b"[", "")
