@@ -42,7 +42,7 @@ def test_pools_keep_their_own_priorities_with_a_warning_if_no_pattern_matches() 
     policy, odd = apply_priorities(pools("a", "b"), parse_priorities(TEXT, "it"))
 
     assert given(policy) == {"a": 7, "b": 7}
-    assert odd == "saw no pattern that matches a pool (a, b), expected one; the pools keep their own priorities"
+    assert odd == "saw no pattern that matches a pool (a, b), expected one; the priorities in the file apply"
     assert apply_priorities(Policy(()), parse_priorities(TEXT, "it")) == (Policy(()), "")
 
 

@@ -26,7 +26,7 @@ class Account(NamedTuple):
 
 
 def read_account(settings: "RunSettings", *, cache: Path) -> Account:
-    """Read the account of ``settings``; notes go to standard error. If it cannot be read, the command exits with 3 or 5."""
+    """Read the account of ``settings``; notes go to standard error. If the account cannot be read, the command exits with 3 or 5."""
     import asyncio
 
     from msgspec.structs import replace

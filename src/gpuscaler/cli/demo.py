@@ -127,7 +127,7 @@ def _scenario(trace_file: Path | None, seed: int) -> "Scenario":
 
 @contextmanager
 def _no_logs() -> Iterator[None]:
-    """Suppress the controller's log: it would be printed over the view, which shows the same events."""
+    """Suppress the controller's log, which would be printed over the view; the view shows the same events."""
     import structlog
 
     configuration = structlog.get_config()
@@ -226,7 +226,7 @@ class _Show:
 
 
 def _report(show: _Show, out: Path) -> None:
-    """Print the summary and write the report. An interrupted demo is reported up to then, or not at all if it had hardly started."""
+    """Print the summary and write the report, for an interrupted demo up to its end. A demo that had hardly started gets neither."""
     from gpuscaler.cli.demo_screen import decision_line, svg_picture
     from gpuscaler.cli.printing import format_count
     from gpuscaler.cli.reporting import print_comparison, print_machines, write

@@ -25,7 +25,7 @@ PATIENCE = 30.0
 
 
 class NotInstalledError(Exception):
-    """There is no status of gpuscaler; the text names the place that was searched."""
+    """The cluster has no status of gpuscaler; the text names the ConfigMap that was searched for."""
 
 
 class OutOfReachError(Exception):
@@ -39,7 +39,7 @@ def namespace_option(command: Callable[..., None]) -> Callable[..., None]:
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """The leader's address from the command line; without a ``url`` it is taken from the status."""
+    """The leader's address from the command line; without a ``url``, the address in the status is used."""
 
     url: str = ""
     token_file: Path | None = None

@@ -14,7 +14,7 @@ from gpuscaler.model.cluster import Cluster
 
 
 class ObservedCluster(NamedTuple):
-    """A live cluster; ``notes`` list the facts that a plan from it lacks."""
+    """A live cluster; ``notes`` name the facts about the cluster that could not be read and that a plan therefore lacks."""
 
     cluster: Cluster
     memory: Memory

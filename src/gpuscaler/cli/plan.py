@@ -137,7 +137,7 @@ def from_files(files: tuple[str, ...], policy: "Policy") -> PlanInputs:
 
 
 def from_cluster(kubeconfig: Path | None, context: str, settings: "RunSettings", policy: "Policy", now: float) -> PlanInputs:
-    """Read the input from an API server, including the memory of a controller that runs there."""
+    """Read the input from an API server, including the ledger of a controller that runs on the cluster."""
     import asyncio
 
     from gpuscaler.cli.looking import read_cluster
@@ -196,7 +196,7 @@ def describe_priority_cost(ordered: "Plan", unordered: "Plan") -> "Iterator[str]
 
 
 def parse_time(text: str) -> float:
-    """Parse an RFC 3339 time to seconds since the epoch. A time without an offset is rejected: its readings differ by hours."""
+    """Parse an RFC 3339 time to seconds since the epoch. A time without an offset is rejected, since it may mean any time zone."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

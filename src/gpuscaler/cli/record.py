@@ -116,7 +116,7 @@ def read_rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
 
 
 class Files:
-    """The files of a recording. Each is complete at any time: it is rewritten and renamed into place."""
+    """The files of a recording. A file is complete at any time: the new content is written to another file, which is renamed to it."""
 
     def __init__(self, out: Path) -> None:
         self._out = out
@@ -225,7 +225,7 @@ class _Watch:
 
     @property
     def listed(self) -> bool:
-        """Whether all nodes and pods were listed once; before that there is nothing to write."""
+        """Whether all nodes and pods were listed once; nothing is written before that moment."""
         return not self._unlisted
 
     def _receive(self, batch: "Batch") -> None:
@@ -244,7 +244,7 @@ class _Watch:
                 self._recording.settle()
 
     def save(self) -> None:
-        """Write the recording, once everything has been listed. A full disk is only reported: it may have room a minute later."""
+        """Write the recording, once everything has been listed. A full disk is only reported, since it may have room a minute later."""
         problem = "; ".join(reflector.trouble for reflector in self._reflectors if reflector.trouble)
         if self.listed:
             if not problem:

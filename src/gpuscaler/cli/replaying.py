@@ -303,7 +303,7 @@ def _quantity(text: str | None, option: str, *, unit: Callable[..., int], maximu
 
 
 def _mapping(path: Path) -> dict[str, tuple[str, ...]]:
-    """Read a file that maps GPU models of a trace to the product labels that serve them: one, or a list."""
+    """Read a file that maps each GPU model of a trace to the product label, or the list of labels, of the GPUs that serve the model."""
     import yaml
 
     try:

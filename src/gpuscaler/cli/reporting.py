@@ -49,7 +49,7 @@ def print_data(data: Mapping[str, Any]) -> None:
 
 
 def create_report_folder(folder: Path) -> None:
-    """Create the folder for a report before the runs, so that they are not wasted if it fails."""
+    """Create the folder for a report before the runs, so that no run is wasted if the folder cannot be created."""
     with _report_unwritable(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

@@ -61,7 +61,7 @@ def load(path: Path) -> "SettingsFile":
 
 
 class Clocks:
-    """The machine's clocks. Leases use a clock that continues while the machine sleeps, if there is one."""
+    """The machine's clocks. Leases use a clock that continues while the machine sleeps, if the machine has such a clock."""
 
     def wall(self) -> float:
         return time.time()

@@ -51,7 +51,7 @@ def status(kubeconfig: Path | None, context: str, namespace: str, as_json: bool)
 
 
 def print_json(status: "Status | None", served: "tuple[Registration, ...]", now: float) -> None:
-    """Print the status with its age check and the state of the metrics API. Without a status there is only the latter."""
+    """Print the status with its age check, and the state of the metrics API; without a status, only the state of the metrics API."""
     import msgspec
 
     from gpuscaler.control.records.status.reporting import OLD_SECONDS

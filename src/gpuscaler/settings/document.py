@@ -32,7 +32,7 @@ _MAX_DIGITS = 30
 
 
 class Entry(Struct, frozen=True):
-    """A value and the line of its key or its start. ``raw`` is a scalar's text as written."""
+    """A value of the file, with the line of its key or, without a key, of its start. ``raw`` is a scalar's text as written."""
 
     value: Value
     line: int
@@ -64,7 +64,8 @@ def read_document(
 ) -> tuple[Entry | None, list[Problem]]:
     """Return the single document of the file (None if it is empty or not YAML), and its mistakes as YAML.
 
-    For messages, ``expected`` describes the file, and ``needs`` its depth. With ``numbers``, keys are whole numbers as written.
+    In messages, ``expected`` describes a valid file, and ``needs`` states how deeply it is nested. With ``numbers``, keys are whole numbers
+    as written.
     """
     builder = _Builder(numbers=numbers)
     try:

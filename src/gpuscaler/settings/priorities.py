@@ -25,7 +25,7 @@ class Priorities(Struct, frozen=True, gc=False):
     tiers: tuple[tuple[int, tuple[str, ...]], ...]
 
     def of(self, pool: str) -> int | None:
-        """Return the highest number with a pattern that matches the name; None if there is none."""
+        """Return the highest number with a pattern that matches the name; None if no pattern matches."""
         return next((number for number, patterns in self.tiers if any(matches(pattern, pool) for pattern in patterns)), None)
 
 
@@ -79,9 +79,9 @@ def _pattern(item: Cursor) -> str | None:
 
 
 def apply_priorities(policy: Policy, priorities: Priorities) -> tuple[Policy, str]:
-    """Return ``policy`` with these priorities instead of its pools' own, and a warning, empty if there is none.
+    """Return ``policy`` with these priorities instead of those in the file, and a warning (empty if all is well).
 
-    If they match no pool at all, the pools keep their own priorities.
+    If no pattern matches any pool, the pools keep the priorities of the file.
     """
     number_of = {pool.name: priorities.of(pool.name) for pool in policy.pools}
     numbers = [number for number in number_of.values() if number is not None]
@@ -89,7 +89,7 @@ def apply_priorities(policy: Policy, priorities: Priorities) -> tuple[Policy, st
         names = ", ".join(sorted(number_of)[:3]) or "there are none"
         return (
             policy,
-            f"saw no pattern that matches a pool ({names}), expected one; the pools keep their own priorities" if number_of else "",
+            f"saw no pattern that matches a pool ({names}), expected one; the priorities in the file apply" if number_of else "",
         )
     last = min(numbers) - 1
     pools = tuple(replace(pool, priority=last if (number := number_of[pool.name]) is None else number) for pool in policy.pools)

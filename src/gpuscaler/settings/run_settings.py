@@ -144,7 +144,8 @@ class AuthenticatedSettings(Group, frozen=True, gc=False):
 class PagesSettings(Group, frozen=True, gc=False):
     """Where status, explanations and decisions are served, which contain names and annotations of all tenants' pods.
 
-    ``host`` is a loopback address, since all clients that reach it can read them. ``enabled`` None: as in :class:`HttpSettings`.
+    ``host`` is a loopback address, since all clients that reach the address can read the pages.
+    ``enabled`` None: as in :class:`HttpSettings`.
     """
 
     enabled: Annotated[bool | None, FLAG, Field("whether pages are served", default="as `http.enabled`")] = None
@@ -232,7 +233,7 @@ class RunSettings(Group, frozen=True, gc=False):
 
 
 def has_account_pools(fields: Fields) -> bool:
-    """Whether pools come from a cloud account, so that those of the file only change them."""
+    """Whether pools come from a cloud account, so that the entries of ``pools`` only change pools that are found there."""
     return "cloud" in fields and fields["cloud"].entry.value == "aws"
 
 
