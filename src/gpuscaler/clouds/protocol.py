@@ -138,7 +138,7 @@ class Provider(Protocol):
     def keeps_tokens(self) -> bool: ...
 
     async def pools(self) -> Sequence[Pool]:
-        """The pools with their offerings and current prices; a provider that reads none from its cloud returns those it was given."""
+        """The pools with their offerings and current prices; a provider that reads none returns the pools that it was given."""
         ...
 
     async def inventory(self) -> Inventory: ...
@@ -161,7 +161,7 @@ class Provider(Protocol):
         ...
 
     async def extend(self, ids: Sequence[str]) -> None:
-        """Ask the cloud to hold machines that it is ending for another period, since they are still being drained, if it supports that."""
+        """Ask the cloud to delay the end of machines that are still being drained by another period, if the cloud supports that."""
         ...
 
     async def protect(self, ids: Sequence[str], *, on: bool) -> None:

@@ -126,7 +126,7 @@ class AwsProvider:
         return self._inbox
 
     def way_to_buy(self, pool: str) -> tuple[str, str]:
-        """How machines of ``pool`` are bought, and why not in the way that its group allows; the reason is empty if it is that way."""
+        """How machines of ``pool`` are bought; and if this is not the way that the group allows, the reason, else an empty text."""
         if pool in self._fallback_reasons:
             return DESIRED, self._fallback_reasons[pool]
         aws_pool = self._aws_pools[pool]
@@ -299,7 +299,7 @@ class AwsProvider:
     async def withdraw(self, rest: UnfilledOrder, /) -> None:
         """Cancel what an order still lacks. An order that was bought with LaunchInstances has nothing to withdraw.
 
-        If it is unknown whether its group was raised, the group's activities are consulted, which appear late.
+        If it is unknown whether the order's group was raised, the group's activities are read, which appear late.
         """
         if self._unknown and rest.order.pool not in self._aws_pools:
             raise CloudError(UNKNOWN, f"nothing is known yet about {', '.join(self._unknown)}, where pool {rest.order.pool} may be")

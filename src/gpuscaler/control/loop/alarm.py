@@ -72,7 +72,7 @@ class Alarm:
         started = self.time()
         self._due = started + self.pace.resync
         if started < self.plans.due:
-            # A plan that is due sooner stays due then, whatever this turn is for.
+            # A plan that is due sooner stays due at its time, whatever this turn is for.
             self._due = min(self._due, self.plans.due)
         return started
 

@@ -175,11 +175,11 @@ class Cloud:
     async def _refresh(self) -> None:
         asked_at = self._now()
         async with asyncio.timeout(CALL_SECONDS):
-            # The local clock's time, like everything that it is compared with: the cloud's clock may be minutes off.
+            # The time of the local clock, since all other times are local too: the cloud's clock may be minutes off.
             inventory = replace(await self.provider.inventory(), at=asked_at)
         before = self.inventory.instances if self.inventory is not None else None
         if before == inventory.instances:
-            # An equal list keeps its identity, so that what is derived from it is not computed again.
+            # An equal list keeps its identity, so that data derived from the list are not computed again.
             inventory = replace(inventory, instances=before)
         if self.inventory is None or before != inventory.instances or self.inventory.deliveries != inventory.deliveries:
             self._wake()

@@ -28,7 +28,7 @@ class WirePod(msgspec.Struct):
 async def describe_unseen_pod(client: Client, node: str, known_uids: Set[str]) -> str:
     """A sentence about a pod that is bound to ``node`` and has a uid outside ``known_uids``; empty if there is none.
 
-    Raises the errors of reading. A stalled watch is detected after 90 s, and an idle machine is ended sooner than that.
+    Raises the errors of reading. A stalled watch is detected only after 90 s, and an idle machine may be ended sooner.
     """
     for data in await client.list_all(PODS, query={"fieldSelector": f"spec.nodeName={node}"}):
         pod = msgspec.json.decode(data, type=WirePod)

@@ -39,7 +39,7 @@ class UnreadableError(StoreError):
 
 
 class OvertakenError(Exception):
-    """Another controller has written the memory since it was read here: that one leads."""
+    """Another controller has written the memory since this process read it: the other controller leads."""
 
 
 class WireMetadata(msgspec.Struct):

@@ -305,7 +305,7 @@ class _Leadership:
 
 
 def log_file_trouble(trouble: str) -> None:
-    """Log that the file has changed and cannot be used; without ``trouble``, that it has its previous content again."""
+    """Log that the file has changed and cannot be used; without ``trouble``, that the file has its previous content again."""
     if trouble:
         _LOG.error("the settings file cannot be used; the previous settings stay in force", problem=trouble)
     else:

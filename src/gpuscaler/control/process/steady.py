@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-#: How far the wall clock may jump before it is no longer followed, in seconds: NTP never sets a clock by as much.
+#: How far the wall clock may jump before this clock stops following it, in seconds: NTP never moves a clock so far.
 JUMP_SECONDS = 30.0
 
 

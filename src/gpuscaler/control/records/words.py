@@ -36,7 +36,7 @@ def format_forecast_and_price(forecast: Forecast, price: str) -> str:
 
 
 def format_forecast(forecast: Forecast) -> str:
-    """``ready in about 3m40s, p95 6m``, with the forecast's basis if it is not enough machines of the kind."""
+    """``ready in about 3m40s, p95 6m``, with the forecast's basis if too few machines of the kind were observed."""
     late = f", p95 {format_duration(forecast.late)}" if format_duration(forecast.late) != format_duration(forecast.typical) else ""
     return f"ready in about {format_duration(forecast.typical)}{late}{f' ({forecast.basis})' if forecast.basis else ''}"
 

@@ -215,7 +215,7 @@ def _refusal(meaning: ErrorMeaning, key: OfferingKey, requested: Iterable[Offeri
 
 
 def widen_quota_refusals(refusals: Iterable[Refusal], offerings: Iterable[OfferingKey]) -> tuple[Refusal, ...]:
-    """``refusals``; those for a quota cover all types of its bucket among ``offerings``, not only the requested ones."""
+    """``refusals``; a refusal for a quota covers all types of the quota's bucket among ``offerings``, not only the requested ones."""
     kinds = sorted({key.instance_type for key in offerings})
 
     def wide(refusal: Refusal) -> Refusal:

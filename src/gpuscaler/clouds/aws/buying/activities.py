@@ -81,7 +81,7 @@ def last_failure(activities: Iterable[Reply], *, since: float) -> str:
         return ""
     began, newest = max(launches, key=lambda launch: launch[0])
     status, message = _status(newest), str(newest.get("StatusMessage") or newest.get("Description"))
-    # A launch that was cancelled because it was no longer wanted is no failure; one that a lifecycle hook abandoned is.
+    # A launch that was cancelled because it was no longer wanted is no failure; a launch that a lifecycle hook abandoned is one.
     failed = status == "Failed" or (status == "Cancelled" and _ABANDONED_BY_HOOK in message)
     return message if failed and began >= since else ""
 

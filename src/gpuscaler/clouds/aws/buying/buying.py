@@ -77,7 +77,7 @@ def client_token(order: Order, zone: str, part: int) -> str:
 
 
 async def launch(calls: AsyncCalls, aws_pool: AwsPool, order: Order) -> BuyResult:
-    """Buy with LaunchInstances. Raises the first call's error; if a later call fails, what was granted before it is kept."""
+    """Buy with LaunchInstances. Raises the first call's error; if a later call fails, machines that were granted earlier are kept."""
     instances: list[Instance] = []
     refused: list[Refusal] = []
     began = calls.now()
@@ -175,7 +175,7 @@ async def raise_capacity(calls: AsyncCalls, aws_pool: AwsPool, order: Order) -> 
 
 
 async def was_raised(calls: AsyncCalls, aws_pool: AwsPool, order: Order, *, since: float) -> bool:
-    """Whether a group's activities show that it was raised for ``order`` after ``since``: by the full number, or up to its maximum."""
+    """Whether activities show that the group was raised for ``order`` after ``since``: by the full number, or up to the group's maximum."""
     group = await calls.group(aws_pool.group.region, aws_pool.group.name)
     units = order.count * least_weight(aws_pool, order.offerings)
     log = activity_log(await _activities(calls, group), since=since)

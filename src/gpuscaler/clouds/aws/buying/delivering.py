@@ -26,7 +26,10 @@ class DeliveryTracker:
         self._since: dict[tuple[str, str], float] = {}
 
     async def deliveries(self, groups: Iterable[Group], pools: Mapping[tuple[str, str], AwsPool]) -> tuple[Delivery, ...]:
-        """A delivery for each group that is a pool. If a group's activities cannot be read, it is assumed to be launching what it lacks."""
+        """A delivery for each group that is a pool.
+
+        If a group's activities cannot be read, the group is assumed to be launching the machines that it lacks.
+        """
         here = [(pools[group.region, group.name], group) for group in groups if (group.region, group.name) in pools]
         lacks = {(group.region, group.name): many for aws_pool, group in here if (many := missing_machines(group, aws_pool.weights))}
         now = self._calls.now()

@@ -148,7 +148,7 @@ class Increments:
         until = self._calls.now() + ORDER_SECONDS - OBSERVE_SECONDS
         while True:
             await self._calls.sleep(OBSERVE_SECONDS)
-            # The group has been raised: failing to observe it is no answer. It is observed again.
+            # The group has been raised: an error of reading the group says nothing about the order. The group is read again.
             with contextlib.suppress(CloudError, LostAnswerError):
                 if (settled := await self._settle(increment)) is not None:
                     return settled
@@ -190,7 +190,7 @@ class Increments:
         self._mark_final(increment)
 
     def _may_be_unseen(self, increment: Increment) -> bool:
-        """Whether the group may not show its raised capacity yet: it would look as if others had lowered it, while it goes on launching."""
+        """Whether the group may not show its raised capacity yet: others would seem to have lowered it, although it is still launching."""
         return increment.missing > 0 and self._calls.now() < increment.at + READ_LAG
 
     async def _observe(self, increment: Increment) -> LaunchReport:

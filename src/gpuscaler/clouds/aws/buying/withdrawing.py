@@ -165,7 +165,7 @@ def _unchanged(group: Group, units: int) -> CapacityOutcome:
 
 
 def _unprotected(group: Group) -> tuple[str, ...]:
-    """Machines in service that a group may end when it is lowered."""
+    """Machines in service that a group may end when its desired capacity is lowered."""
     return tuple(machine.id for machine in group.machines if machine.state == _IN_SERVICE and not machine.protected)
 
 

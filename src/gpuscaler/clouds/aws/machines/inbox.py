@@ -10,7 +10,7 @@ from gpuscaler.clouds.aws.api.asking import AsyncCalls
 from gpuscaler.clouds.aws.machines.notices import Announcement, Hook, MalformedError, decode_message
 from gpuscaler.clouds.protocol import CloudError, LostAnswerError
 
-#: Messages per call, and concurrent calls, which are repeated while full batches come back, for at most so many seconds.
+#: Messages per call, and concurrent calls, which are repeated while full batches come back; and the limit on these repetitions, in seconds.
 BATCH, AT_ONCE, BUSY_SECONDS = 10, 8, 2.0
 #: How long messages about unknown machines are kept, in seconds: the list of machines may be behind.
 HELD_SECONDS: Final = 120.0
@@ -52,7 +52,7 @@ class Inbox:
         done, self._processed = self._processed, []
         await self._delete(done)
         until = self._calls.now() + BUSY_SECONDS
-        # An idle queue is read once; if anything comes, even a few messages, it is then read concurrently.
+        # An idle queue is read once; once it returns anything, even a few messages, it is read concurrently.
         at_once = 1
         while True:
             sizes = await asyncio.gather(*(self._receive_batch() for _ in range(at_once)))

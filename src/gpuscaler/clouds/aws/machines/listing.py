@@ -65,7 +65,7 @@ def instance_of(machine: Machine, aws_pool: AwsPool, detail: Detail | None, *, t
 
 
 def market_of(machine: Machine, aws_pool: AwsPool, detail: Detail | None) -> str:
-    """The market it was bought on: as EC2 reports it, else its group's only one, or the more expensive of two."""
+    """The market that the machine was bought on: as EC2 reports it, else its group's only one, or the more expensive of two."""
     if detail is not None:
         return detail.market
     offerings = [

@@ -38,7 +38,7 @@ class SpotPrice(NamedTuple):
 
 
 class PriceToUse(NamedTuple):
-    """The price to plan with; ``warning`` is empty if it is the given one. ``price_from`` has the same meaning as in an offering."""
+    """The price to plan with; ``warning`` is empty if that is the given price. ``price_from`` has the same meaning as in an offering."""
 
     price: float
     warning: str = ""

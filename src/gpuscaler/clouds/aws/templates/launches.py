@@ -37,7 +37,7 @@ class Registration(TypedDict):
 
 
 class Launch(Struct, frozen=True):
-    """One version of a launch template. What it leaves open is empty.
+    """One version of a launch template. Fields that the template leaves open are empty.
 
     ``market`` comes from InstanceMarketOptions; ``disk`` is in GiB; ``efa`` counts interfaces. ``arriving`` means that user data registers
     the node with our startup taint. ``taints`` are those of a flag in user data, None without such a flag, and ``unusable`` is why the

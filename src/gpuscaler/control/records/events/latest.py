@@ -54,7 +54,8 @@ class Latest:
     def forecast_for(self, key: OfferingKey) -> Forecast:
         """The forecast for the next machine of the offering ``key``.
 
-        It is based on machines that were bought; else on existing nodes of its kind, then on other kinds and the cloud's settings.
+        The forecast is based on bought machines of its kind, else on existing nodes of the kind, else on other kinds and the cloud's
+        settings.
         """
         bought = forecast(self.memory.boots, key, self.simulated)
         if bought.seen:

@@ -184,7 +184,7 @@ class Records:
         if state.consolidating:
             latest.consolidation_blockers, latest.consolidation_planned_at = {blocked.node: blocked for blocked in plan.blocked_nodes}, now
         self._send_to_sinks("a plan", lambda sink: sink.planned(plan))
-        # On a dry run each plan is the same, since nothing is carried out: it is recorded once.
+        # On a dry run nothing is carried out, so each plan is the same and is recorded once.
         same = (plan.purchases, plan.removals, len(plan.unplaced))
         if same != self._last_decision:
             self._last_decision = same
