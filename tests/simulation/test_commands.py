@@ -74,7 +74,7 @@ def test_the_same_seed_prints_the_same_report(folder: Path) -> None:
     assert call(folder, "--json").stdout == call(folder, "--json").stdout
 
 
-def test_skipped_rows_are_counted_with_the_first_line(folder: Path) -> None:
+def test_skipped_rows_are_counted_and_the_first_is_shown_with_its_line(folder: Path) -> None:
     with (folder / "trace.csv").open("a") as file:
         file.write("t,d,soon,1,1,1,1000,,,,,,,,\n")
     assert "Skipped: 1 malformed row, the first in line 5: submit_s is 'soon', expected a number." in call(folder).stdout
@@ -104,7 +104,7 @@ def test_requests_per_gpu_fill_in_missing_values_of_the_trace(folder: Path) -> N
     assert "memory request of 1 job: none: nothing is requested" in silent["inputs"]["derived"]
 
 
-def test_options_beside_the_files_are_in_the_report(folder: Path) -> None:
+def test_the_report_contains_the_command_line_options(folder: Path) -> None:
     (folder / "load.csv").write_text("t_s,model,rate_rps\n0,chat,5\n600,chat,0\n")
     result = call(folder, "--json", "--restart-cost", "20m", "--load", str(folder / "load.csv"), "--policy", "optimal-hindsight")
     inputs = json.loads(result.stdout)["inputs"]
@@ -116,7 +116,7 @@ def test_options_beside_the_files_are_in_the_report(folder: Path) -> None:
     assert (silent["load"], silent["restart_cost_seconds"]) == (None, None)
 
 
-def test_a_peer_may_be_given_other_settings_beside_its_own(folder: Path) -> None:
+def test_a_peer_can_be_run_with_its_default_and_with_other_settings(folder: Path) -> None:
     patient = "cluster-autoscaler(scale_down_unneeded_time=3600,expander=price)"
     report = json.loads(call(folder, "--json", "--policy", "cluster-autoscaler", "--policy", patient).stdout)
     own, custom = report["policies"]
@@ -124,7 +124,7 @@ def test_a_peer_may_be_given_other_settings_beside_its_own(folder: Path) -> None
     assert own["hours"] < custom["hours"]
 
 
-def test_gangs_and_draws_of_several_seeds_are_reported(folder: Path) -> None:
+def test_the_report_shows_gangs_and_results_of_several_seeds(folder: Path) -> None:
     (folder / "load.csv").write_text("t_s,model,rate_rps\n0,chat,5\n600,chat,0\n")
     options = ("--json", "--load", str(folder / "load.csv"), "--policy", "optimal-hindsight")
     several = json.loads(call(folder, *options, "--seeds", "2", "--seed", "4", "--no-steering").stdout)["inputs"]["derived"]
@@ -135,7 +135,7 @@ def test_gangs_and_draws_of_several_seeds_are_reported(folder: Path) -> None:
     assert any("gpuscaler keeps each in one zone on one GPU product" in note for note in derived_notes)
 
 
-def test_machines_that_exist_at_the_beginning_serve_at_once_and_are_reported(folder: Path) -> None:
+def test_machines_that_exist_at_the_beginning_serve_pods_immediately_and_are_reported(folder: Path) -> None:
     report = json.loads(call(folder, "--json", "--start", "gpu/g4dn.12xlarge=1", "--start", "cpu=1").stdout)
     assert report["policies"][0]["wait"]["p99"] < 120
     start_notes = [note for note in report["inputs"]["derived"] if note.startswith("at the start: ")]
@@ -145,7 +145,7 @@ def test_machines_that_exist_at_the_beginning_serve_at_once_and_are_reported(fol
     ]
 
 
-def test_a_sweep_reports_which_peer_is_best_with_its_defaults(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_reports_the_best_settings_of_a_peer_or_that_its_defaults_are_best(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(AXES, "karpenter", {"budget": (0.1, 1.0)})
     for best, note in (
         (("karpenter",), "karpenter: {} the defaults were the cheapest"),
@@ -192,7 +192,7 @@ def test_spot_offerings_are_left_out_and_reported(folder: Path) -> None:
         (["--sweep", "--policy", "static"], "expected karpenter or cluster-autoscaler among --policy"),
     ],
 )
-def test_an_unusable_option_ends_with_2_and_the_reason(folder: Path, options: list[str], message: str) -> None:
+def test_an_unusable_option_exits_with_status_2_and_the_reason(folder: Path, options: list[str], message: str) -> None:
     done = call(folder, *options)
     assert done.exit_code == 2
     assert message in done.stderr
@@ -208,14 +208,14 @@ def test_an_unusable_option_ends_with_2_and_the_reason(folder: Path, options: li
         ("{", "not YAML or JSON"),
     ],
 )
-def test_an_unusable_mapping_ends_with_2_and_the_reason(folder: Path, content: str, message: str) -> None:
+def test_an_unusable_mapping_file_exits_with_status_2_and_the_reason(folder: Path, content: str, message: str) -> None:
     (folder / "map.yaml").write_text(content)
     done = call(folder, "--gpu-model", str(folder / "map.yaml"))
     assert done.exit_code == 2
     assert message in done.stderr
 
 
-def test_unusable_files_end_with_2_and_are_named(folder: Path) -> None:
+def test_unusable_files_exit_with_status_2_and_are_named(folder: Path) -> None:
     (folder / "wrong.csv").write_text("job_id,submit_s\na,0\n")
     (folder / "wrong.yaml").write_text("pools: [{name: gpu, kind: odd}]\n")
     (folder / "spot.yaml").write_text(POOLS.replace("markets: [on-demand]", "markets: [spot]"))
@@ -231,7 +231,7 @@ def test_unusable_files_end_with_2_and_are_named(folder: Path) -> None:
         assert message in done.stderr
 
 
-def test_the_command_offers_what_the_simulation_has() -> None:
+def test_the_command_offers_all_policies_of_the_simulation() -> None:
     assert OFFERED == NAMES
     assert set(SWEPT) == set(AXES)
     assert OFFERED_SCORINGS == SCORINGS
@@ -251,7 +251,7 @@ def test_real_jobs_are_replayed_and_none_is_lost(folder: Path) -> None:
     assert policy["lower_bound"] < policy["cost"] < 5 * policy["lower_bound"]
 
 
-def test_a_folder_gets_the_report_as_data_and_as_a_page(folder: Path) -> None:
+def test_the_report_is_written_to_a_folder_as_json_and_html(folder: Path) -> None:
     done = call(folder, "--json", "--out", str(folder / "new" / "report"))
     assert done.exit_code == 0
     assert done.stderr == f"Report: {folder}/new/report/report.html\n"
@@ -259,7 +259,7 @@ def test_a_folder_gets_the_report_as_data_and_as_a_page(folder: Path) -> None:
     assert "<title>Simulation of trace.csv</title>" in (folder / "new" / "report" / "report.html").read_text()
 
 
-def test_file_names_that_are_not_text_can_be_reported(folder: Path) -> None:
+def test_file_names_that_are_not_valid_utf8_can_be_reported(folder: Path) -> None:
     odd = os.fsdecode(b"od\xffd\x1b.csv")
     (folder / odd).write_bytes((folder / "trace.csv").read_bytes())
     done = call(folder, "--json", "--out", str(folder / "report"), trace=odd)
@@ -268,7 +268,7 @@ def test_file_names_that_are_not_text_can_be_reported(folder: Path) -> None:
     assert "od\\udcffd\\x1b.csv" in (folder / "report" / "report.html").read_text()
 
 
-def test_a_folder_that_fills_up_costs_no_result(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_are_printed_even_if_the_disk_of_the_output_folder_is_full(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_: Path, __: bytes) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -279,7 +279,7 @@ def test_a_folder_that_fills_up_costs_no_result(folder: Path, monkeypatch: pytes
     assert "report: No space left on device; expected a writable folder" in done.stderr
 
 
-def test_a_run_ended_from_outside_is_reported_without_a_traceback(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replay_process_that_is_killed_is_reported_without_a_traceback(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def killed(*_: object, **__: object) -> None:
         raise BrokenProcessPool("a process was terminated abruptly")
 
@@ -289,7 +289,7 @@ def test_a_run_ended_from_outside_is_reported_without_a_traceback(folder: Path, 
     assert "saw a worker process killed" in done.stderr
 
 
-def test_a_folder_that_cannot_be_written_is_reported_before_the_replay(folder: Path) -> None:
+def test_an_output_folder_that_is_not_writable_is_reported_before_the_replay(folder: Path) -> None:
     for out in (folder / "trace.csv", folder / "trace.csv" / "inside"):
         done = call(folder, "--out", str(out))
         assert (done.exit_code, done.stdout) == (2, "")

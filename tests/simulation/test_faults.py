@@ -53,7 +53,7 @@ def test_spot_is_bought_while_it_has_capacity() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_from_a_dozen_dry_spot_offerings_to_on_demand_takes_at_most_ten_seconds(seed: int) -> None:
+def test_failover_from_a_dozen_spot_offerings_without_capacity_to_on_demand_takes_at_most_ten_seconds(seed: int) -> None:
     spots = [offering(f"s{number}", 1 + number / 100, pool="gpu", market="spot") for number in range(12)]
     markets = Markets({offering.key: Steps([0], [0]) for offering in spots})
     delays = replace(FIXED, answer=Delay(1, 1.5, 5))
@@ -76,7 +76,7 @@ class Counting(Gpuscaler):
         return decisions
 
 
-def test_a_dry_offering_is_asked_a_few_times_an_hour_despite_many_pods() -> None:
+def test_an_offering_without_capacity_is_tried_only_a_few_times_an_hour_despite_many_pods() -> None:
     spots = [offering(f"s{number}", 1 + number / 100, pool="gpu", market="spot") for number in range(3)]
     policy = Policy((Pool("gpu", (*spots, G1)),))
     counting = Counting(policy)
@@ -88,7 +88,7 @@ def test_a_dry_offering_is_asked_a_few_times_an_hour_despite_many_pods() -> None
         assert all(later - earlier >= 180 for earlier, later in pairwise(at))
 
 
-def test_spot_is_bought_again_when_it_is_back() -> None:
+def test_spot_is_bought_again_once_it_has_capacity() -> None:
     jobs = trace(Job("a", 0, 600, gpus=1), Job("b", 2 * HOUR, 600, gpus=1))
     result = replay(jobs, markets=dry((0, HOUR)))
     assert set(hours(result)) == {"spot", "on-demand"}
@@ -108,7 +108,7 @@ def test_a_reclaimed_pod_continues_from_its_last_checkpoint() -> None:
     assert whole.ended - whole.began > result.ended - result.began
 
 
-def test_a_machine_that_vanishes_without_notice_takes_its_pods_with_it() -> None:
+def test_pods_of_a_machine_that_vanishes_without_notice_are_lost_with_it() -> None:
     result = replay(trace(Job("a", 0, 2 * HOUR, gpus=1)), markets=dry((5000, 9000)), faults=replace(NOTICED, without_notice=1.0))
     assert (result.reclaimed, result.evictions, result.served) == (1, 1, 1)
     assert [decision.why for decision in result.decisions if decision.kind == "lost"] == ["reclaimed by the cloud"]
@@ -123,7 +123,7 @@ def test_the_pods_of_a_gang_restart_together() -> None:
     assert result.evictions % 3 == 0
 
 
-def test_failed_machines_are_replaced_and_the_work_is_done() -> None:
+def test_machines_that_fail_are_replaced_and_all_jobs_finish() -> None:
     jobs = trace(*(Job(f"j{number}", 10.0 * number, 4 * HOUR, gpus=1) for number in range(10)))
     result = replay(jobs, faults=replace(NO_FAULTS, gpu_hours_between_failures=10.0))
     assert result.failed > 0
@@ -142,7 +142,7 @@ def test_a_machine_that_never_registers_is_replaced_after_fifteen_minutes() -> N
     assert any("did not register within 900 s" in decision.why for decision in late.decisions)
 
 
-def test_after_three_machines_that_never_registered_no_fourth_is_bought_that_day() -> None:
+def test_after_three_machines_of_an_offering_never_registered_no_fourth_is_bought_that_day() -> None:
     faults = Faults(never_registers=1, partial_grants=0, gpu_hours_between_failures=0)
     given_up = [
         decision.at for decision in replay(trace(Job("a", 0, 60, gpus=1)), faults=faults).decisions if "did not register" in decision.why
@@ -150,13 +150,13 @@ def test_after_three_machines_that_never_registered_no_fourth_is_bought_that_day
     assert len([at for at in given_up if at < given_up[0] + 86_400]) == 3
 
 
-def test_the_first_pod_of_a_machine_waits_for_its_image_and_later_ones_do_not() -> None:
+def test_the_first_pod_on_a_machine_waits_for_its_image_and_later_pods_do_not() -> None:
     jobs = trace(Job("a", 0, 100, gpus=1), Job("b", 300, 100, gpus=1))
     result = replay(jobs, delays=replace(FIXED, image_pull=Delay(40, 40, 40)))
     assert result.wait.mean == pytest.approx((160 + 0) / 2, abs=1)
 
 
-def test_pods_that_come_while_the_image_is_pulled_wait_with_the_first() -> None:
+def test_pods_that_arrive_while_the_image_is_pulled_wait_for_it_too() -> None:
     only = Policy((Pool("gpu", (G4,)),))
     jobs = trace(Job("a", 0, 600, gpus=1), Job("b", 0, 600, gpus=1), Job("c", 130, 600, gpus=1), Job("d", 300, 600, gpus=1))
     result = run(jobs, only, delays=replace(FIXED, image_pull=Delay(40, 40, 40)), faults=NO_FAULTS)
@@ -168,7 +168,7 @@ def test_pods_that_come_while_the_image_is_pulled_wait_with_the_first() -> None:
     assert waits["d"] == 0.0
 
 
-def test_without_steering_pods_go_where_the_scheduler_sends_them() -> None:
+def test_without_bindings_by_the_controller_pods_run_where_the_scheduler_puts_them() -> None:
     policy = Policy((Pool("gpu", (G4, G1)), Pool("cpu", (C8,))))
     big = PlannedMachine("new-1", "gpu", "g4", "on-demand", "z1", 12.0, pods=("trace/big",))
     small = [PlannedMachine(f"new-{n}", "gpu", "g1", "on-demand", "z1", 3.6, pods=(f"trace/s{n}",)) for n in (2, 3)]
@@ -194,7 +194,7 @@ def test_without_steering_pods_go_where_the_scheduler_sends_them() -> None:
 
 
 @pytest.mark.parametrize("name", [*POLICIES, "static"])
-def test_no_policy_sees_how_long_a_running_job_will_run(name: str) -> None:
+def test_policies_do_not_get_the_remaining_time_of_running_jobs(name: str) -> None:
     draw = random.Random(5)
     jobs = [
         Job(f"j{number:02}", draw.uniform(0, 2000), draw.choice([HOUR, 2 * HOUR, 5 * HOUR]), gpus=draw.choice([1, 2]))
@@ -218,14 +218,14 @@ def test_no_policy_sees_how_long_a_running_job_will_run(name: str) -> None:
 
 
 @pytest.mark.parametrize("late", range(0, 100, 10))
-def test_pods_of_a_gang_work_from_the_last_image_on_and_end_together_despite_lost_machines(late: int) -> None:
+def test_a_gang_works_once_its_last_image_is_pulled_and_ends_together_despite_lost_machines(late: int) -> None:
     delays = replace(FIXED, image_pull=Delay(10, 50, 100))
     result = replay(trace(Job("g", 0, 600, gpus=1, pods=3)), delays=delays, markets=dry((650.0 + late, 2 * HOUR)), seed=3)
     assert len({pod_wait.seconds for pod_wait in result.waits}) == 1
     assert (result.served, result.timeline[-1].wanted) == (3, 0)
 
 
-def test_an_on_demand_job_moves_back_to_spot_if_its_owner_gives_its_restart_cost() -> None:
+def test_an_on_demand_job_with_a_given_restart_cost_moves_back_to_spot() -> None:
     jobs, markets = trace(Job("a", 0, 12 * HOUR, gpus=1), Job("b", 3 * HOUR, 60, gpus=1)), dry((0, HOUR))
     offerings = [
         replace(

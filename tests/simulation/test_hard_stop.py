@@ -30,7 +30,7 @@ def jobs(seed: int) -> list[Job]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_no_plan_of_a_replay_is_cut(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_plan_of_a_replay_is_stopped_early(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     planned, bought_for, plans = Planner.plan, dict[str, tuple[str, ...]](), [0]
 
     def checked(self: Planner, cluster: Cluster, state: State, now: float, **more: Any) -> Plan:

@@ -59,7 +59,7 @@ def machines(result: Result) -> dict[str, int]:
     return counts
 
 
-def test_a_small_job_does_not_hold_a_big_machine_for_a_day() -> None:
+def test_a_small_job_is_not_placed_on_a_large_kept_machine() -> None:
     free, free_sizes = replay(SQUATTER, FREE)
     kept, kept_sizes = replay(SQUATTER, KEPT)
 
@@ -69,7 +69,7 @@ def test_a_small_job_does_not_hold_a_big_machine_for_a_day() -> None:
     assert kept.cost == pytest.approx((7.0 * (3720 + 600) + 1.0 * (DAY + 720)) / 3600, rel=0.01)
 
 
-def test_a_plan_sees_that_kept_machines_are_closed() -> None:
+def test_kept_machines_are_closed_in_the_state_that_plans_get() -> None:
     taints_by_pool: dict[str, set[tuple[str, ...]]] = {}
     planner = Planner(KEPT)
 
@@ -84,14 +84,14 @@ def test_a_plan_sees_that_kept_machines_are_closed() -> None:
     assert taints_by_pool == {"big": {("gpuscaler.io/arriving",)}, "small": {()}}
 
 
-def test_a_big_job_starts_at_once_on_an_existing_kept_machine() -> None:
+def test_a_large_job_starts_immediately_on_an_existing_kept_machine() -> None:
     result, _ = replay(trace(Job("a", 0, 3600, gpus=8), Job("b", 3800, 600, gpus=8)), KEPT)
 
     assert machines(result) == {"big": 1}
     assert [wait.seconds for wait in result.waits] == [pytest.approx(120.2, abs=0.1), pytest.approx(0.2, abs=0.1)]
 
 
-def test_a_big_job_refused_because_of_a_limit_starts_as_soon_as_another_ends() -> None:
+def test_a_large_job_beyond_a_limit_starts_as_soon_as_another_job_ends() -> None:
     single = replace(KEPT, pools=(KEPT.pools[0], replace(KEPT.pools[1], max=1)))
 
     result, _ = replay(trace(Job("a", 0, 50_000, gpus=8), Job("b", 10, 600, gpus=8)), single)
@@ -100,7 +100,7 @@ def test_a_big_job_refused_because_of_a_limit_starts_as_soon_as_another_ends() -
     assert result.waits[1].seconds == pytest.approx(50_000 + 120 - 10, abs=1.0)
 
 
-def test_a_machine_bought_for_a_big_job_is_not_taken_by_a_small_one_first() -> None:
+def test_a_small_job_does_not_run_on_a_machine_bought_for_a_large_job() -> None:
     result, sizes = replay(trace(Job("big", 0, 600, gpus=8), *(Job(f"s{n}", 119.0, 600, gpus=1) for n in range(8))), KEPT)
 
     assert sizes == {"big": {8}, "small": {1}}
@@ -113,7 +113,7 @@ def test_jobs_without_gpus_stay_off_kept_machines() -> None:
     assert sizes == {"big": {8}, "small": {0}}
 
 
-def test_a_gang_of_large_pods_is_seated_on_existing_kept_machines() -> None:
+def test_a_gang_of_large_pods_is_placed_on_existing_kept_machines() -> None:
     result, sizes = replay(trace(*(Job(f"j{n}", 0, 3600, gpus=8) for n in range(2)), Job("gang", 3800, 600, gpus=8, pods=2)), KEPT)
 
     assert sizes == {"big": {8}}
@@ -136,7 +136,7 @@ def test_no_small_pod_ever_runs_on_a_kept_machine_and_no_pod_is_left_out(seed: i
     assert sizes["small"] == {0, 1}
 
 
-def test_autoscalers_that_do_not_steer_ignore_the_rule() -> None:
+def test_autoscalers_that_do_not_bind_pods_ignore_min_gpus_per_pod() -> None:
     def once(name: str, policy: Policy) -> Result:
         return run(SQUATTER, policy, autoscaler=POLICIES[name](policy), delays=FIXED, faults=NO_FAULTS)
 
@@ -144,7 +144,7 @@ def test_autoscalers_that_do_not_steer_ignore_the_rule() -> None:
         assert once(name, KEPT) == once(name, FREE)
 
 
-def test_a_static_fleet_is_sized_without_the_rule() -> None:
+def test_a_static_fleet_is_sized_without_min_gpus_per_pod() -> None:
     pods = [Job("big", 0, 600, gpus=6), Job("small", 0, 600, gpus=1)]
 
     def fleet(policy: Policy) -> Result:
@@ -153,13 +153,13 @@ def test_a_static_fleet_is_sized_without_the_rule() -> None:
     assert fleet(KEPT) == fleet(FREE)
 
 
-def test_without_steering_a_kept_machine_is_open_to_all_pods() -> None:
+def test_without_bindings_by_the_controller_a_kept_machine_is_open_to_all_pods() -> None:
     _, sizes = replay(SQUATTER, KEPT, steers=False)
 
     assert sizes == {"big": {8, 1}}
 
 
-def test_the_scheduler_sends_no_pod_to_a_kept_node_but_explicit_placement_works() -> None:
+def test_the_scheduler_binds_no_pod_to_a_kept_node_but_a_plan_can() -> None:
     books = Scheduler([ONE, EIGHT], kept={"big"})
     books.add("b", EIGHT)
     pod = PodSpec(digest="p", namespace="n", requests={"nvidia.com/gpu": 1, "cpu": 1000})

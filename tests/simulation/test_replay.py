@@ -54,7 +54,7 @@ class Scripted:
         return step if isinstance(step, Plan) else step(cluster, state)
 
 
-def test_a_job_waits_for_its_machine_which_is_removed_after_its_idle_time() -> None:
+def test_a_job_runs_once_its_machine_is_ready_and_the_machine_is_removed_after_its_idle_time() -> None:
     result = replay(trace(Job("a", 0, 600, gpus=1, cpu_milli=4000)))
     # Bought at 0.0, open at 120, done at 720, idle until 1020.001.
     assert result.wait.p50 == pytest.approx(120.0, abs=0.7)
@@ -65,13 +65,13 @@ def test_a_job_waits_for_its_machine_which_is_removed_after_its_idle_time() -> N
     assert [(row.pool, row.instance_type, row.machines) for row in result.machine_hours] == [("gpu", "g1", 1)]
 
 
-def test_a_pod_that_fits_an_open_node_starts_at_once() -> None:
+def test_a_pod_that_fits_an_open_node_starts_immediately() -> None:
     result = replay(trace(Job("a", 0, 1000, gpus=4), Job("b", 0, 100, gpus=4), Job("c", 400, 50, gpus=4)))
     assert result.wait.mean == pytest.approx((120.6 + 120.6 + 0) / 3, abs=0.5)
     assert sum(row.machines for row in result.machine_hours) == 2
 
 
-def test_a_machine_is_kept_if_work_comes_before_its_idle_time_is_over() -> None:
+def test_a_machine_is_not_removed_if_a_job_arrives_before_its_idle_time_ends() -> None:
     result = replay(trace(Job("a", 0, 100, gpus=1), Job("b", 400, 100, gpus=1), Job("c", 2000, 100, gpus=1)))
     assert sum(row.machines for row in result.machine_hours) == 2
 
@@ -104,7 +104,7 @@ def test_parts_of_a_gpu_share_a_device_and_are_not_split_over_two() -> None:
     assert result.gpu_hours_used == pytest.approx(0.6 * (60 + 60 + 1000) / 3600)
 
 
-def test_the_policy_is_called_a_moment_after_arrivals_and_sees_them_together() -> None:
+def test_the_policy_is_called_once_shortly_after_simultaneous_arrivals() -> None:
     planner = Scripted(Plan())
     replay(trace(Job("a", 0, 60), Job("b", 100, 60, gpus=1), Job("c", 100.15, 60, gpus=1)), decide=planner)
     cluster, _, at = next(call for call in planner.calls if call[2] >= 100)
@@ -113,7 +113,7 @@ def test_the_policy_is_called_a_moment_after_arrivals_and_sees_them_together() -
     assert cluster.pods["trace/b"].unschedulable is True
 
 
-def test_machines_on_their_way_are_shown_with_the_pods_they_were_bought_for() -> None:
+def test_the_state_has_ordered_machines_with_the_pods_that_they_were_bought_for() -> None:
     planner = Scripted(Plan(machines=(machine("new-1", ("trace/a",)),)), Plan(), Plan())
     replay(trace(Job("a", 0, 60, gpus=1), Job("b", 50, 60, gpus=8), Job("c", 110, 60, gpus=8)), decide=planner)
     _, early, _ = planner.calls[1]
@@ -125,7 +125,7 @@ def test_machines_on_their_way_are_shown_with_the_pods_they_were_bought_for() ->
     assert "nvidia.com/gpu" not in node.allocatable
 
 
-def test_an_open_node_is_shown_with_its_labels_its_pods_and_its_idle_time() -> None:
+def test_the_state_has_open_nodes_with_labels_pods_and_idle_time() -> None:
     planner = Scripted(Plan(machines=(machine("new-1", ("trace/a",)),)))
     replay(trace(Job("a", 0, 60, gpus=1), Job("big", 200, 60, gpus=8), Job("bigger", 150, 60, gpus=16)), decide=planner)
     cluster, state, _ = next(call for call in planner.calls if call[2] > 150)
@@ -151,7 +151,7 @@ def test_a_pod_placed_on_an_ordered_machine_waits_for_it() -> None:
     assert waits(result) == [pytest.approx(120, abs=1), pytest.approx(60, abs=1)]
 
 
-def test_a_placement_that_does_not_fit_is_a_broken_promise_and_the_pod_is_demand_again() -> None:
+def test_a_placement_that_does_not_fit_is_a_broken_promise_and_the_pod_is_pending_again() -> None:
     def overfill(cluster: Cluster, _: State) -> Plan:
         return Plan(placements=(Placement("trace/b", next(iter(cluster.nodes))),))
 
@@ -165,7 +165,7 @@ def test_a_placement_that_does_not_fit_is_a_broken_promise_and_the_pod_is_demand
     assert trusted.taints == ()
 
 
-def test_a_machine_does_not_open_before_the_ones_it_follows() -> None:
+def test_a_machine_does_not_open_before_those_that_must_open_first() -> None:
     plan = Plan(machines=(machine("new-1", ("trace/a",), after=("new-2",)), machine("new-2", of=C8)))
     alone = replace(plan, machines=(machine("new-1", ("trace/a",)),))
     uneven = replace(FIXED, boot=replace(FIXED.boot, low=50, mode=100, high=300))
@@ -193,7 +193,7 @@ def test_the_pods_of_a_gang_start_together_on_the_last_of_their_machines() -> No
     assert all(pod.options.gang == "g" and pod.options.gang_size == 2 for pod in planner.calls[0][0].pods.values())
 
 
-def test_a_gang_is_not_started_pod_by_pod_by_the_scheduler() -> None:
+def test_the_scheduler_does_not_start_single_pods_of_a_gang() -> None:
     jobs = trace(Job("warm", 0, 10, gpus=1), Job("g", 200, 50, gpus=1, pods=2))
     planner = Scripted(Plan(machines=(machine("new-1", ("trace/warm",)),)), Plan())
     result = replay(jobs, decide=planner)
@@ -220,7 +220,7 @@ def test_a_moved_pod_restarts_loses_its_work_and_frees_its_machine() -> None:
     assert hours["g4"] == pytest.approx(320.6 / 3600, rel=0.01)
 
 
-def test_a_refused_purchase_is_recorded_and_the_offering_is_shown_as_blocked() -> None:
+def test_a_refused_purchase_is_recorded_and_its_offering_is_blocked_in_the_state() -> None:
     policy = Policy((Pool("gpu", (G1,), max=1), Pool("cpu", (C8,))))
     both = Plan(machines=(machine("new-1", ("trace/a",)), machine("new-2", ("trace/b",))))
     planner = Scripted(both, Plan())
@@ -232,7 +232,7 @@ def test_a_refused_purchase_is_recorded_and_the_offering_is_shown_as_blocked() -
 
 
 @pytest.mark.parametrize("name", ["karpenter", "cluster-autoscaler", "static"])
-def test_without_reasons_pods_that_fit_nowhere_still_differ_from_those_that_wait(name: str) -> None:
+def test_pods_that_fit_nowhere_are_distinguished_from_pending_ones_even_without_reasons(name: str) -> None:
     jobs = trace(Job("a", 0, 60, gpus=1), Job("huge", 0, 60, gpus=64), Job("b", 0, 60, cpu_milli=1000))
     full = replace(POLICY, pools=tuple(replace(pool, max=0) for pool in POLICY.pools))
     result = run(jobs, full, name=name, delays=FIXED, faults=NO_FAULTS)
@@ -242,14 +242,14 @@ def test_without_reasons_pods_that_fit_nowhere_still_differ_from_those_that_wait
     )
 
 
-def test_a_policy_that_never_acts_is_not_called_for_ever() -> None:
+def test_a_replay_ends_even_if_its_policy_never_acts() -> None:
     planner = Scripted(*[Plan()] * 1000)
     result = replay(trace(Job("a", 0, 60, gpus=1)), decide=planner)
     assert (result.served, result.unserved) == (0, 1)
     assert len(planner.calls) < 20
 
 
-def test_a_pod_like_one_refused_by_a_limit_triggers_no_plan_until_a_machine_goes() -> None:
+def test_a_pod_like_one_refused_by_a_limit_triggers_no_plan_until_a_machine_is_removed() -> None:
     def refuse(cluster: Cluster, state: State) -> Plan:
         waiting = [key for bucket in cluster.unbound.values() for key in bucket.keys]
         refused = tuple(Unplaced(key, (Reason("gpu", "limit", "none left"),)) for key in waiting)
@@ -266,7 +266,7 @@ def test_a_pod_like_one_refused_by_a_limit_triggers_no_plan_until_a_machine_goes
     assert [round(at, 1) for _, _, at in planner.calls if 920 <= at < 930] == [920.2, 920.2]
 
 
-def test_cost_is_never_below_the_lower_bound_and_the_timeline_ends_with_nothing_paid() -> None:
+def test_cost_is_never_below_the_lower_bound_and_no_machine_is_paid_at_the_end() -> None:
     jobs = trace(*(Job(f"j{n}", 61.0 * n, 10.0 + 37 * (n % 11), gpus=n % 5, cpu_milli=1000) for n in range(60)))
     result = replay(jobs)
     assert 0 < result.lower_bound <= result.cost
@@ -276,7 +276,7 @@ def test_cost_is_never_below_the_lower_bound_and_the_timeline_ends_with_nothing_
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_the_production_planner_serves_every_fitting_pod_and_uses_no_more_than_it_pays_for(seed: int) -> None:
+def test_the_production_planner_serves_every_pod_that_fits_and_pays_for_all_used_machines(seed: int) -> None:
     draw = random.Random(seed)
     jobs = [
         Job(
@@ -307,14 +307,14 @@ def test_a_pool_keeps_its_minimum_when_all_work_is_done() -> None:
     assert result.unserved == 0
 
 
-def test_progress_gets_the_number_of_arrived_pods() -> None:
+def test_the_progress_callback_gets_the_number_of_arrived_pods() -> None:
     counts: list[int] = []
     replay(trace(Job("a", 0, 1), Job("b", 0, 1), Job("c", 9, 1)), progress=counts.append)
     assert counts == [2, 3]
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_of_interchangeable_pods_the_oldest_starts_first_on_whichever_machine_is_ready(seed: int) -> None:
+def test_the_oldest_of_interchangeable_pods_starts_on_the_first_ready_machine(seed: int) -> None:
     jobs = trace(*(Job(f"{number}", 10.0 * number, 4000, gpus=1) for number in range(4)))
     one_gpu = Policy((Pool("gpu", (G1,)),))
     result = run(jobs, one_gpu, delays=replace(FIXED, boot=Delay(50, 100, 300)), faults=NO_FAULTS, seed=seed)

@@ -72,7 +72,7 @@ def test_a_machine_without_gpus_needs_no_device_plugin() -> None:
     assert events(sky, 100) == [(100, REGISTERED), (100, VISIBLE)]
 
 
-def test_a_repeated_token_orders_nothing() -> None:
+def test_repeating_a_token_buys_nothing_more() -> None:
     sky = cloud()
     first = ask(sky, GPU.key, count=2)
     sky.ask("a", (GPU.key,), count=2, now=5)
@@ -81,7 +81,7 @@ def test_a_repeated_token_orders_nothing() -> None:
     assert len(sky.list()) == 2
 
 
-def test_a_pool_at_its_maximum_grants_a_part_and_gives_the_reason() -> None:
+def test_an_order_beyond_a_pools_maximum_is_granted_in_part_with_the_reason() -> None:
     answer = ask(cloud(), GPU.key, count=5)
     (refusal,) = answer.refusals
     assert len(answer.machines) == 3
@@ -89,7 +89,7 @@ def test_a_pool_at_its_maximum_grants_a_part_and_gives_the_reason() -> None:
     assert "pool gpu may have 3 machines" in refusal.detail
 
 
-def test_a_quota_counts_machines_over_pools_and_zones_and_is_freed_when_they_end() -> None:
+def test_a_quota_counts_machines_of_all_pools_and_zones_until_they_end() -> None:
     other = offering("g5.2xlarge", 3.6, pool="more", zone="z2")
     pools = (Pool("gpu", (GPU,)), Pool("more", (other, SPOT)))
     sky = SimulatedCloud(pools, seed=1, delays=FIXED, quotas=[Quota(3, ("g5.xlarge", "g5.2xlarge"), "on-demand")])
@@ -124,12 +124,12 @@ def test_an_unknown_offering_is_refused_by_name() -> None:
     assert (refusal.kind, refusal.detail) == (UNKNOWN_OFFERING, "no offering gpu/spot/p5.48xlarge/z9")
 
 
-def test_a_count_below_one_is_an_error() -> None:
+def test_an_order_of_less_than_one_machine_is_an_error() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         cloud().ask("a", (GPU.key,), count=0, now=0)
 
 
-def test_billing_is_by_the_second_with_a_minimum_of_a_minute() -> None:
+def test_machines_are_billed_by_the_second_and_for_at_least_a_minute() -> None:
     sky = cloud()
     short, long = ask(sky, GPU.key, count=2).machines
     sky.terminate(short.id, 10)
@@ -147,7 +147,7 @@ def test_a_machine_that_ended_while_booting_never_registers() -> None:
     assert (machine.state, machine.ended_at, sky.history()) == (TERMINATED, 50, (machine,))
 
 
-def test_ending_an_unknown_machine_is_a_key_error() -> None:
+def test_ending_an_unknown_machine_raises_a_key_error() -> None:
     with pytest.raises(KeyError, match="sim-77"):
         cloud().terminate("sim-77", 0)
 
@@ -162,7 +162,7 @@ def test_the_same_seed_gives_the_same_delays_and_another_seed_others() -> None:
     assert all(180 <= at <= 300 for seed in range(50) for at in arrivals(seed))
 
 
-def test_an_answer_is_delayed_and_shows_the_state_at_its_arrival() -> None:
+def test_an_answer_of_the_cloud_is_delayed_and_shows_the_state_when_it_arrives() -> None:
     sky = cloud(delays=Delays(answer=Delay(2, 3, 5)))
     sky.ask("a", (GPU.key,), count=1, now=100)
     (event,) = sky.advance(105)
@@ -172,25 +172,25 @@ def test_an_answer_is_delayed_and_shows_the_state_at_its_arrival() -> None:
     assert event.answer.machines[0].bought_at == event.at
 
 
-def test_a_dry_market_refuses_and_the_next_acceptable_offering_grants() -> None:
+def test_if_a_market_has_no_capacity_the_next_fallback_is_granted() -> None:
     answer = ask(spot(), SPOT.key, GPU.key, count=2, now=1100)
     assert [machine.offering.market for machine in answer.machines] == ["on-demand", "on-demand"]
     assert [(refusal.kind, refusal.offering, refusal.missing) for refusal in answer.refusals] == [(NO_CAPACITY, SPOT.key, 2)]
 
 
-def test_machines_are_granted_in_turn_if_a_group_spreads_over_zones() -> None:
+def test_a_group_that_spreads_over_zones_grants_machines_from_each_zone_in_turn() -> None:
     other = offering("g5.xlarge", 3.6, pool="gpu", zone="z2")
     answer = ask(cloud(Pool("gpu", (GPU, other))), GPU.key, other.key, count=5, spread=True)
     assert sorted(machine.offering.zone for machine in answer.machines) == ["z1", "z1", "z1", "z2", "z2"]
 
 
-def test_a_group_whose_zone_is_dry_takes_the_rest_from_the_others() -> None:
+def test_a_group_with_a_zone_without_capacity_takes_the_rest_from_other_zones() -> None:
     answer = ask(spot(), SPOT.key, GPU.key, count=4, now=1100, spread=True)
     assert [machine.offering.market for machine in answer.machines] == ["on-demand"] * 4
     assert len(answer.refusals) == 1
 
 
-def test_a_standing_order_is_filled_when_capacity_comes_back() -> None:
+def test_an_order_that_stays_open_is_filled_once_capacity_returns() -> None:
     sky = spot()
     assert ask(sky, SPOT.key, count=2, now=1100, standing=True).machines == ()
     (event,) = [event for event in sky.advance(1550) if event.answer is not None]
@@ -207,7 +207,7 @@ def test_a_withdrawn_order_is_not_filled() -> None:
     assert sky.next_event() is None
 
 
-def test_when_a_market_runs_dry_its_machines_are_announced_and_reclaimed() -> None:
+def test_machines_of_a_market_that_loses_its_capacity_are_reclaimed_after_a_notice() -> None:
     sky = spot(faults=Faults(never_registers=0, gpu_hours_between_failures=0, reclaim=NONE, without_notice=0))
     (machine,) = ask(sky, SPOT.key, now=500).machines
     sky.advance(999)
@@ -216,7 +216,7 @@ def test_when_a_market_runs_dry_its_machines_are_announced_and_reclaimed() -> No
     assert (lost.kind, lost.at, lost.why, machine.ended_at) == (LOST, 1120, RECLAIMED, 1120)
 
 
-def test_a_machine_may_be_reclaimed_without_notice_and_a_little_later_than_another() -> None:
+def test_machines_may_be_reclaimed_without_notice_and_at_different_times() -> None:
     sky = spot(faults=Faults(never_registers=0, partial_grants=0, gpu_hours_between_failures=0, without_notice=1))
     ask(sky, SPOT.key, count=20, now=500)
     sky.advance(999)
@@ -226,7 +226,7 @@ def test_a_machine_may_be_reclaimed_without_notice_and_a_little_later_than_anoth
     assert all(1000 <= event.at <= 1180 for event in lost)
 
 
-def test_a_market_with_few_machines_left_reclaims_the_youngest_beyond_its_capacity() -> None:
+def test_a_market_with_reduced_capacity_reclaims_the_youngest_machines_beyond_it() -> None:
     sky = spot(Steps([0, 1000], [float("inf"), 1]), faults=Faults(never_registers=0, partial_grants=0, gpu_hours_between_failures=0))
     old, *young = ask(sky, SPOT.key, count=3, now=500).machines
     sky.advance(5000)
@@ -234,7 +234,7 @@ def test_a_market_with_few_machines_left_reclaims_the_youngest_beyond_its_capaci
     assert all(machine.state == LOST for machine in young)
 
 
-def test_some_machines_never_register_and_are_paid_until_they_are_ended() -> None:
+def test_machines_that_never_register_are_paid_until_they_are_ended() -> None:
     sky = cloud(faults=Faults(never_registers=1, gpu_hours_between_failures=0))
     (machine,) = ask(sky, GPU.key).machines
     assert (sky.next_event(), sky.busy) == (None, False)
@@ -258,7 +258,7 @@ def test_a_spot_purchase_of_several_machines_may_be_granted_in_part() -> None:
     assert [(refusal.kind, refusal.missing) for refusal in answer.refusals] == [(NO_CAPACITY, 10 - len(answer.machines))]
 
 
-def test_each_second_is_billed_at_its_price() -> None:
+def test_each_second_is_billed_at_its_current_price() -> None:
     sky = spot(price=Steps([0, 600], [3.6, 7.2]))
     (machine,) = ask(sky, SPOT.key).machines
     assert sky.cost(machine, 900) == pytest.approx(0.6 + 0.6)
@@ -268,7 +268,7 @@ def test_each_second_is_billed_at_its_price() -> None:
     assert sky.dollars_per_hour(1000) == 0
 
 
-def test_a_machine_that_exists_at_the_start_is_open_at_once() -> None:
+def test_a_machine_that_exists_at_the_start_is_open_immediately() -> None:
     sky = cloud()
     machine: CloudMachine = sky.start(GPU.key, 50)
     assert (machine.state, sky.list(), sky.next_event()) == (VISIBLE, (machine,), None)
@@ -279,11 +279,11 @@ def test_a_delay_with_bounds_out_of_order_is_refused() -> None:
         Delay(10, 5, 20)
 
 
-def test_before_its_device_plugin_a_node_shows_only_the_resources_of_the_kubelet() -> None:
+def test_before_its_device_plugin_starts_a_node_has_only_the_kubelets_resources() -> None:
     assert before_device_plugin(GPU.allocatable) == {"cpu": 4000, "memory": 2**34, "pods": 50}
 
 
-def test_gpus_of_some_machines_never_show_and_are_not_waited_for() -> None:
+def test_the_simulation_does_not_wait_for_gpus_that_never_become_allocatable() -> None:
     sky = cloud(Pool("gpu", (GPU,)), faults=Faults(never_registers=0, gpu_hours_between_failures=0, partial_grants=0, never_visible=0.5))
     machines = ask(sky, GPU.key, count=40).machines
     cloud_events = events(sky, 1000)
@@ -294,7 +294,7 @@ def test_gpus_of_some_machines_never_show_and_are_not_waited_for() -> None:
     assert not sky.busy
 
 
-def test_the_cloud_reports_the_fault_of_some_machines_that_never_join() -> None:
+def test_some_machines_that_never_register_have_a_fault_that_the_cloud_reports() -> None:
     sky = cloud(Pool("gpu", (GPU,)), faults=Faults(never_registers=1, gpu_hours_between_failures=0, partial_grants=0, impaired=0.5))
     faults = [machine.fault for machine in ask(sky, GPU.key, count=40).machines]
     assert 10 < faults.count("Instance reachability check failed") < 30

@@ -76,7 +76,7 @@ def play(sky: SimulatedCloud, script: list[tuple[int, tuple[Any, ...]]], now: fl
 
 @settings(max_examples=examples(100), deadline=None)
 @given(st.integers(0, 5), SCRIPTS, SCRIPTS)
-def test_later_events_are_unchanged(seed: int, before: list[Any], after: list[Any]) -> None:
+def test_a_loaded_cloud_has_the_same_later_events(seed: int, before: list[Any], after: list[Any]) -> None:
     sky = cloud(seed)
     _, now = play(sky, before, 0.0)
     twin = reloaded(sky, seed)
@@ -86,14 +86,14 @@ def test_later_events_are_unchanged(seed: int, before: list[Any], after: list[An
     assert sky.history() == twin.history()
 
 
-def test_overdue_events_are_caught_up_with_in_order() -> None:
+def test_overdue_events_of_a_loaded_cloud_take_effect_in_order() -> None:
     sky = cloud(1)
     sky.ask("a", (GPU.key,), count=3, now=0.0)
     twin = reloaded(sky, 1)
     assert [event.kind for event in twin.advance(10_000)] == [event.kind for event in sky.advance(10_000)]
 
 
-def test_an_answer_is_remembered_with_its_refusals_and_machines() -> None:
+def test_a_loaded_cloud_repeats_the_answer_to_a_token_with_refusals_and_machines() -> None:
     sky = cloud(1)
     sky.ask("a", (GPU.key,), count=9, now=0.0)
     assert sky.answer("a") is None
@@ -108,7 +108,7 @@ def test_an_answer_is_remembered_with_its_refusals_and_machines() -> None:
     assert sky.answer("b") is None
 
 
-def test_old_machines_and_tokens_are_left_out_and_no_id_is_reused() -> None:
+def test_old_machines_and_tokens_are_not_saved_and_ids_are_not_reused() -> None:
     sky = cloud(1)
     for number in range(5):
         sky.ask(f"t{number}", (CPU.key,), count=1, now=number * 1000.0)
@@ -122,7 +122,7 @@ def test_old_machines_and_tokens_are_left_out_and_no_id_is_reused() -> None:
     assert twin.start(CPU.key, 9000.0).id == "sim-00006"
 
 
-def test_a_market_that_ran_dry_meanwhile_reclaims_its_machines() -> None:
+def test_a_loaded_cloud_reclaims_machines_of_a_market_that_lost_its_capacity_in_the_meantime() -> None:
     sky = cloud(1, Steps([0], [float("inf")]))
     machine = sky.start(SPOT.key, 0.0)
     twin = cloud(1, Steps([0], [0]))
@@ -146,6 +146,6 @@ def test_machines_of_removed_pools_stay_until_they_end() -> None:
     assert other.list() == ()
 
 
-def test_a_state_of_another_form_is_rejected() -> None:
+def test_a_saved_state_of_another_format_is_rejected() -> None:
     with pytest.raises(ValueError, match="form 9, expected 1"):
         cloud(1).restore(CloudState(form=9))

@@ -8,7 +8,7 @@ from gpuscaler.simulation.cloud.markets import Markets, Steps
 SPOT = offering("g5.xlarge", 1.2, pool="gpu", market="spot")
 
 
-def test_a_value_holds_until_the_next_step() -> None:
+def test_a_step_function_keeps_its_value_until_the_next_step() -> None:
     steps = Steps([0, 10, 30], [1, 0, 2])
     assert [steps.at(when) for when in (0, 9.9, 10, 29, 30, 1e9)] == [1, 1, 0, 0, 2, 2]
     assert [steps.next_change(when) for when in (0, 10, 29, 30)] == [10, 30, 30, None]
@@ -20,11 +20,11 @@ def test_a_series_repeats_after_its_period_and_may_begin_inside_it() -> None:
     assert [steps.next_change(when) for when in (0, 5, 15, 40.5)] == [5, 15, 25, 45]
 
 
-def test_steps_with_equal_values_are_no_changes() -> None:
+def test_steps_with_equal_values_are_not_reported_as_changes() -> None:
     assert Steps([0, 5, 10], [3, 3, 3]).next_change(0) is None
 
 
-def test_the_integral_is_the_area_over_whole_and_partial_periods() -> None:
+def test_the_integral_of_a_series_covers_whole_and_partial_periods() -> None:
     steps = Steps([0, 10], [3, 1], period=20)
     assert steps.integral(0, 20) == pytest.approx(40)
     assert steps.integral(5, 12) == pytest.approx(5 * 3 + 2)
@@ -45,14 +45,14 @@ def test_an_offering_without_a_series_always_has_capacity_at_its_price() -> None
     assert markets.cheapest(SPOT) is SPOT
 
 
-def test_series_begin_when_the_run_does() -> None:
+def test_series_begin_at_the_start_of_the_run() -> None:
     markets = Markets({SPOT.key: Steps([0, 60], [0, 5])}, {SPOT.key: Steps([0, 60], [2, 1])}, began=1000)
     assert (markets.capacity(SPOT.key, 1030), markets.capacity(SPOT.key, 1060), markets.next_change(SPOT.key, 1000)) == (0, 5, 1060)
     assert (markets.price(SPOT, 1059), markets.cheapest(SPOT).price) == (2, 1)
     assert markets.cost(SPOT, 1000, 1120) == pytest.approx(3 / 60)
 
 
-def test_a_change_just_seen_is_not_the_next_one_despite_rounding() -> None:
+def test_the_next_change_is_later_than_the_current_one_despite_rounding() -> None:
     began = 1_704_067_200.0
     markets = Markets({SPOT.key: Steps([0, 900.1], [1, 0], period=2000.3, shift=1234.567)}, began=began)
     now, gaps = began, []
@@ -66,7 +66,7 @@ def test_a_change_just_seen_is_not_the_next_one_despite_rounding() -> None:
 
 
 @pytest.mark.parametrize("began", [0.0, 1.8e9 + 0.1, 1_794_000_000.123456])
-def test_at_the_moment_of_a_change_the_new_value_holds_despite_rounding(began: float) -> None:
+def test_the_new_value_applies_at_the_time_of_its_change_despite_rounding(began: float) -> None:
     markets = Markets({SPOT.key: Steps([0, 0.28 * 7200, 3600.7], [float("inf"), 0, 5])}, began=began)
     dry = markets.next_change(SPOT.key, began)
     assert dry is not None

@@ -43,13 +43,13 @@ async def buy(simulated: SimulatedProvider, *offerings: Any, token: str = "a", c
     return await simulated.buy(Order(token, "gpu", offerings or (GPU.key,), count))
 
 
-async def test_a_second_order_of_one_token_gets_the_answer_of_the_first() -> None:
+async def test_repeating_an_order_with_its_token_returns_the_first_answer() -> None:
     async with provider() as simulated:
         assert await buy(simulated, count=2) == await buy(simulated, count=2)
         assert len((await simulated.inventory()).instances) == 2
 
 
-async def test_without_tokens_it_buys_again_and_machines_do_not_name_their_order() -> None:
+async def test_a_provider_without_tokens_buys_again_and_its_machines_do_not_name_their_order() -> None:
     async with provider(calls=CallFaults(tokens=False)) as simulated:
         await buy(simulated)
         await buy(simulated)
@@ -57,7 +57,7 @@ async def test_without_tokens_it_buys_again_and_machines_do_not_name_their_order
         assert not simulated.keeps_tokens
 
 
-async def test_reasons_of_refused_machines_are_those_of_the_breakers() -> None:
+async def test_refusals_have_reasons_that_breakers_understand() -> None:
     markets = Markets({SPOT.key: Steps([0], [1])})
     async with provider(markets=markets) as simulated:
         bought = await buy(simulated, SPOT.key, OfferingKey("gpu", "spot", "unknown", "z1"), GPU.key, count=7)
@@ -69,7 +69,7 @@ async def test_reasons_of_refused_machines_are_those_of_the_breakers() -> None:
         }
 
 
-async def test_a_stale_list_shows_an_earlier_state() -> None:
+async def test_a_stale_list_of_machines_has_an_earlier_state() -> None:
     async with provider(calls=CallFaults(stale_seconds=90.0)) as simulated:
         (machine,) = (await buy(simulated)).instances
         assert (await simulated.inventory()).instances == ()
@@ -82,7 +82,7 @@ async def test_a_stale_list_shows_an_earlier_state() -> None:
         assert (await simulated.inventory()).instances == ()
 
 
-async def test_a_lost_answer_may_have_taken_effect_or_not() -> None:
+async def test_a_call_whose_answer_is_lost_may_have_taken_effect_or_not() -> None:
     async with provider(calls=CallFaults(lost=1.0)) as simulated:
         for number in range(5):
             with pytest.raises(LostAnswerError):
@@ -91,7 +91,7 @@ async def test_a_lost_answer_may_have_taken_effect_or_not() -> None:
         assert 0 < len(simulated.core.list()) < 5
 
 
-async def test_throttling_and_outages_fail_calls_and_change_nothing() -> None:
+async def test_throttled_calls_and_calls_during_outages_fail_without_effect() -> None:
     async with provider(calls=CallFaults(throttled=1.0, retry_after=7.0)) as simulated:
         with pytest.raises(CloudError) as failure:
             await buy(simulated)
@@ -103,7 +103,7 @@ async def test_throttling_and_outages_fail_calls_and_change_nothing() -> None:
         assert simulated.core.history() == ()
 
 
-async def test_the_fault_of_a_machine_is_in_the_list() -> None:
+async def test_the_list_has_the_fault_of_each_machine() -> None:
     faults = Faults(never_registers=1.0, partial_grants=0.0, gpu_hours_between_failures=0.0, impaired=1.0)
     async with provider(faults=faults) as simulated:
         await buy(simulated)
@@ -126,7 +126,7 @@ async def test_a_reclaimed_machine_is_announced_with_and_without_notice(without:
         assert (await simulated.inventory()).instances == ()
 
 
-async def test_prices_follow_their_series() -> None:
+async def test_prices_of_offerings_follow_their_series() -> None:
     markets = Markets(prices={SPOT.key: Steps([0, 100], [1.5, 2.5])}, began=BEGAN)
     async with provider(markets=markets) as simulated:
         before = {offering.key: offering.price for pool in await simulated.pools() for offering in pool.offerings}

@@ -40,14 +40,14 @@ def percent_per(seconds: int, value: int) -> Json:
     return {"type": "Percent", "value": value, "periodSeconds": seconds}
 
 
-def test_without_a_behaviour_a_step_at_most_doubles_or_goes_to_four() -> None:
+def test_without_a_behaviour_one_step_at_most_doubles_the_replicas_or_reaches_four() -> None:
     scaler = autoscaler(maxReplicas=100)
 
     assert sizes(scaler, (0, 1000), (15, 1000), (30, 1000)) == [4, 8, 16]
     assert reasons(follow(scaler, (0, 1000))[0])["ScalingLimited"] == "True ScaleUpLimit"
 
 
-def test_minimum_and_maximum_replicas_limit_and_are_reported() -> None:
+def test_minimum_and_maximum_replicas_apply_and_a_condition_reports_them() -> None:
     scaler = autoscaler(minReplicas=2, behavior={"scaleDown": {"stabilizationWindowSeconds": 0}})
     above, below = follow(scaler, (0, 900), replicas=9)[0], follow(scaler, (0, 1), replicas=9)[0]
 
@@ -59,17 +59,17 @@ def test_minimum_and_maximum_replicas_limit_and_are_reported() -> None:
     ("replicas", "expected", "reason"),
     [(12, 10, "Current number of replicas above Spec.MaxReplicas"), (1, 3, "Current number of replicas below Spec.MinReplicas")],
 )
-def test_a_target_outside_its_limits_is_brought_back_without_reading_metrics(replicas: int, expected: int, reason: str) -> None:
+def test_a_target_outside_its_limits_is_corrected_without_reading_metrics(replicas: int, expected: int, reason: str) -> None:
     outcome = decide(autoscaler(minReplicas=3), samples(), running=replicas)
 
     assert (outcome.desired, outcome.reason) == (expected, reason)
 
 
-def test_scaling_down_waits_until_no_higher_recommendation_is_younger_than_five_minutes() -> None:
+def test_scaling_down_uses_the_highest_recommendation_of_the_last_five_minutes() -> None:
     assert sizes(autoscaler(), (0, 40), (15, 10), (299, 10), (300, 10), (301, 10), replicas=4) == [4, 4, 4, 4, 1]
 
 
-def test_scaling_up_waits_for_its_own_window() -> None:
+def test_scaling_up_waits_for_its_own_stabilization_window() -> None:
     scaler = autoscaler(**rules(stabilizationWindowSeconds=60))
     outcomes = follow(scaler, (0, 10), (15, 40), (45, 50), (75, 50))
 
@@ -83,20 +83,20 @@ def test_a_policy_counts_the_replicas_added_in_its_period() -> None:
     assert sizes(scaler, (0, 100), (15, 100), (59, 100), (60, 100)) == [3, 3, 3, 5]
 
 
-def test_the_policy_that_allows_most_is_used_unless_the_minimum_is_selected() -> None:
+def test_the_most_permissive_policy_applies_unless_select_policy_is_min() -> None:
     policies = [pods_per(15, 1), percent_per(15, 100)]
 
     assert sizes(autoscaler(**rules(policies=policies)), (0, 100), replicas=3) == [6]
     assert sizes(autoscaler(**rules(policies=policies, selectPolicy="Min")), (0, 100), replicas=3) == [4]
 
 
-def test_a_disabled_direction_stays_where_it_is() -> None:
+def test_a_disabled_direction_does_not_scale() -> None:
     outcome = follow(autoscaler(**rules(selectPolicy="Disabled")), (0, 100), replicas=3)[0]
 
     assert (outcome.desired, reasons(outcome)["ScalingLimited"]) == (3, "True ScaleUpLimit")
 
 
-def test_percent_is_rounded_up_going_up_and_leaves_more_going_down() -> None:
+def test_percentages_are_rounded_so_that_more_replicas_remain_in_both_directions() -> None:
     assert sizes(autoscaler(**rules(policies=[percent_per(15, 10)])), (0, 100), replicas=1) == [2]
     assert sizes(autoscaler(**down(policies=[percent_per(15, 10)])), (0, 1), replicas=9) == [8]
 

@@ -15,7 +15,7 @@ def of_object(**target: str) -> Json:
 
 
 @pytest.mark.parametrize(("load", "expected"), [(20, 4), (15, 3), (11, 2), (10.9, 2), (9.1, 2), (5, 1), (11.1, 3)])
-def test_the_average_over_the_pods_is_brought_to_the_target(load: float, expected: int) -> None:
+def test_replicas_are_set_so_that_the_average_over_pods_meets_the_target(load: float, expected: int) -> None:
     assert decide(autoscaler(), samples(load, load), running=2).recommendation == expected
 
 
@@ -23,20 +23,20 @@ def test_a_pod_without_a_sample_counts_as_idle_when_scaling_up() -> None:
     assert decide(autoscaler(), samples(30, 30), running=3).desired == 6
 
 
-def test_a_pod_without_a_sample_counts_as_on_its_target_when_scaling_down() -> None:
+def test_a_pod_without_a_sample_counts_as_meeting_the_target_when_scaling_down() -> None:
     scaler, running = autoscaler(behavior={"scaleDown": {"stabilizationWindowSeconds": 0}}), pods(4)
 
     assert decide(scaler, samples(5, 5, 5), running=running).desired == 3
 
 
-def test_a_pending_pod_counts_as_idle_when_scaling_up_and_not_at_all_when_scaling_down() -> None:
+def test_a_pending_pod_counts_as_idle_when_scaling_up_and_is_ignored_when_scaling_down() -> None:
     running = [*pods(2), ReplicaPod("p2", phase="Pending")]
 
     assert decide(autoscaler(), samples(13, 13), running=running).desired == 3
     assert decide(autoscaler(behavior={"scaleDown": {"stabilizationWindowSeconds": 0}}), samples(5, 5), running=running).desired == 1
 
 
-def test_missing_pods_that_would_reverse_the_direction_keep_the_replicas() -> None:
+def test_replicas_stay_if_pods_without_samples_would_reverse_the_direction() -> None:
     assert decide(autoscaler(), samples(12), running=3).desired == 3
 
 
@@ -46,7 +46,7 @@ def test_failed_and_terminating_pods_do_not_count() -> None:
     assert decide(autoscaler(), samples(20, 20, 500, 500), running=running).desired == 4
 
 
-def test_utilization_is_measured_against_the_requests() -> None:
+def test_utilization_is_relative_to_the_requests_of_pods() -> None:
     scaler, used = autoscaler(CPU), PodSamples({"p0": Sample(80, NOW), "p1": Sample(70, NOW)})
 
     outcome = decide(scaler, used, running=2)
@@ -71,7 +71,7 @@ def test_the_memory_of_a_starting_pod_counts() -> None:
     assert decide(autoscaler(memory), samples(2000, 4000), running=running).recommendation == 6
 
 
-def test_a_container_is_measured_alone() -> None:
+def test_a_container_metric_uses_only_the_named_container() -> None:
     source = {"name": "cpu", "container": "main", "target": {"type": "Utilization", "averageUtilization": 50}}
     scaler = autoscaler({"type": "ContainerResource", "containerResource": source})
     containers = (Container("main", {"cpu": 100}), Container("sidecar"))
@@ -79,23 +79,23 @@ def test_a_container_is_measured_alone() -> None:
     assert decide(scaler, PodSamples({"p0": Sample(100, NOW)}), running=pods(1, containers=containers)).desired == 2
 
 
-def test_a_pod_without_a_request_is_named_in_the_error_of_utilization() -> None:
+def test_the_error_for_utilization_names_a_pod_without_a_request() -> None:
     outcome = decide(autoscaler(CPU), PodSamples({"p0": Sample(80, NOW)}), running=pods(1, containers=(Container("main"),)))
 
     assert outcome.desired == 1
     assert "missing request for cpu in container main of Pod p0" in outcome.error
 
 
-def test_an_object_metric_is_divided_among_the_replicas_or_held_as_a_whole() -> None:
+def test_an_object_metric_targets_its_value_or_its_average_per_replica() -> None:
     assert decide(autoscaler(of_object(type="AverageValue", averageValue="10")), ObjectSample(45_000), running=2).recommendation == 5
     assert decide(autoscaler(of_object(type="Value", value="10")), ObjectSample(20_000), running=2).desired == 4
 
 
-def test_the_series_of_an_external_metric_are_added_up() -> None:
+def test_the_series_of_an_external_metric_are_summed() -> None:
     assert decide(autoscaler(QUEUE), series(20, 15), running=1).desired == 4
 
 
-def test_series_that_add_up_to_more_than_64_bits_ask_for_the_maximum() -> None:
+def test_a_sum_of_series_beyond_64_bits_recommends_the_maximum_replicas() -> None:
     outcome = decide(autoscaler(QUEUE), series(9e15, 9e15), running=5)
 
     assert outcome.recommendation == 2**31 - 1
@@ -109,18 +109,18 @@ def test_an_external_metric_scales_a_target_from_zero_and_back() -> None:
     assert decide(scaler, series(0), running=2).desired == 0
 
 
-def test_without_scale_to_zero_a_target_of_zero_is_left_alone() -> None:
+def test_a_target_with_zero_replicas_is_not_scaled_if_the_minimum_is_not_zero() -> None:
     outcome = decide(autoscaler(), samples(), running=0)
 
     assert outcome.desired == 0
     assert reasons(outcome)["ScalingActive"] == "False ScalingDisabled"
 
 
-def test_the_metric_with_the_most_replicas_wins() -> None:
+def test_the_highest_recommendation_of_several_metrics_is_used() -> None:
     assert decide(autoscaler(LOAD, QUEUE), [samples(20, 20), series(70)], running=2).recommendation == 7
 
 
-def test_a_metric_without_an_answer_stops_scaling_down_but_not_up() -> None:
+def test_an_unavailable_metric_prevents_scaling_down_but_not_up() -> None:
     scaler = autoscaler(LOAD, QUEUE)
     up = decide(scaler, [samples(20, 20), AWAY], running=2)
     down = decide(scaler, [samples(1, 1), AWAY], running=2)
@@ -131,7 +131,7 @@ def test_a_metric_without_an_answer_stops_scaling_down_but_not_up() -> None:
     assert reasons(down)["ScalingActive"] == "False FailedGetExternalMetric"
 
 
-def test_without_any_answer_nothing_changes_and_the_condition_gives_the_reason() -> None:
+def test_replicas_stay_if_no_metric_is_available_and_the_condition_gives_the_reason() -> None:
     outcome = decide(autoscaler(), AWAY, running=2)
 
     assert outcome.desired == 2
@@ -140,15 +140,15 @@ def test_without_any_answer_nothing_changes_and_the_condition_gives_the_reason()
     assert outcome.conditions[1].message == f"the HPA was unable to compute the replica count: unable to get metric load: {AWAY.message}"
 
 
-def test_samples_of_no_ready_pod_are_no_answer() -> None:
+def test_a_metric_without_samples_of_ready_pods_counts_as_unavailable() -> None:
     assert "did not receive metrics for targeted pods" in decide(autoscaler(), samples(), running=2).error
 
 
-def test_an_answer_of_the_wrong_kind_is_an_error_of_the_caller() -> None:
+def test_metric_values_of_the_wrong_kind_raise_a_programming_error() -> None:
     with pytest.raises(TypeError, match="saw SeriesSamples, expected PodSamples"):
         decide(autoscaler(), series(1), running=1)
 
 
-def test_fewer_answers_than_metrics_are_an_error_of_the_caller() -> None:
+def test_fewer_values_than_metrics_raise_a_programming_error() -> None:
     with pytest.raises(ValueError, match="shorter"):
         decide(autoscaler(LOAD, QUEUE), [samples(1)], running=1)

@@ -52,7 +52,7 @@ def replicas_over_time(autoscaler: Autoscaler, changes: dict[int, MetricAnswer],
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_skipping_quiet_steps_changes_nothing(seed: int) -> None:
+def test_skipping_steps_that_would_repeat_the_previous_one_gives_the_same_results(seed: int) -> None:
     autoscaler, changes = draw_case(random.Random(seed))
     every, _ = replicas_over_time(autoscaler, changes, skipping=False)
     some, _ = replicas_over_time(autoscaler, changes, skipping=True)
@@ -60,34 +60,34 @@ def test_skipping_quiet_steps_changes_nothing(seed: int) -> None:
     assert some == every
 
 
-def test_most_steps_are_skipped() -> None:
+def test_most_steps_of_a_steady_autoscaler_are_skipped() -> None:
     computed = sum(replicas_over_time(*draw_case(random.Random(seed)), skipping=True)[1] for seed in range(50))
 
     assert computed < 0.2 * 50 * TICKS
 
 
-def test_a_target_with_its_desired_replicas_stays_as_long_as_nothing_changes() -> None:
+def test_a_target_with_its_desired_replicas_is_not_computed_again_until_something_changes() -> None:
     assert quiet_until(autoscaler(), decide(autoscaler(), samples(10), running=1), replicas=1) == math.inf
 
 
-def test_a_target_that_was_scaled_is_computed_again_at_once() -> None:
+def test_a_target_that_was_just_scaled_is_computed_in_the_next_step() -> None:
     assert quiet_until(autoscaler(), decide(autoscaler(), samples(90), running=1), replicas=1) == -math.inf
 
 
-def test_a_target_held_back_by_a_window_stays_until_its_end() -> None:
+def test_a_target_limited_by_a_stabilization_window_is_not_computed_again_before_the_window_ends() -> None:
     high = decide(autoscaler(), samples(10, 10), running=2)
     low = decide(autoscaler(), samples(1, 1), running=2, history=high.history, now=NOW + 15)
 
     assert quiet_until(autoscaler(), low, replicas=2) == NOW + 300
 
 
-def test_cpu_metrics_are_always_computed_since_pods_grow_older() -> None:
+def test_autoscalers_with_cpu_metrics_are_computed_in_every_step_since_pod_ages_matter() -> None:
     scaler = autoscaler(CPU)
 
     assert quiet_until(scaler, decide(scaler, samples(0.05), running=1), replicas=1) == -math.inf
 
 
-def test_without_an_answer_there_is_nothing_to_wait_for() -> None:
+def test_an_autoscaler_without_metric_values_is_skipped_until_something_changes() -> None:
     outcome = decide(autoscaler(), Unavailable("away"), running=2)
 
     assert quiet_until(autoscaler(), outcome, replicas=2) == math.inf

@@ -28,14 +28,14 @@ def test_a_behaviour_of_one_direction_leaves_the_other_at_its_defaults() -> None
     assert (behavior.up.window, behavior.up.policies, behavior.down) == (30, SCALE_UP.policies, SCALE_DOWN)
 
 
-def test_text_is_read_too_and_fields_unrelated_to_scaling_are_ignored() -> None:
+def test_autoscalers_are_read_from_text_and_fields_unrelated_to_scaling_are_ignored() -> None:
     text = b"""{"kind": "HorizontalPodAutoscaler", "apiVersion": "autoscaling/v2", "metadata": {"name": "web", "labels": {"a": "b"}},
       "spec": {"maxReplicas": 3, "scaleTargetRef": {"kind": "StatefulSet", "name": "db", "apiVersion": "apps/v1"}}, "status": {"x": 1}}"""
 
     assert (read_autoscaler(text).target.kind, read_autoscaler(text).min_replicas) == ("StatefulSet", 1)
 
 
-def test_quantities_are_read_in_thousandths() -> None:
+def test_quantities_are_read_as_thousandths() -> None:
     target = {"type": "AverageValue", "averageValue": "1500m"}
 
     assert read(metrics=[{"type": "Pods", "pods": {"metric": {"name": "x"}, "target": target}}]).metrics[0].target.average_value == 1500
@@ -91,24 +91,24 @@ def selecting(**expression: Any) -> list[Json]:
         ({"behavior": {"scaleDown": {"selectPolicy": "Often"}}}, "Often"),
     ],
 )
-def test_what_the_api_server_refuses_is_refused_with_the_field(spec: Json, place: str) -> None:
+def test_autoscalers_that_the_api_server_refuses_are_refused_with_the_field(spec: Json, place: str) -> None:
     with pytest.raises(AutoscalerError, match=place):
         read(**spec)
 
 
-def test_a_message_shows_no_control_characters() -> None:
+def test_error_messages_contain_no_control_characters() -> None:
     with pytest.raises(AutoscalerError) as refused:
         read(scaleTargetRef={"kind": "Deployment", "name": "a/\x1b[31m", "apiVersion": "apps/v1"})
 
     assert str(refused.value).isprintable()
 
 
-def test_a_null_field_counts_as_absent() -> None:
+def test_a_null_field_is_read_as_absent() -> None:
     assert read(minReplicas=None, metrics=None, behavior=None) == read()
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b'{"spec": 1}', b'{"spec": {}}', b"\xff", b"[" * 100_000])
-def test_other_input_is_rejected(text: bytes) -> None:
+def test_input_that_is_no_autoscaler_is_rejected(text: bytes) -> None:
     with pytest.raises(AutoscalerError, match="cannot be read"):
         read_autoscaler(text)
 
@@ -126,7 +126,7 @@ def damaged(tree: Any, rng: random.Random) -> Any:
     return rng.choice([None, True, -1, 0, 2**31, 2**70, 1.5, float("nan"), "", "x", "1e999", "-5", [], ["a"], {}, {"a": 1}, "\ud800"])
 
 
-def test_a_damaged_object_is_read_or_rejected_without_other_errors() -> None:
+def test_a_damaged_autoscaler_object_is_read_or_rejected_without_other_errors() -> None:
     behavior = {"scaleUp": {"policies": [{"type": "Pods", "value": 1, "periodSeconds": 15}], "tolerance": "50m"}, "scaleDown": {}}
     selector = selecting(key="a", operator="In", values=["b"])
     reference = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "serving"}
@@ -142,7 +142,7 @@ def test_a_damaged_object_is_read_or_rejected_without_other_errors() -> None:
 
 
 @pytest.mark.parametrize("header", [{"kind": "Deployment"}, {"apiVersion": "autoscaling/v1"}])
-def test_another_kind_or_version_is_rejected(header: Json) -> None:
+def test_objects_of_another_kind_or_version_are_rejected(header: Json) -> None:
     with pytest.raises(AutoscalerError, match=r"expected (HorizontalPodAutoscaler|autoscaling/v2)"):
         read_autoscaler(
             {"spec": {"maxReplicas": 1, "scaleTargetRef": {"kind": "Deployment", "name": "a", "apiVersion": "apps/v1"}}, **header}

@@ -19,7 +19,7 @@ def replayed(*jobs: Job, policy: Policy = POLICY) -> Result:
     return run(trace(*jobs), policy, delays=FIXED, faults=NO_FAULTS)
 
 
-def test_it_has_the_waits_of_its_jobs_and_the_cost_of_all_machines_meanwhile() -> None:
+def test_the_last_quarter_has_the_waits_of_its_jobs_and_the_cost_of_all_machines_during_it() -> None:
     result = replayed(Job("a", 0, 3000, gpus=1), Job("b", 2999, 600, gpus=1), Job("c", 4000, 600, gpus=1))
     part = result.last_quarter
     assert part is not None
@@ -33,7 +33,7 @@ def test_it_has_the_waits_of_its_jobs_and_the_cost_of_all_machines_meanwhile() -
     assert part.cost == pytest.approx(spent, rel=1e-6)
 
 
-def test_pods_that_never_ran_make_its_wait_a_lower_bound() -> None:
+def test_pods_that_never_ran_make_the_wait_of_the_last_quarter_a_lower_bound() -> None:
     result = replayed(Job("a", 0, 600, gpus=1), Job("b", 1000, 600, gpus=1), Job("huge", 1000, 600, gpus=64))
     assert result.last_quarter is not None
     assert (result.last_quarter.pods, result.last_quarter.served) == (2, 1)
@@ -43,7 +43,7 @@ def test_pods_that_never_ran_make_its_wait_a_lower_bound() -> None:
     assert policy_document(result)["last_quarter"]["at_least"] == ("mean", "p95", "p99")
 
 
-def test_a_trace_of_one_moment_has_none() -> None:
+def test_a_trace_without_duration_has_no_last_quarter() -> None:
     result = replayed(Job("a", 5, 600, gpus=1), policy=replace(POLICY, pools=(Pool("gpu", (G1,)),)))
     assert result.last_quarter is None
     assert policy_document(result)["last_quarter"] is None

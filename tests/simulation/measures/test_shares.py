@@ -24,7 +24,7 @@ def replay(jobs: Trace) -> Result:
     return run(jobs, POLICY, autoscaler=Gpuscaler(POLICY, decide=first_fit(POLICY)), delays=FIXED, faults=NO_FAULTS)
 
 
-def test_a_user_pays_for_held_gpus_and_boot_and_idle_time_stay_unattributed() -> None:
+def test_users_pay_for_the_gpus_that_they_hold_and_boot_and_idle_time_is_unattributed() -> None:
     result = replay(trace(Job("a", 0, 3600, gpus=1, user="ana", namespace="team"), Job("b", 0, 1800, gpus=1, user="ben", namespace="team")))
     ana, ben, nobody = result.users
     assert (ana.name, ben.name, nobody.name) == ("ana", "ben", None)
@@ -35,13 +35,13 @@ def test_a_user_pays_for_held_gpus_and_boot_and_idle_time_stay_unattributed() ->
     assert [share.name for share in result.classes] == ["1 GPU", None]
 
 
-def test_pods_of_cpu_machines_pay_by_cpu_and_those_without_requests_nothing() -> None:
+def test_pods_on_machines_without_gpus_pay_by_requested_cpu() -> None:
     pod, whole, silent = members(trace(Job("a", 0, 1, cpu_milli=2000), Job("b", 1, 1, cpu_milli=4000, gpus=2), Job("c", 2, 1)), Shaping())
     assert (part_of(pod, C8), part_of(silent, C8)) == (0.25, 0)
     assert (part_of(whole, G4), part_of(pod, G4)) == (0.5, 0)
 
 
-def test_a_pod_without_a_user_differs_from_unattributed_cost() -> None:
+def test_the_cost_of_pods_without_a_user_is_separate_from_unattributed_cost() -> None:
     assert [share.name for share in replay(trace(Job("a", 0, 60, gpus=1))).users] == ["", None]
 
 
@@ -60,7 +60,7 @@ JOBS = st.builds(
 
 @settings(max_examples=examples(40), deadline=None)
 @given(st.lists(JOBS, min_size=1, max_size=12))
-def test_shares_add_up_to_everything_that_was_paid_and_none_is_negative(jobs: list[Job]) -> None:
+def test_cost_shares_add_up_to_the_total_cost_and_none_is_negative(jobs: list[Job]) -> None:
     result = replay(trace(*jobs))
     for shares in (result.users, result.namespaces, result.classes):
         assert sum(share.cost for share in shares) == pytest.approx(result.cost)
@@ -75,7 +75,7 @@ def test_shares_add_up_to_everything_that_was_paid_and_none_is_negative(jobs: li
     assert {share.name: share.gpu_hours for share in result.users[:-1]} == pytest.approx(dict(worked))
 
 
-def test_machines_over_time_are_averages_of_equal_intervals() -> None:
+def test_machine_counts_over_time_are_averages_of_equal_intervals() -> None:
     def machine(number: int, begin: float, end: float | None) -> CloudMachine:
         return CloudMachine(f"m{number}", G1, "p", "visible", begin, begin, begin, end)
 
@@ -91,7 +91,7 @@ def test_a_run_of_no_duration_has_no_machines_over_time() -> None:
     assert machines_over_time([], began=5, ended=5) == ()
 
 
-def test_machine_hours_over_time_are_the_billed_ones() -> None:
+def test_machine_hours_over_time_add_up_to_the_billed_ones() -> None:
     result = replay(trace(Job("a", 0, 3000, gpus=1), Job("b", 900, 3000, gpus=3), Job("c", 100, 500, cpu_milli=1000)))
     hours = (result.ended - result.began) / 3600 / STRETCHES
     assert sum(sum(presence.machines) * hours for presence in result.fleet) == pytest.approx(sum(row.hours for row in result.machine_hours))

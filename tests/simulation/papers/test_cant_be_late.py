@@ -36,7 +36,7 @@ def test_every_policy_meets_the_deadline(name: str, available: tuple[bool, ...])
     assert replay_job(available, POLICIES[name]).met
 
 
-def test_on_demand_pays_for_the_work_and_one_changeover() -> None:
+def test_the_on_demand_policy_pays_for_the_work_and_one_changeover() -> None:
     assert replay_job(NEVER, POLICIES["On-demand"]).cost == pytest.approx((48 + 0.2) * ON_DEMAND_PRICE)
 
 
@@ -51,7 +51,7 @@ def test_a_policy_that_only_waits_misses_the_deadline_and_costs_nothing() -> Non
     assert (outcome.met, outcome.cost) == (False, 0.0)
 
 
-def test_a_machine_that_is_reclaimed_costs_another_changeover() -> None:
+def test_a_reclaimed_machine_costs_another_changeover() -> None:
     gap = tuple(number != 6 for number in range(STEPS))
 
     outcome = replay_job(gap, POLICIES["Greedy"])
@@ -82,7 +82,7 @@ def test_no_policy_misses_a_deadline_or_costs_less_than_the_optimum_in_hindsight
 @pytest.mark.parametrize(
     ("available", "hours", "price"), [(ALWAYS, 48.2, SPOT_PRICE), (NEVER, 48.2, ON_DEMAND_PRICE)], ids=["spot", "none"]
 )
-def test_the_optimum_of_a_constant_series_is_one_market_throughout(available: tuple[bool, ...], hours: float, price: float) -> None:
+def test_the_optimum_on_a_constant_series_stays_in_one_market(available: tuple[bool, ...], hours: float, price: float) -> None:
     least = cheapest(np.array([available]), work=1440, changeover=6, step=5, prices=(SPOT_PRICE / 30, ON_DEMAND_PRICE / 30))[0]
 
     assert least == pytest.approx(hours * price, rel=1e-4)
@@ -100,7 +100,7 @@ def test_series_shorter_than_a_job_are_rejected() -> None:
         cant_be_late_table(SpotFile("spot.csv", (short,)))
 
 
-def test_on_a_real_series_ours_costs_less_than_uniform_progress_which_costs_less_than_greedy() -> None:
+def test_on_a_real_series_our_policy_costs_less_than_uniform_progress_and_that_less_than_greedy() -> None:
     if not SERIES.exists():
         pytest.skip("needs ../shared/data/spot_availability_changes.csv.gz")
     published = cant_be_late_table(SpotFile("spot.csv", read_spot(SERIES).availability[-1:]))

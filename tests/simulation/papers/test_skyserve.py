@@ -34,7 +34,7 @@ def dry(name: str) -> MarketSeries:
 
 
 @pytest.mark.parametrize("name", ["Even Spread", "Round Robin", "SpotHedge", "gpuscaler"])
-def test_spot_that_is_always_available_costs_spot_and_is_ready_after_one_cold_start(name: str) -> None:
+def test_with_permanent_spot_capacity_only_spot_is_paid_and_replicas_are_ready_after_one_cold_start(name: str) -> None:
     outcome = replay_service([always("a"), always("b")], POLICIES[name])
 
     assert outcome.available == pytest.approx(1 - COLD_START / DAY, abs=1e-6)
@@ -42,7 +42,7 @@ def test_spot_that_is_always_available_costs_spot_and_is_ready_after_one_cold_st
 
 
 @pytest.mark.parametrize("name", FALLS_BACK)
-def test_without_spot_the_target_is_on_demand(name: str) -> None:
+def test_without_spot_capacity_all_replicas_are_on_demand(name: str) -> None:
     outcome = replay_service([dry("a"), dry("b")], POLICIES[name])
 
     assert outcome.available == pytest.approx(1 - COLD_START / DAY, abs=1e-6)
@@ -50,13 +50,13 @@ def test_without_spot_the_target_is_on_demand(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["Even Spread", "Round Robin"])
-def test_a_policy_without_fallback_is_not_available_without_spot(name: str) -> None:
+def test_a_policy_without_on_demand_fallback_is_unavailable_without_spot_capacity(name: str) -> None:
     outcome = replay_service([dry("a"), dry("b")], POLICIES[name])
 
     assert (outcome.available, outcome.cost) == (0.0, 0.0)
 
 
-def test_even_spread_does_not_compensate_a_dry_zone_and_round_robin_does() -> None:
+def test_round_robin_replaces_replicas_of_a_zone_without_capacity_and_even_spread_does_not() -> None:
     series = [always("a"), dry("b")]
 
     assert replay_service(series, POLICIES["Even Spread"]).available == 0.0
@@ -64,19 +64,19 @@ def test_even_spread_does_not_compensate_a_dry_zone_and_round_robin_does() -> No
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
-def test_replicas_are_lost_with_their_zone(name: str) -> None:
+def test_replicas_are_lost_when_their_zone_loses_capacity(name: str) -> None:
     outcome = replay_service([zone("a", (0.0, 1), (DAY / 2, 0)), always("b")], POLICIES[name])
 
     assert (outcome.lost > 0) is (name != "On-demand")
 
 
-def test_spares_bridge_the_loss_of_one_zone_of_three() -> None:
+def test_spare_replicas_cover_the_loss_of_one_zone_of_three() -> None:
     series = [zone("a", (0.0, 1), (DAY / 2, 0)), always("b"), always("c")]
 
     assert replay_service(series, POLICIES["gpuscaler"]).available == pytest.approx(1 - COLD_START / DAY, abs=1e-6)
 
 
-def test_on_demand_goes_only_once_returned_spot_is_stable() -> None:
+def test_on_demand_replicas_are_removed_only_once_returned_spot_capacity_is_stable() -> None:
     blink = zone("a", (0.0, 0), (3600.0, 1))
     steady = replay_service([blink], POLICIES["gpuscaler"])
     hours_on_demand = (steady.cost - (TARGET + SPARE) * 23 * SPOT_PRICE) / (TARGET * ON_DEMAND_PRICE)
@@ -85,7 +85,7 @@ def test_on_demand_goes_only_once_returned_spot_is_stable() -> None:
     assert steady.available == pytest.approx(1 - COLD_START / DAY, abs=1e-6)
 
 
-def test_dry_zones_are_asked_ever_more_rarely() -> None:
+def test_zones_without_capacity_are_retried_with_growing_waits() -> None:
     assert replay_service([dry("a"), dry("b")], POLICIES["gpuscaler"]).refused < 2 * 24 * 2 + 20
     assert replay_service([dry("a"), dry("b")], POLICIES["SpotHedge"]).refused > 1000
 
@@ -98,12 +98,12 @@ def test_the_published_saving_is_compared_with_spot_hedge() -> None:
     assert hedge.difference == pytest.approx(hedge.ours - 57.0)
 
 
-def test_a_file_of_prices_has_no_series_of_availability() -> None:
+def test_a_file_with_prices_only_is_rejected_because_it_lacks_availability() -> None:
     with pytest.raises(SpotError, match=r"prices\.csv: saw no series of availability"):
         skyserve_table(SpotFile("prices.csv"))
 
 
-def test_on_the_real_series_ours_is_available_and_no_more_expensive_than_spot_hedge() -> None:
+def test_on_the_real_series_our_policy_is_available_and_costs_no_more_than_spot_hedge() -> None:
     if not SERIES.exists():
         pytest.skip("needs ../shared/data/spot_availability_changes.csv.gz")
     series = read_spot(SERIES).availability

@@ -48,7 +48,9 @@ def interrupt(_: Result) -> Result:
 
 
 @pytest.mark.parametrize(("count", "processes"), [(199, [1, 1]), (200, [2])])
-def test_processes_are_started_if_the_runs_take_longer_than_that(monkeypatch: pytest.MonkeyPatch, count: int, processes: list[int]) -> None:
+def test_processes_are_started_only_if_the_runs_take_longer_than_starting_them(
+    monkeypatch: pytest.MonkeyPatch, count: int, processes: list[int]
+) -> None:
     """Counts processes if there are any, and otherwise the runs in this process."""
     counted: list[int] = []
 
@@ -73,7 +75,7 @@ def test_ctrl_c_ends_the_processes_of_a_comparison_silently(capfd: pytest.Captur
     assert capfd.readouterr().err == ""
 
 
-def test_every_policy_of_a_seed_sees_the_same_markets() -> None:
+def test_all_policies_with_one_seed_get_the_same_markets() -> None:
     spot = replace(G1, market="spot", price=0.9)
     series = MarketSeries("s", "other", "z9", ((0.0, float("inf")), (900.0, 0.0)), 2000.0)
     setting = Setting(trace=JOBS, policy=Policy((Pool("gpu", (spot, G1, G4)),)), spot=(SpotFile("s.csv", (series,)),))
@@ -91,14 +93,14 @@ def test_a_static_fleet_exists_from_the_first_job_to_the_last_and_no_pod_waits()
     assert sum(row.hours for row in result.machine_hours) == pytest.approx(machines * (result.ended - result.began) / 3600)
 
 
-def test_the_peak_is_the_moment_of_the_highest_gpu_demand() -> None:
+def test_the_peak_of_a_trace_is_the_time_of_its_highest_gpu_demand() -> None:
     jobs = trace(
         Job("a", 0, 100, gpus=4), Job("b", 50, 100, gpus=1), Job("c", 120, 10, gpus=3), Job("d", 125, 50, gpus=2), Job("e", 126, 5)
     )
     assert [pod.name for pod in at_peak(members(jobs, Shaping()))] == ["b", "c", "d", "e"]
 
 
-def test_pods_that_fit_no_machine_of_the_peak_get_machines_of_their_own() -> None:
+def test_pods_that_fit_no_machine_sized_for_the_peak_get_additional_machines() -> None:
     jobs = trace(
         *(Job(f"j{number}", 0, 100, gpus=1) for number in range(4)), Job("big", 500, 10, cpu_milli=7000), Job("huge", 0, 9, gpus=64)
     )
@@ -131,14 +133,14 @@ def test_a_static_fleet_replaces_lost_machines() -> None:
     assert (result.served, result.unserved) == (12, 0)
 
 
-def test_the_bound_in_hindsight_is_below_every_policy_and_has_no_waits() -> None:
+def test_the_lower_bound_in_hindsight_is_below_the_cost_of_every_policy_and_has_no_waits() -> None:
     bound, gpuscaler, static = run_all(SETTING, ("optimal-hindsight", "gpuscaler", "static"), (0,), workers=1)
     assert bound.cost == bound.lower_bound == pytest.approx(gpuscaler.lower_bound, rel=1e-6)
     assert 0 < bound.cost < min(gpuscaler.cost, static.cost)
     assert (bound.served, bound.wait.p50, bound.machine_hours) == (12, None, ())
 
 
-def test_the_bound_leaves_out_pods_that_no_offering_serves() -> None:
+def test_the_lower_bound_in_hindsight_excludes_pods_that_no_offering_fits() -> None:
     jobs = trace(Job("a", 0, 3600, gpus=1), Job("huge", 0, 3600, gpus=64))
     result = optimal_hindsight(members(jobs, Shaping()), POLICY, Markets(), seed=0, began=0)
     assert (result.served, result.unserved, result.gpu_hours_used) == (1, 1, 1)

@@ -23,14 +23,14 @@ def result() -> Result:
     )
 
 
-def test_intervals_average_the_samples_in_them() -> None:
+def test_each_interval_of_a_chart_has_the_average_of_its_samples() -> None:
     timeline = (TimelineSample(0, 4, 0, 8, 3600), TimelineSample(15, 4, 4, 8, 3600), TimelineSample(30, 0, 0, 0, 0))
     first, second = timeline_bins(timeline, began=0, ended=40, count=2)
     assert (first.wanted, first.used, first.paid, first.spent) == (4, 1, 8, 20)
     assert (second.wanted, second.used, second.paid, second.spent) == (2, 2, 4, 30)
 
 
-def test_the_spending_at_the_end_is_the_cost_of_the_run() -> None:
+def test_spending_in_a_chart_ends_at_the_cost_of_the_run() -> None:
     run_result = result()
     assert timeline_bins(run_result.timeline, began=run_result.began, ended=run_result.ended, count=7)[-1].spent == pytest.approx(
         run_result.cost
@@ -42,7 +42,7 @@ def test_a_run_of_no_duration_has_no_intervals() -> None:
     assert timeline_bins((), began=0, ended=5, count=10) == ()
 
 
-def test_a_thinned_result_shows_the_same_with_fewer_samples() -> None:
+def test_a_thinned_result_gives_the_same_chart_with_fewer_samples() -> None:
     jobs = trace(*(Job(f"j{number}", 300.0 * number, 1000, gpus=1 + number % 3) for number in range(150)))
     whole = run(jobs, POLICY, autoscaler=Gpuscaler(POLICY, decide=first_fit(POLICY)), delays=FIXED, faults=NO_FAULTS)
     thin = thinned(whole)
@@ -69,9 +69,9 @@ def test_the_text_chart_distinguishes_used_paid_and_wanted() -> None:
     assert lines[-2] == "0 ┼────"
 
 
-def test_a_partly_filled_row_shows_eighths() -> None:
+def test_a_partly_filled_row_of_a_chart_is_drawn_in_eighths() -> None:
     assert text_chart((Bin(1.5, 1.5, 2, 0),), height=2, hours=1)[0][3:] == "▄"
 
 
-def test_a_day_without_gpus_is_reported() -> None:
+def test_a_chart_of_a_run_without_gpus_says_so() -> None:
     assert text_chart((Bin(0, 0, 0, 0),), height=4, hours=1) == ["no pod requested a GPU"]

@@ -33,7 +33,7 @@ def differences() -> dict[str, Difference]:
 
 
 @pytest.mark.parametrize("name", ["large", "small"])
-def test_machines_and_holders_each_explain_the_whole_difference_in_cost(differences: dict[str, Difference], name: str) -> None:
+def test_differences_by_machine_and_by_holder_each_add_up_to_the_difference_in_cost(differences: dict[str, Difference], name: str) -> None:
     difference = differences[name]
     assert difference.cost.difference == pytest.approx((difference.cost.b or 0) - (difference.cost.a or 0))
     assert sum(row.cost.difference or 0 for row in difference.offerings) == pytest.approx(difference.cost.difference)
@@ -48,7 +48,7 @@ def test_a_machine_offered_in_one_file_only_has_no_hours_with_the_other(differen
     assert (g4.hours.a or 0) > 0
 
 
-def test_pods_that_run_with_one_file_only_are_counted_over_seeds_and_some_are_named(differences: dict[str, Difference]) -> None:
+def test_pods_that_run_with_only_one_file_are_counted_over_all_seeds_and_some_named(differences: dict[str, Difference]) -> None:
     difference = differences["small"]
     (large,) = difference.only_a
     assert (large.pod_class, large.pods, large.some) == ("4-7 GPUs", 14, tuple(f"trace/large-{number}" for number in range(NAMED)))
@@ -59,7 +59,7 @@ def test_pods_that_run_with_one_file_only_are_counted_over_seeds_and_some_are_na
     assert "With B 7 pods never ran because of: pool gpu" in line
 
 
-def test_pods_that_never_run_with_b_wait_longer_there(differences: dict[str, Difference]) -> None:
+def test_pods_that_never_run_with_the_second_file_count_as_waiting_longer_there(differences: dict[str, Difference]) -> None:
     (row,) = [row for row in differences["small"].waits if row.pod_class == "4-7 GPUs"]
     assert (row.pods, row.longer, row.shorter) == (14, 14, 0)
     assert "p50" in row.b.at_least
@@ -68,7 +68,7 @@ def test_pods_that_never_run_with_b_wait_longer_there(differences: dict[str, Dif
     )
 
 
-def test_the_difference_from_a_lower_bound_is_unknown(differences: dict[str, Difference]) -> None:
+def test_the_difference_of_waits_is_unknown_if_one_is_a_lower_bound(differences: dict[str, Difference]) -> None:
     difference = differences["small"]
     assert (difference.at_least_a, difference.at_least_b) == ((), ("wait_mean", "wait_p95", "wait_p99"))
     assert difference.figures["wait_p99"].difference is None
@@ -93,20 +93,20 @@ def test_equal_pools_have_no_differences() -> None:
     assert (equal.sd, equal.only_a, equal.only_b) == (None, (), ())
 
 
-def test_runs_of_other_seeds_are_not_compared() -> None:
+def test_runs_with_different_seeds_are_not_compared() -> None:
     result, other = runs(POLICY, seeds=2)
     with pytest.raises(ValueError, match="same seeds"):
         difference([result], [other])
 
 
-def test_a_pod_created_in_one_run_only_is_neither_served_nor_refused_in_the_other() -> None:
+def test_a_pod_created_in_only_one_run_is_neither_served_nor_unserved_in_the_other() -> None:
     (result,) = runs(POLICY)
     more = (*result.waits, PodWait("trace/service#r9", "1 GPU", 3.0, ran=True))
     compared = difference([result], [replace(result, waits=more, wait_by_class=by_class(more))])
     assert (compared.only_a, compared.only_b) == ((), ())
 
 
-def test_differences_between_the_files_are_listed_by_pool() -> None:
+def test_differences_between_the_pools_files_are_listed_by_pool() -> None:
     cheaper = replace(G1, price=1.0)
     other = Policy(
         (Pool("gpu", (cheaper, replace(G4, zone="z2")), idle_after=60, max=3), Pool("new", (C8,))),

@@ -40,7 +40,7 @@ def keys(value: object) -> Iterator[str]:
             yield from keys(inner)
 
 
-def test_the_docs_page_names_every_key(report: dict) -> None:  # type: ignore[type-arg]
+def test_the_documentation_of_the_report_names_every_key(report: dict) -> None:  # type: ignore[type-arg]
     words = set(re.findall(r"`([^`\n]+)`", PAGE.read_text()))
     assert set(keys(report)) - words == set()
 
@@ -70,7 +70,7 @@ def test_derived_values_of_a_trace_are_listed_as_derived() -> None:
     )
 
 
-def test_a_pod_that_never_ran_is_in_the_waits_of_its_kind(report: dict) -> None:  # type: ignore[type-arg]
+def test_the_waits_of_a_kind_include_pods_that_never_ran(report: dict) -> None:  # type: ignore[type-arg]
     kinds = {entry["class"]: entry for entry in report["policies"][0]["wait_by_class"]}
     assert {name: (entry["pods"], entry["served"]) for name, entry in kinds.items()} == {
         "no GPU": (1, 1),
@@ -82,7 +82,7 @@ def test_a_pod_that_never_ran_is_in_the_waits_of_its_kind(report: dict) -> None:
     assert report["policies"][0]["wait_at_least"] == ("mean", "p95", "p99")
 
 
-def test_the_summary_has_mean_and_spread_of_every_figure(report: dict) -> None:  # type: ignore[type-arg]
+def test_the_summary_over_seeds_has_mean_and_spread_of_every_figure(report: dict) -> None:  # type: ignore[type-arg]
     ours, bound = report["summary"]
     assert (ours["name"], ours["seeds"], set(ours["figures"])) == ("gpuscaler", 2, {figure.key for figure in FIGURES})
     first, second = (policy["cost"] for policy in report["policies"][:2])
@@ -95,7 +95,7 @@ def test_the_summary_has_mean_and_spread_of_every_figure(report: dict) -> None: 
     assert bound["figures"]["wait_p50"] is None
 
 
-def test_held_and_idle_gpu_hours_add_up_to_the_paid_ones(report: dict) -> None:  # type: ignore[type-arg]
+def test_held_and_idle_gpu_hours_add_up_to_the_paid_gpu_hours(report: dict) -> None:  # type: ignore[type-arg]
     policy = report["policies"][0]
     assert policy["gpu_hours_held"] + policy["gpu_hours_idle"] == pytest.approx(policy["gpu_hours_paid"])
     assert policy["gpu_allocation"] == pytest.approx(policy["gpu_hours_held"] / policy["gpu_hours_paid"])

@@ -19,7 +19,7 @@ def written(folder: Path, *rows: str) -> Path:
     return path
 
 
-def test_rates_of_models_are_read_in_the_order_of_time(tmp_path: Path) -> None:
+def test_request_rates_of_models_are_read_in_order_of_time(tmp_path: Path) -> None:
     load = read_load(written(tmp_path, "model,t_s,rate_rps,active_clients", "b,600,4.5,1", "b,0,3,1", "a,0,1,1"))
 
     assert load.unit == "requests/s"
@@ -33,7 +33,7 @@ def test_duty_cycles_of_pods_are_read_as_busy_gpus_and_gaps_are_counted(tmp_path
     assert load.series == (LoadSeries("a", (0.0, 114.0), (0.5, 1.0)),)
 
 
-def test_gzip_is_read_too(tmp_path: Path) -> None:
+def test_load_files_compressed_with_gzip_are_read(tmp_path: Path) -> None:
     path = tmp_path / "load.csv.gz"
     path.write_bytes(gzip.compress(b"model,t_s,rate_rps\nm,0,1\n"))
 
@@ -56,7 +56,7 @@ def test_gzip_is_read_too(tmp_path: Path) -> None:
         ("good,0,2", "model good has a value at t_s 0 already"),
     ],
 )
-def test_a_bad_row_is_skipped_with_its_line_and_reason(tmp_path: Path, row: str, reason: str) -> None:
+def test_an_invalid_row_of_a_load_file_is_skipped_with_its_line_and_reason(tmp_path: Path, row: str, reason: str) -> None:
     load = read_load(written(tmp_path, "model,t_s,rate_rps", "good,0,1", row))
 
     assert load.set_aside == 1
@@ -75,36 +75,36 @@ def test_a_bad_row_is_skipped_with_its_line_and_reason(tmp_path: Path, row: str,
         ("", "seen: a, b, c"),
     ],
 )
-def test_a_file_of_the_wrong_shape_is_an_error_that_names_the_missing_column(tmp_path: Path, header: str, missing: str) -> None:
+def test_the_error_for_a_load_file_names_the_missing_column(tmp_path: Path, header: str, missing: str) -> None:
     with pytest.raises(TraceError, match=missing):
         read_load(written(tmp_path, header, "a,b,c"))
 
 
-def test_a_file_without_a_usable_row_is_an_error_with_its_first_problem(tmp_path: Path) -> None:
+def test_a_load_file_without_a_usable_row_is_an_error_with_its_first_problem(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"no usable load.*line 2: model is ''"):
         read_load(written(tmp_path, "model,t_s,rate_rps", ",0,1"))
 
 
-def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+def test_a_missing_load_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="cannot be read"):
         read_load(tmp_path / "none.csv")
 
 
-def test_series_are_added_up_each_from_its_beginning_to_its_end() -> None:
+def test_load_series_are_summed_each_from_its_beginning_to_its_end() -> None:
     series, other = LoadSeries("a", (0.0, 60.0), (0.5, 0.25)), LoadSeries("b", (60.0, 120.0, 180.0), (1.0, 0.5, 0.1))
 
     assert sum_series("sum", (series, other)) == LoadSeries("sum", (0.0, 60.0, 120.0, 180.0, 240.0), (0.5, 1.25, 0.5, 0.1, 0.0))
 
 
 @pytest.mark.skipif(not (DATA / RATES).exists(), reason="../shared/data is not there")
-def test_the_published_rates_are_read_completely() -> None:
+def test_every_row_of_the_published_request_rates_is_read() -> None:
     load = read_load(DATA / RATES)
 
     assert (load.set_aside, {series.name: len(series.times) for series in load.series}) == (0, {"deepseek-r1": 144, "m-large": 2016})
 
 
 @pytest.mark.skipif(not (DATA / DUTY_CYCLES).exists(), reason="../shared/data is not there")
-def test_the_published_duty_cycles_are_read_except_rows_without_a_pod() -> None:
+def test_every_row_with_a_pod_of_the_published_duty_cycles_is_read() -> None:
     load = read_load(DATA / DUTY_CYCLES)
 
     assert (len(load.series), load.set_aside) == (143, 49)

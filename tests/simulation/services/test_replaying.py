@@ -30,7 +30,7 @@ def replayed(*values: float, jobs: tuple[Job, ...] = (JOB,), faults: Faults = NO
     return run(trace(*jobs), POLICY, load=load, seed=29, delays=FIXED, faults=faults)
 
 
-def test_replicas_get_nodes_and_serve_nearly_all_of_the_load() -> None:
+def test_replicas_of_services_get_nodes_and_serve_nearly_all_of_the_load() -> None:
     result = replayed(20, 20, 40, 40, 20, 20, 10, 10)
     (chat,) = result.services
 
@@ -39,7 +39,7 @@ def test_replicas_get_nodes_and_serve_nearly_all_of_the_load() -> None:
     assert result.unserved == 0
 
 
-def test_gpu_hours_of_replicas_are_those_of_their_pods_and_their_machines_are_paid() -> None:
+def test_replicas_gpu_hours_are_those_of_their_pods_and_the_cost_includes_their_machines() -> None:
     result = replayed(20, 20, 40, 40)
     (chat,) = result.services
     # The job takes a minute; pods run for less time than they exist, since machines take two minutes.
@@ -68,7 +68,7 @@ def test_replicas_on_failing_machines_start_elsewhere_and_lose_no_work() -> None
     assert 0.8 * calm.services[0].served < troubled.services[0].served < calm.services[0].served
 
 
-def test_jobs_beside_services_are_served_as_usual() -> None:
+def test_jobs_that_run_alongside_services_are_served_as_usual() -> None:
     jobs = tuple(Job(f"j{number}", 600.0 * number, 900.0, gpus=1) for number in range(10))
     result = replayed(20, 40, jobs=jobs)
     alone = run(trace(*jobs), POLICY, seed=29, delays=FIXED, faults=NO_FAULTS)
@@ -91,7 +91,7 @@ def test_a_load_begins_with_the_first_job_of_the_trace() -> None:
 
 
 @pytest.mark.parametrize("policy", ["gpuscaler", "karpenter", "cluster-autoscaler"])
-def test_every_policy_serves_the_load_from_the_command_line(policy: str) -> None:
+def test_every_policy_serves_a_load_given_on_the_command_line(policy: str) -> None:
     options = ["--trace", str(EXAMPLES / "jobs.csv"), "--pools", str(EXAMPLES / "pools.yaml"), "--load", str(EXAMPLES / "load.csv")]
     done = CliRunner().invoke(simulate, [*options, "--seed", "29", "--policy", policy, "--json"])
 
@@ -102,7 +102,7 @@ def test_every_policy_serves_the_load_from_the_command_line(policy: str) -> None
     assert any("drawn, seed 29" in line for line in report["inputs"]["derived"])
 
 
-def test_a_load_of_the_wrong_shape_ends_with_the_missing_column(tmp_path: Path) -> None:
+def test_the_command_names_the_missing_column_of_an_invalid_load_file(tmp_path: Path) -> None:
     (tmp_path / "load.csv").write_text("model,t_s\nm,0\n")
     options = ["--trace", str(EXAMPLES / "jobs.csv"), "--pools", str(EXAMPLES / "pools.yaml"), "--load", str(tmp_path / "load.csv")]
     done = CliRunner().invoke(simulate, options)

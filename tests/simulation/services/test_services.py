@@ -82,14 +82,14 @@ def test_a_service_begins_with_the_replicas_for_its_first_load_and_follows_the_l
     assert playing.changes == [(0, 10), (600, 20), (1500, 5), (1800, 0)]
 
 
-def test_at_the_end_of_the_load_every_replica_ends_and_nothing_is_left_to_do() -> None:
+def test_every_replica_ends_at_the_end_of_the_load_and_no_event_remains() -> None:
     playing = ServiceReplay(service(70)).until()
 
     assert playing.live == {}
     assert playing.services.next_at == math.inf
 
 
-def test_a_service_at_most_doubles_in_each_step() -> None:
+def test_a_service_at_most_doubles_its_replicas_in_each_step() -> None:
     assert ServiceReplay(service(7, 700), delay=0).until(700).changes == [
         (0, 1),
         (600, 4),
@@ -101,13 +101,13 @@ def test_a_service_at_most_doubles_in_each_step() -> None:
     ]
 
 
-def test_a_steady_load_costs_no_steps() -> None:
+def test_a_constant_load_needs_few_autoscaler_steps() -> None:
     playing = ServiceReplay(service(*[70.0] * 1000)).until()
 
     assert playing.services.results()[0].steps < 5
 
 
-def test_pods_belong_to_a_replica_set_and_request_the_gpus_of_a_replica() -> None:
+def test_pods_of_a_service_belong_to_a_replica_set_and_request_a_replicas_gpus() -> None:
     large = service(70)._replace(gpus=4)
     member = Services((large,), began=BEGAN).advance(BEGAN).add[0]
 
@@ -116,7 +116,7 @@ def test_pods_belong_to_a_replica_set_and_request_the_gpus_of_a_replica() -> Non
     assert member.spec.restart_policy == "Always"
 
 
-def test_in_a_run_with_parts_of_gpus_replicas_ask_for_thousandths() -> None:
+def test_replicas_request_thousandths_of_gpus_in_a_run_with_gpu_shares() -> None:
     member = Services((service(70),), began=BEGAN, fractional=True).advance(BEGAN).add[0]
 
     assert member.spec.requests["gpuscaler.io/gpu-milli"] == 1000 * int(member.gpus)
@@ -135,7 +135,7 @@ def test_replicas_without_a_node_are_removed_first() -> None:
     assert len(removed) == 5
 
 
-def test_a_load_is_served_as_far_as_replicas_are_ready() -> None:
+def test_only_the_load_that_ready_replicas_can_handle_is_served() -> None:
     full, late = ServiceReplay(service(70, 70)).until(), ServiceReplay(service(70, 70), delay=600).until()
 
     assert full.services.results()[0].served == pytest.approx(full.services.results()[0].load)
@@ -161,14 +161,14 @@ def busy(*values: float, every: float = 60.0, pods: int = 40) -> Service:
     return services_of(load_of(*values, every=every, unit="busy GPUs", pods=pods))[0][0]
 
 
-def test_a_service_of_busy_gpus_is_kept_at_its_duty_cycle() -> None:
+def test_a_service_with_a_load_of_busy_gpus_is_scaled_to_its_target_duty_cycle() -> None:
     # Five pods at 0.6 are 3 busy GPUs: 5 replicas at 60 %.
     playing = ServiceReplay(busy(*[0.6] * 60), delay=100).until(3000)
 
     assert len(playing.live) == 5
 
 
-def test_a_saturated_duty_cycle_makes_growth_take_several_rounds() -> None:
+def test_a_service_at_full_duty_cycle_needs_several_steps_to_grow() -> None:
     sizes = [size for at, size in ServiceReplay(busy(*[0.24] * 10, *[0.96] * 60), delay=60).until(4200).changes]
 
     assert sizes[0] == 2
@@ -176,14 +176,14 @@ def test_a_saturated_duty_cycle_makes_growth_take_several_rounds() -> None:
     assert len(sizes) >= 4
 
 
-def test_seeds_draw_other_services_and_the_same_seed_the_same() -> None:
+def test_different_seeds_draw_different_services_and_the_same_seed_the_same() -> None:
     load = load_of(1, 2, 3)
 
     assert services_of(load, seed=1) == services_of(load, seed=1)
     assert len({services_of(load, seed=seed)[0][0].capacity for seed in range(5)}) > 1
 
 
-def test_the_documented_targets_and_maximum_replicas_are_set() -> None:
+def test_services_have_the_documented_targets_and_maximum_replicas() -> None:
     by_rate = services_of(load_of(35, 70))[0][0]
     by_duty = services_of(load_of(0.48, 0.96, unit="busy GPUs", pods=40))[0][0]
     peak = round(70 / by_rate.capacity)
@@ -196,20 +196,20 @@ def test_the_documented_targets_and_maximum_replicas_are_set() -> None:
     assert by_duty.autoscaler.max_replicas == 10
 
 
-def test_derived_values_are_reported() -> None:
+def test_derived_values_of_services_are_reported() -> None:
     lines = services_of(load_of(1, 2))[1]
 
     assert any("drawn, seed 0" in line and "load.csv: m0" in line for line in lines)
     assert any("assumed" in line for line in lines)
 
 
-def test_a_load_of_zero_keeps_the_minimum_replicas() -> None:
+def test_a_service_without_load_keeps_its_minimum_replicas() -> None:
     service = services_of(load_of(0, 0))[0][0]
 
     assert ServiceReplay(service).until().changes == [(0, 1), (1200, 0)]
 
 
-def test_without_services_there_is_nothing_to_do() -> None:
+def test_a_run_without_services_has_no_service_events() -> None:
     assert Services((), began=BEGAN).next_at == math.inf
 
 
@@ -233,7 +233,7 @@ def sizes_of(service: Service, delays: Callable[[int], float], *, every_step: bo
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_skipped_steps_would_have_changed_nothing(seed: int) -> None:
+def test_skipped_autoscaler_steps_would_not_have_changed_anything(seed: int) -> None:
     rng = random.Random(seed)
     values = [rng.choice([0.0, 0.1, 0.3, 0.5, 0.9]) for _ in range(40)]
     drawn = busy(*values, every=rng.choice([57.0, 600.0])) if seed % 2 else service(*[100 * value for value in values], every=600.0)
@@ -243,7 +243,7 @@ def test_skipped_steps_would_have_changed_nothing(seed: int) -> None:
 
 
 @pytest.mark.skipif(not (DATA / "llm_rate_servegen_10min.csv.gz").exists(), reason="../shared/data is not there")
-def test_two_weeks_of_published_rates_are_served_almost_completely() -> None:
+def test_two_weeks_of_published_request_rates_are_served_almost_completely() -> None:
     services = services_of(read_load(DATA / "llm_rate_servegen_10min.csv.gz"))[0]
     results = ServiceReplay(*services, delay=240).until().services.results()
 

@@ -26,7 +26,7 @@ def test_the_same_seed_gives_the_same_jobs_and_another_seed_others(profile: Prof
 
 
 @EVERY
-def test_jobs_come_in_order_within_their_days_and_last_no_longer_than_the_longest(profile: Profile) -> None:
+def test_generated_jobs_are_sorted_within_the_days_and_have_at_most_the_longest_duration(profile: Profile) -> None:
     trace = generate(seed=1, jobs=2000, profile=profile, days=10)
     submits = [job.submit for job in trace.jobs]
     assert submits == sorted(submits)
@@ -36,7 +36,7 @@ def test_jobs_come_in_order_within_their_days_and_last_no_longer_than_the_longes
     assert generate(seed=1, jobs=200, profile=profile).jobs[-1].submit < DAY
 
 
-def test_the_mix_of_gpus_is_that_of_the_source() -> None:
+def test_generated_jobs_have_the_gpu_counts_of_the_source_trace() -> None:
     trace = generate(seed=1, jobs=20_000)
     counts = Counter(job.gpus if job.gpu_milli == 1000 else "part" for job in trace.jobs)
     # 931 of the table's 6,037 requests have no GPU, 2,143 a part of one.
@@ -45,7 +45,7 @@ def test_the_mix_of_gpus_is_that_of_the_source() -> None:
     assert set(counts) == {0, "part", 1, 2, 4, 8}
 
 
-def test_large_philly_jobs_are_gangs_and_run_longer() -> None:
+def test_large_jobs_of_the_philly_profile_are_gangs_and_run_longer() -> None:
     trace = generate(seed=1, jobs=40_000, profile=PHILLY, days=47)
     sizes = Counter((job.pods, job.gpus) for job in trace.jobs)
     assert sizes[1, 1] / 40_000 == pytest.approx(39278 / 41125, abs=0.01)
@@ -55,7 +55,7 @@ def test_large_philly_jobs_are_gangs_and_run_longer() -> None:
     assert {job.cpu_milli for job in trace.jobs} == {None}
 
 
-def test_hours_days_and_namespaces_are_as_busy_as_in_the_source() -> None:
+def test_generated_jobs_are_distributed_over_hours_days_and_namespaces_as_in_the_source_trace() -> None:
     jobs = generate(seed=2, jobs=50_000, profile=PHILLY, days=14).jobs
     hours = Counter(int(job.submit % DAY // 3600) for job in jobs)
     assert hours[20] / 50_000 == pytest.approx(3392 / sum(PHILLY.hours), rel=0.1)
@@ -67,7 +67,7 @@ def test_hours_days_and_namespaces_are_as_busy_as_in_the_source() -> None:
 
 
 @EVERY
-def test_durations_hit_the_published_quantiles(profile: Profile) -> None:
+def test_generated_durations_have_the_published_quantiles(profile: Profile) -> None:
     for quantiles in profile.durations:
         assert [duration(quantile, quantiles) for quantile, _ in quantiles] == pytest.approx([seconds for _, seconds in quantiles])
 
@@ -77,7 +77,7 @@ def test_between_quantiles_a_duration_is_interpolated_on_a_logarithmic_scale() -
 
 
 @EVERY
-def test_marginals_are_complete(profile: Profile) -> None:
+def test_the_marginals_of_every_profile_are_complete(profile: Profile) -> None:
     assert (len(profile.hours), len(profile.weekdays)) == (24, 7)
     assert {request.runs for request in profile.requests} == set(range(len(profile.durations)))
     for quantiles in profile.durations:
@@ -86,7 +86,7 @@ def test_marginals_are_complete(profile: Profile) -> None:
 
 
 @EVERY
-def test_a_written_trace_reads_back_unchanged(profile: Profile, tmp_path: Path) -> None:
+def test_a_generated_trace_is_read_back_unchanged(profile: Profile, tmp_path: Path) -> None:
     trace = generate(seed=5, jobs=300, profile=profile)
     path = tmp_path / "trace.csv"
     with path.open("w", newline="") as file:

@@ -74,7 +74,7 @@ def machines(recorded: Recording) -> list[dict[str, str]]:
     return [dict(zip(MACHINE_COLUMNS, map(str, row), strict=True)) for row in recorded.machine_rows()]
 
 
-def test_a_pod_is_a_job_from_its_creation_with_its_running_time() -> None:
+def test_a_recorded_pod_becomes_a_job_submitted_at_its_creation_with_its_run_time() -> None:
     record = recording_of_empty_cluster()
     record.pod("ns/a", pod(phase="Pending", created=10), BEGAN + 10)
     record.pod("ns/a", pod(created=10, started=50), BEGAN + 70)
@@ -87,7 +87,7 @@ def test_a_pod_is_a_job_from_its_creation_with_its_running_time() -> None:
     assert (row["status"], row["note"]) == ("over", "")
 
 
-def test_a_pod_that_is_deleted_or_replaced_under_its_name_has_ended() -> None:
+def test_a_pod_that_is_deleted_or_replaced_under_its_name_is_recorded_as_ended() -> None:
     record = recording_of_empty_cluster()
     record.pod("ns/a", pod(uid="one"), BEGAN)
     record.pod("ns/a", pod(uid="two", created=60), BEGAN + 60)
@@ -96,7 +96,7 @@ def test_a_pod_that_is_deleted_or_replaced_under_its_name_has_ended() -> None:
     assert [(row["job_id"], float(row["duration_s"])) for row in jobs(record)] == [("ns.a.one", 60), ("ns.a.two", 30)]
 
 
-def test_a_pod_that_has_ended_does_not_start_again_under_its_uid() -> None:
+def test_a_pod_recorded_as_ended_does_not_start_again_with_the_same_uid() -> None:
     record = recording_of_empty_cluster()
     for at, phase in ((0, "Running"), (10, "Succeeded"), (20, "Running"), (30, "Succeeded")):
         record.pod("ns/a", pod(phase=phase), BEGAN + at)
@@ -104,7 +104,7 @@ def test_a_pod_that_has_ended_does_not_start_again_under_its_uid() -> None:
     assert [float(row["duration_s"]) for row in jobs(record)] == [10]
 
 
-def test_a_pod_that_existed_before_counts_from_the_beginning_and_has_a_note() -> None:
+def test_a_pod_older_than_the_recording_is_recorded_from_its_beginning_with_a_note() -> None:
     record = recording()
     record.pod("ns/a", pod(created=-500, started=-400), BEGAN + 1)
     record.settle()
@@ -128,7 +128,7 @@ def test_pods_that_never_started_are_left_out_and_counted() -> None:
 
 
 @pytest.mark.parametrize("kind", ["DaemonSet", "Node"])
-def test_pods_that_belong_to_a_node_are_not_work(kind: str) -> None:
+def test_daemon_set_and_static_pods_are_not_recorded(kind: str) -> None:
     record = recording_of_empty_cluster()
     owner = [{"apiVersion": "apps/v1", "kind": kind, "name": "o", "uid": "o", "controller": True}]
     record.pod("ns/a", pod(ownerReferences=owner), BEGAN)
@@ -164,7 +164,7 @@ def test_a_later_gang_of_the_same_name_is_another_job() -> None:
     assert [float(row["duration_s"]) for row in jobs(record)] == [10, 20]
 
 
-def test_a_machine_exists_from_its_node_to_its_end_at_the_price_of_the_pools_file() -> None:
+def test_a_machine_is_recorded_from_registration_to_its_end_at_the_price_in_the_pools_file() -> None:
     record = recording_of_empty_cluster()
     record.node("n", node(created=30, labels={"karpenter.sh/capacity-type": "spot"}), BEGAN + 31)
     record.node("n", None, BEGAN + 3630)
@@ -178,7 +178,7 @@ def test_a_machine_exists_from_its_node_to_its_end_at_the_price_of_the_pools_fil
     assert record.machines[0].dollars == pytest.approx(0.5)
 
 
-def test_a_machine_without_offering_has_its_list_price_and_an_unknown_one_none() -> None:
+def test_a_machine_without_an_offering_has_its_list_price_and_one_of_an_unknown_type_has_none() -> None:
     listed = offer_of(node(), POLICY)
 
     assert listed == Offer("gpu", "on-demand", "g5.xlarge", "us-east-1a", 1.006, "catalogue")
@@ -194,7 +194,7 @@ def test_a_node_that_gets_its_type_later_is_recorded_with_it() -> None:
     assert [row["instance_type"] for row in machines(record)] == ["g5.xlarge"]
 
 
-def test_a_recording_continues_from_its_rows() -> None:
+def test_a_recording_is_continued_from_its_rows() -> None:
     first = recording_of_empty_cluster()
     first.pod("ns/a", pod("a"), BEGAN)
     first.pod("ns/b", pod("b"), BEGAN)
@@ -228,7 +228,7 @@ def test_a_recording_continues_from_its_rows() -> None:
     ]
 
 
-def test_a_gang_of_an_earlier_recording_takes_its_new_members() -> None:
+def test_new_pods_of_a_gang_in_an_earlier_recording_are_added_to_it() -> None:
     gang: Any = {"annotations": {"gpuscaler.io/gang": "g", "gpuscaler.io/gang-size": "1"}}
     first = recording_of_empty_cluster()
     first.pod("ns/a", pod("a", **gang), BEGAN)
@@ -244,7 +244,7 @@ def test_a_gang_of_an_earlier_recording_takes_its_new_members() -> None:
     assert [(row["n_pods"], float(row["duration_s"])) for row in jobs(second)] == [("2", 50)]
 
 
-def test_continuing_without_a_pause_gives_the_same_rows() -> None:
+def test_a_recording_that_was_continued_has_the_same_rows_as_an_uninterrupted_one() -> None:
     first = recording_of_empty_cluster()
     first.pod("ns/a", pod("a"), BEGAN)
     first.node("n", node(), BEGAN)
@@ -255,6 +255,6 @@ def test_continuing_without_a_pause_gives_the_same_rows() -> None:
     assert (jobs(second), machines(second)) == (jobs(first), machines(first))
 
 
-def test_rows_of_no_recording_are_rejected() -> None:
+def test_rows_of_files_that_are_no_recording_are_rejected() -> None:
     with pytest.raises(ValueError, match="saw 'philly' in the column trace"):
         recording().resume([{"trace": "philly"}], [])

@@ -42,7 +42,7 @@ def read(tmp_path: Path) -> Read:
     return write_and_read
 
 
-def test_availability_is_read_market_by_market(read: Read) -> None:
+def test_availability_is_read_for_each_spot_market(read: Read) -> None:
     series, two = read(AVAILABILITY).availability
     assert (series.name, series.instance_type, series.place) == ("z1/p3", "p3", "z1")
     assert list(series.steps) == [(0, float("inf")), (100, 0), (300, float("inf"))]
@@ -50,7 +50,7 @@ def test_availability_is_read_market_by_market(read: Read) -> None:
     assert list(two.steps) == [(0, float("inf")), (50, 3)]
 
 
-def test_prices_are_read_by_day_and_an_empty_one_leaves_the_other(read: Read) -> None:
+def test_prices_are_read_by_day_and_a_missing_price_of_one_market_does_not_affect_the_other(read: Read) -> None:
     prices = read(PRICES)
     assert [(series.name, [value for _, value in series.steps]) for series in prices.spot] == [("g1/r1", [1, 3]), ("other/r2", [2, 6])]
     assert [(series.name, [value for _, value in series.steps]) for series in prices.on_demand] == [("g1/r1", [4, 4]), ("other/r2", [8])]
@@ -58,7 +58,7 @@ def test_prices_are_read_by_day_and_an_empty_one_leaves_the_other(read: Read) ->
     assert prices.spot[0].mean == pytest.approx((10 * 1 + 7 * 3) / 17)
 
 
-def test_gzip_is_read_too(tmp_path: Path) -> None:
+def test_series_files_compressed_with_gzip_are_read(tmp_path: Path) -> None:
     (tmp_path / "spot.csv.gz").write_bytes(gzip.compress(AVAILABILITY.encode()))
     assert len(read_spot(tmp_path / "spot.csv.gz").availability) == 2
 
@@ -79,7 +79,7 @@ def test_a_malformed_row_is_skipped_with_its_line(read: Read, row: str, reason: 
     assert reason in file.bad_rows[0].reason
 
 
-def test_a_malformed_price_is_skipped_too(read: Read) -> None:
+def test_a_row_with_a_malformed_price_is_skipped(read: Read) -> None:
     file = read(PRICES + "yesterday,g1,r1,4.0,1.0\n2026-02-01,g1,r1,4.0,0\n")
     assert [row.line for row in file.bad_rows] == [6, 7]
     assert "date is 'yesterday'" in file.bad_rows[0].reason
@@ -94,18 +94,18 @@ def test_a_malformed_price_is_skipped_too(read: Read) -> None:
         (AVAILABILITY.splitlines()[0] + "\nz1,p3,1,x,1,\n", "no usable row, expected at least one; the first problem is in line 2"),
     ],
 )
-def test_a_file_of_the_wrong_shape_is_an_error_that_names_the_missing_parts(read: Read, text: str, message: str) -> None:
+def test_the_error_for_a_series_file_names_the_missing_columns(read: Read, text: str, message: str) -> None:
     with pytest.raises(SpotError, match=r"spot\.csv: ") as caught:
         read(text)
     assert message in str(caught.value)
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_missing_series_file(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"absent\.csv: cannot be read"):
         read_spot(tmp_path / "absent.csv")
 
 
-def test_an_offering_has_the_series_of_its_own_market(read: Read) -> None:
+def test_an_offering_gets_the_series_of_its_market(read: Read) -> None:
     markets, notes = markets_of(POLICY, [read(AVAILABILITY.replace("p3", "g1")), read(PRICES, "prices.csv")], seed=1, began=1000)
     assert [markets.capacity(SPOT1.key, 1000 + at) for at in (0, 100, 300, 500)] == [float("inf"), 0, float("inf"), 0]
     assert markets.price(SPOT1, 1000) == 1.0
@@ -128,7 +128,7 @@ def test_a_series_drawn_from_another_market_keeps_the_average_price(read: Read) 
     assert markets.capacity(G1.key, 150) == float("inf")
 
 
-def test_a_map_assigns_series_to_offerings(read: Read, tmp_path: Path) -> None:
+def test_a_map_file_assigns_series_to_offerings(read: Read, tmp_path: Path) -> None:
     (tmp_path / "map.yaml").write_text('"g4/*": {availability: z2, price: other/r2, shift: 60}\n"*/z1": z1\n')
     chosen = read_spot_map(tmp_path / "map.yaml")
     assert chosen == {"g4/*": SeriesChoice("z2", "other/r2", 60), "*/z1": SeriesChoice("z1")}
@@ -141,7 +141,7 @@ def test_a_map_assigns_series_to_offerings(read: Read, tmp_path: Path) -> None:
     ("text", "message"),
     [("- z1", "saw no mapping"), ("a/b: {zone: z1}", "a/b: "), ("a/b: 5", "a/b: "), ("{", "not YAML or JSON")],
 )
-def test_an_unusable_map_is_an_error_with_its_reason(tmp_path: Path, text: str, message: str) -> None:
+def test_the_error_says_why_a_map_file_is_unusable(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "map.yaml").write_text(text)
     with pytest.raises(SpotError, match=message):
         read_spot_map(tmp_path / "map.yaml")
@@ -150,7 +150,7 @@ def test_an_unusable_map_is_an_error_with_its_reason(tmp_path: Path, text: str, 
 
 
 @pytest.mark.parametrize(("name", "message"), [("z9", "no series"), ("p3", "several series")])
-def test_a_map_that_names_no_series_or_several_is_an_error(read: Read, name: str, message: str) -> None:
+def test_a_map_file_entry_that_matches_no_series_or_several_is_an_error(read: Read, name: str, message: str) -> None:
     with pytest.raises(SpotError, match=message):
         markets_of(POLICY, [read(AVAILABILITY)], seed=1, began=0, spot_map={"*/*": SeriesChoice(name)})
 
@@ -161,7 +161,7 @@ def test_blank_lines_are_ignored_and_a_row_with_a_stray_quote_is_skipped(read: R
     assert file.bad_rows[0].reason.startswith("not a row of CSV: ")
 
 
-def test_the_given_series_are_read_completely() -> None:
+def test_every_row_of_the_series_in_the_shared_data_is_read() -> None:
     if not (DATA / "spot_availability_changes.csv.gz").exists():
         pytest.skip("needs ../shared/data beside the project")
     spot = read_spot(DATA / "spot_availability_changes.csv.gz")

@@ -18,7 +18,7 @@ def read(tmp_path: Path, *rows: str, header: str = HEADER) -> Trace:
     return read_trace(path)
 
 
-def test_a_row_becomes_a_job_in_base_units(tmp_path: Path) -> None:
+def test_a_trace_row_becomes_a_job_in_base_units(tmp_path: Path) -> None:
     (job,) = read(tmp_path, GOOD).jobs
     assert job == Job(
         "a", 10, 60, pods=1, gpus=1, gpu_milli=500, cpu_milli=4000, memory=1024 * 2**20, gpu_models=("A10", "T4"), priority=0, user="me"
@@ -26,18 +26,18 @@ def test_a_row_becomes_a_job_in_base_units(tmp_path: Path) -> None:
     assert job.gpu_share == 0.5
 
 
-def test_gzip_is_recognised_by_its_bytes_and_not_by_its_name(tmp_path: Path) -> None:
+def test_gzip_is_recognised_by_content_and_not_by_the_file_name(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_bytes(gzip.compress(f"{HEADER}\n{GOOD}\n".encode()))
     assert len(read_trace(path).jobs) == 1
 
 
-def test_jobs_are_in_order_of_submission(tmp_path: Path) -> None:
+def test_jobs_of_a_trace_are_sorted_by_submission_time(tmp_path: Path) -> None:
     trace = read(tmp_path, "t,late,9,1,1,0,,,,,,,,,", "t,early,3,1,1,0,,,,,,,,,")
     assert [job.id for job in trace.jobs] == ["early", "late"]
 
 
-def test_empty_fields_mean_that_the_trace_has_no_value(tmp_path: Path) -> None:
+def test_empty_fields_are_read_as_missing_values(tmp_path: Path) -> None:
     (job,) = read(tmp_path, "t,a,0,1,,2,,,,,5,,,,").jobs
     assert (job.pods, job.gpus, job.gpu_milli, job.cpu_milli, job.memory, job.priority) == (1, 2, 1000, None, None, 5)
 
@@ -47,11 +47,11 @@ def test_blank_lines_are_ignored_and_lines_are_counted_as_in_an_editor(tmp_path:
     assert (len(trace.jobs), trace.bad_rows[0].line) == (1, 5)
 
 
-def test_a_job_may_have_a_namespace(tmp_path: Path) -> None:
+def test_the_namespace_of_a_job_is_read(tmp_path: Path) -> None:
     assert read(tmp_path, f"{GOOD},team", header=f"{HEADER},namespace").jobs[0].namespace == "team"
 
 
-def test_only_the_needed_columns_are_required_in_any_order(tmp_path: Path) -> None:
+def test_only_the_necessary_columns_are_required_in_any_order(tmp_path: Path) -> None:
     trace = read(tmp_path, "1,0,4,1000,,,a,1", header="duration_s,submit_s,gpus_per_pod,gpu_milli,cpu_milli,mem_mib,job_id,n_pods")
     assert trace.jobs == (Job("a", 0, 1, pods=1, gpus=4),)
 
@@ -90,7 +90,7 @@ def test_a_stray_quote_skips_its_row_and_an_unclosed_quote_is_an_error(tmp_path:
         read(tmp_path, GOOD, '"open,0')
 
 
-def test_notes_of_a_trace_about_its_jobs_are_counted(tmp_path: Path) -> None:
+def test_notes_on_jobs_of_a_trace_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     rows = ["note,job_id,submit_s,duration_s,n_pods,gpus_per_pod,gpu_milli,cpu_milli,mem_mib", "pods_derived;,a,0,9,1,1,,,"]
     path.write_text("\n".join([*rows, "pods_derived; cut\x1b,b,0,9,1,1,,,", "lost,b,0,9,1,1,,,", ",c,0,9,1,1,,,"]) + "\n")
@@ -124,21 +124,21 @@ def test_a_file_without_a_usable_job_reports_the_first_problem(tmp_path: Path) -
         (b"\x1f\x8bnonsense", "damaged gzip"),
     ],
 )
-def test_a_file_that_is_not_a_trace_is_a_trace_error(tmp_path: Path, content: bytes, message: str) -> None:
+def test_a_file_that_is_not_a_trace_raises_a_trace_error(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "odd.csv"
     path.write_bytes(content)
     with pytest.raises(TraceError, match=message):
         read_trace(path)
 
 
-def test_a_missing_file_is_a_trace_error(tmp_path: Path) -> None:
+def test_a_missing_trace_file_raises_a_trace_error(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="cannot be read"):
         read_trace(tmp_path / "absent.csv")
     with pytest.raises(TraceError, match="cannot be read"):
         read_trace(tmp_path)
 
 
-def test_the_openb_trace_is_read_completely() -> None:
+def test_every_row_of_the_openb_trace_is_read() -> None:
     path = DATA / "jobs_openb_v2023.csv.gz"
     if not path.exists():
         pytest.skip("needs ../shared/data beside the project")

@@ -19,7 +19,7 @@ def spec(job: Job, *, fractional: bool = False) -> PodSpec:
     return next(member.spec for member in members(jobs, Shaping()) if member.name == job.id)
 
 
-def test_a_pod_goes_to_the_node_with_most_room_left() -> None:
+def test_a_pod_is_bound_to_the_node_with_the_most_free_resources() -> None:
     scheduler = Scheduler([C8])
     scheduler.add("a", C8)
     scheduler.add("b", C8)
@@ -29,7 +29,7 @@ def test_a_pod_goes_to_the_node_with_most_room_left() -> None:
     assert scheduler.best(pod_spec) == "b"
 
 
-def test_with_most_allocated_a_pod_goes_to_the_fullest_node_that_has_room() -> None:
+def test_with_most_allocated_a_pod_is_bound_to_the_fullest_node_that_fits() -> None:
     scheduler = Scheduler([C8], scoring=MOST_ALLOCATED)
     scheduler.add("a", C8)
     scheduler.add("b", C8)
@@ -40,7 +40,7 @@ def test_with_most_allocated_a_pod_goes_to_the_fullest_node_that_has_room() -> N
     assert scheduler.best(half) == "a"
 
 
-def test_room_comes_back_when_a_pod_leaves() -> None:
+def test_resources_are_free_again_when_a_pod_ends() -> None:
     scheduler = Scheduler([G1])
     scheduler.add("a", G1)
     gpu = spec(Job("j", 0, 1, gpus=1))
@@ -50,7 +50,7 @@ def test_room_comes_back_when_a_pod_leaves() -> None:
     assert scheduler.best(gpu) == "a"
 
 
-def test_a_node_that_is_closed_or_gone_takes_no_pods() -> None:
+def test_no_pod_is_bound_to_a_closed_or_removed_node() -> None:
     scheduler = Scheduler([C8])
     pod = spec(Job("j", 0, 1, cpu_milli=10))
     scheduler.add("a", C8)
@@ -61,7 +61,7 @@ def test_a_node_that_is_closed_or_gone_takes_no_pods() -> None:
     assert (scheduler.best(pod), scheduler.fits(pod, "a")) == ("b", False)
 
 
-def test_a_reused_row_starts_empty() -> None:
+def test_a_new_node_in_the_row_of_a_removed_one_starts_empty() -> None:
     scheduler = Scheduler([G1, G4])
     pod = spec(Job("j", 0, 1, gpus=1))
     scheduler.add("a", G1)
@@ -71,7 +71,7 @@ def test_a_reused_row_starts_empty() -> None:
     assert scheduler.fits(spec(Job("k", 0, 1, gpus=4)), "b")
 
 
-def test_the_scheduler_holds_many_nodes() -> None:
+def test_the_scheduler_model_can_hold_many_nodes() -> None:
     scheduler = Scheduler([G1])
     pod = spec(Job("j", 0, 1, gpus=1))
     for number in range(100):
@@ -83,7 +83,7 @@ def test_the_scheduler_holds_many_nodes() -> None:
     assert len(nodes) == 100
 
 
-def test_the_pod_count_of_a_node_is_a_limit_too() -> None:
+def test_the_pod_limit_of_a_node_is_respected() -> None:
     few = replace(C8, allocatable={"cpu": 8000, "memory": GIB, "pods": 1})
     scheduler = Scheduler([few])
     scheduler.add("a", few)
@@ -92,13 +92,13 @@ def test_the_pod_count_of_a_node_is_a_limit_too() -> None:
     assert scheduler.best(nothing) is None
 
 
-def test_a_request_for_a_resource_of_no_offering_fits_nowhere() -> None:
+def test_a_pod_that_requests_a_resource_of_no_offering_fits_nowhere() -> None:
     scheduler = Scheduler([C8])
     scheduler.add("a", C8)
     assert scheduler.best(spec(Job("j", 0, 1, gpus=1))) is None
 
 
-def test_gpu_pods_tolerate_the_taint_of_gpu_pools_and_others_do_not() -> None:
+def test_only_pods_with_gpus_tolerate_the_taint_of_gpu_pools() -> None:
     tainted = replace(G1, taints=(GPU_TAINT,))
     scheduler = Scheduler([tainted])
     scheduler.add("a", tainted)
@@ -106,7 +106,7 @@ def test_gpu_pods_tolerate_the_taint_of_gpu_pools_and_others_do_not() -> None:
     assert scheduler.best(spec(Job("cpu", 0, 1, cpu_milli=1))) is None
 
 
-def test_two_parts_of_600_do_not_share_a_device_and_a_third_does_not_straddle_two() -> None:
+def test_shares_of_600_thousandths_neither_share_a_gpu_nor_span_two() -> None:
     scheduler = Scheduler([SHARED])
     scheduler.add("a", SHARED)
     part = spec(Job("j", 0, 1, gpus=1, gpu_milli=600))
@@ -117,7 +117,7 @@ def test_two_parts_of_600_do_not_share_a_device_and_a_third_does_not_straddle_tw
     assert scheduler.place(small, "a").devices == ((0, 400),)
 
 
-def test_whole_gpus_need_whole_devices() -> None:
+def test_requests_for_whole_gpus_need_unused_devices() -> None:
     scheduler = Scheduler([SHARED])
     scheduler.add("a", SHARED)
     both = spec(Job("j", 0, 1, gpus=2), fractional=True)
@@ -128,7 +128,7 @@ def test_whole_gpus_need_whole_devices() -> None:
     assert scheduler.place(both, "a").devices == ((0, 1000), (1, 1000))
 
 
-def test_soft_taints_send_pods_to_used_machines_and_keep_none_from_running() -> None:
+def test_soft_taints_lead_pods_to_used_machines_and_do_not_prevent_them_from_running() -> None:
     scheduler = Scheduler([G4], soft_taint_shares=LIMITS)
     for name in "abc":
         scheduler.add(name, G4)

@@ -15,12 +15,12 @@ def scores(cpu: int, memory: int) -> list[int]:
     return result
 
 
-def test_a_pod_with_requests_is_scored_by_free_room_and_balance() -> None:
+def test_a_pod_with_requests_is_scored_by_free_resources_and_their_balance() -> None:
     # Free after it: 25 % and 75 % of the first; 50 % and 50 % of the second.
     assert scores(1000, 4096 * MI) == [(25 + 75) // 2 + 75, (50 + 50) // 2 + 100]
 
 
-def test_a_pod_without_requests_counts_as_a_little_and_is_not_scored_for_balance() -> None:
+def test_a_pod_without_requests_counts_with_default_requests_and_is_not_scored_for_balance() -> None:
     # 100m and 200Mi: 47 % and 98 % of the first stay free, 72 % and 73 % of the second.
     assert scores(0, 0) == [(47 + 98) // 2, (72 + 73) // 2]
 

@@ -15,7 +15,7 @@ POLICIES = ("gpuscaler", "karpenter", "cluster-autoscaler", "static")
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_jobs_run_at_once_on_existing_machines_under_every_policy(name: str) -> None:
+def test_under_every_policy_jobs_run_immediately_on_existing_machines(name: str) -> None:
     result = run(JOBS, POLICY, name=name, delays=FIXED, faults=NO_FAULTS, start={G4.key: 1})
     assert (result.served, result.wait.p99) == (3, 0.0)
     rows = {row.instance_type: row for row in result.machine_hours}
@@ -30,14 +30,14 @@ def test_unneeded_existing_machines_are_removed(name: str) -> None:
     assert {row.instance_type: row.hours for row in result.machine_hours}["g1"] < 2 * 1.0
 
 
-def test_a_static_fleet_keeps_its_start_machines_and_adds_missing_ones() -> None:
+def test_a_static_fleet_keeps_the_machines_that_exist_at_the_start_and_adds_missing_ones() -> None:
     result = run(JOBS, POLICY, name="static", delays=FIXED, faults=NO_FAULTS, start={C8.key: 2, G1.key: 1})
     needed = run(JOBS, POLICY, name="static", delays=FIXED, faults=NO_FAULTS)
     fleet = {row.instance_type: row.machines for row in needed.machine_hours}
     assert {row.instance_type: row.machines for row in result.machine_hours} == {**fleet, "c8": 2, "g1": max(1, fleet.get("g1", 0))}
 
 
-def test_a_pool_starts_with_its_cheapest_type_of_the_most_stable_market_over_its_zones() -> None:
+def test_initial_machines_are_the_pools_cheapest_type_in_its_most_stable_market_across_zones() -> None:
     spot = replace(G1, market="spot", price=0.5)
     pool = Pool("gpu", (G4, replace(G1, zone="z2"), spot, G1), max=5)
     policy = Policy((pool, Pool("cpu", (C8,))))
@@ -55,7 +55,7 @@ def test_a_pool_starts_with_its_cheapest_type_of_the_most_stable_market_over_its
         ({"gpu/g1": 2, "gpu": 2}, "saw 4 machines of pool gpu, expected at most 3, which is its max"),
     ],
 )
-def test_an_impossible_start_size_is_an_error_with_its_reason(sizes: dict[str, int], message: str) -> None:
+def test_an_impossible_number_of_initial_machines_is_an_error_with_the_reason(sizes: dict[str, int], message: str) -> None:
     policy = replace(POLICY, pools=(replace(POLICY.pools[0], max=3), POLICY.pools[1]))
     with pytest.raises(StartError, match=message):
         machines_at_start(policy, sizes)

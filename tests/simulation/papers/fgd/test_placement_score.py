@@ -39,7 +39,7 @@ def plain_fragmentation(pods: PodClasses, cpu: int, devices: list[int]) -> float
 
 @settings(max_examples=examples(100), deadline=None)
 @given(drawn=CLASSES, free=st.lists(st.sampled_from([0, 190, 530, 1000]), min_size=1, max_size=4), cores=st.integers(0, 20))
-def test_growth_is_the_difference_of_the_papers_definition(
+def test_the_increase_of_fragmentation_is_that_of_the_papers_definition(
     drawn: list[tuple[tuple[int, int], int, int]], free: list[int], cores: int
 ) -> None:
     pods = classes(*((gpus, milli, 1000 * cpu, weight) for (gpus, milli), cpu, weight in drawn))
@@ -66,7 +66,7 @@ def test_a_pod_that_completes_a_device_fragments_less_than_one_that_breaks_a_fre
     assert grown[0, 0] < grown[0, 1]
 
 
-def test_packing_values_are_those_of_the_best_packing() -> None:
+def test_the_value_of_a_node_is_that_of_its_best_packing() -> None:
     sizes = array(47, 32, 81)
     table, choice = packing_values(np.array([0.5, 0.3, 0.81]), sizes)
     assert table[SLOTS] == pytest.approx(1.0)
@@ -80,7 +80,7 @@ def test_packing_values_are_those_of_the_best_packing() -> None:
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([5, 16, 19, 32, 33, 47, 65, 81, 100]), st.integers(-3, 9)), min_size=1, max_size=5))
-def test_packing_values_agree_with_exhaustive_search(drawn: list[tuple[int, int]]) -> None:
+def test_values_of_nodes_agree_with_exhaustive_search(drawn: list[tuple[int, int]]) -> None:
     sizes, values = array(*(size for size, _ in drawn)), np.array([value / 10 for _, value in drawn])
     best = [0.0] * (SLOTS + 1)
     for room in range(1, SLOTS + 1):
@@ -94,7 +94,7 @@ def test_packing_values_agree_with_exhaustive_search(drawn: list[tuple[int, int]
     st.integers(1, 40),
     st.integers(0, 400),
 )
-def test_prices_prove_that_no_more_can_be_served(drawn: list[tuple[int, int, int]], devices: int, cores: int) -> None:
+def test_prices_of_pod_classes_prove_that_no_more_pods_can_be_served(drawn: list[tuple[int, int, int]], devices: int, cores: int) -> None:
     pods = classes(*((1, milli, 1000 * cpu, count) for milli, cpu, count in drawn))
     prices = solve(pods, devices=devices, cpu=1000.0 * cores)
     assert -1e-6 <= prices.served <= min(devices, float(pods.demand @ pods.weight) / WHOLE) + 1e-6
@@ -104,7 +104,7 @@ def test_prices_prove_that_no_more_can_be_served(drawn: list[tuple[int, int, int
     assert proven == pytest.approx(prices.served, abs=1e-3)
 
 
-def test_a_class_that_fills_gaps_has_a_price_and_a_plentiful_one_has_none() -> None:
+def test_only_a_scarce_pod_class_has_a_price() -> None:
     # 100 devices; 200 pods want four fifths of one, and 20 want one fifth: each of those saves a fifth that would be lost.
     prices = solve(classes((1, 800, 0, 200), (1, 200, 0, 20)), devices=100, cpu=float("inf"))
     assert prices.pods == pytest.approx([0.0, 0.2])
@@ -112,20 +112,20 @@ def test_a_class_that_fills_gaps_has_a_price_and_a_plentiful_one_has_none() -> N
     assert prices.served == pytest.approx(84.0)
 
 
-def test_cpu_has_a_price_if_it_runs_out_first() -> None:
+def test_cpu_has_a_price_if_it_is_exhausted_first() -> None:
     prices = solve(classes((1, 1000, 10_000, 50), (1, 1000, 2000, 50)), devices=100, cpu=100_000.0)
     # Ten cores serve one device: the class with two cores is served whole, the other as far as cores go.
     assert prices.cpu == pytest.approx(0.1)
     assert prices.served == pytest.approx(50.0)
 
 
-def test_half_a_device_goes_beside_another_half() -> None:
+def test_a_pod_with_half_a_gpu_is_placed_on_a_gpu_whose_other_half_is_used() -> None:
     pods = classes((1, 500, 1000, 10), (1, 1000, 1000, 10))
     lost = PlacementScore(pods, devices=10, cpu=100_000).losses(pods, cpu=10_000, devices=array(500, 1000))
     assert lost[0, 0] < lost[0, 1]
 
 
-def test_a_pod_with_many_cores_loses_less_where_cores_are_left_over() -> None:
+def test_a_pod_with_many_cores_scores_better_on_a_node_with_spare_cores() -> None:
     pods = classes((1, 1000, 2000, 10), (1, 1000, 20_000, 1), (0, 0, 20_000, 1))
     score = PlacementScore(pods, devices=12, cpu=60_000)
     narrow = score.losses(pods, cpu=22_000, devices=array(1000, 1000))
@@ -134,7 +134,7 @@ def test_a_pod_with_many_cores_loses_less_where_cores_are_left_over() -> None:
     assert wide[2, 0] < narrow[2, 0]
 
 
-def test_a_workload_of_pods_without_cpu_is_scored_by_devices_alone() -> None:
+def test_pods_without_cpu_requests_are_scored_by_gpus_alone() -> None:
     pods = classes((1, 470, 0, 10), (2, 1000, 0, 1))
     lost = PlacementScore(pods, devices=10, cpu=0).losses(pods, cpu=0, devices=array(470, 1000, 1000))
     assert np.isfinite(lost).all()
@@ -142,10 +142,10 @@ def test_a_workload_of_pods_without_cpu_is_scored_by_devices_alone() -> None:
     assert lost[1, 0] == lost[1, 2]
 
 
-def test_losses_of_less_than_a_point_are_equal() -> None:
+def test_placements_whose_scores_differ_by_less_than_a_point_are_equal() -> None:
     assert points(np.array([0.0, 0.019, 0.021, -0.001])).tolist() == [0, 0, 1, -1]
 
 
 @pytest.mark.parametrize(("milli", "slot"), [(0, 0), (1, 1), (10, 1), (11, 2), (470, 47), (1000, 100)])
-def test_slots_hold_the_request_of_a_pod(milli: int, slot: int) -> None:
+def test_the_slot_of_a_pod_is_its_gpu_request_rounded_up(milli: int, slot: int) -> None:
     assert slots(array(milli)).tolist() == [slot]

@@ -58,7 +58,7 @@ def test_cpu_and_memory_limit_placement(name: str) -> None:
     assert placed(name, nodes_of((8, 4)), load_of((1, 100, 1), (1, 100, 1), memory=600)) == [True, False]
 
 
-def test_packing_prefers_devices_in_use_then_nodes_in_use_then_small_nodes() -> None:
+def test_the_packing_scheduler_prefers_used_gpus_then_used_nodes_then_small_nodes() -> None:
     pods = load_of((1, 500, 1)).classes
     scores = [
         Packing().scores(pods, capacity)[0]
@@ -67,7 +67,7 @@ def test_packing_prefers_devices_in_use_then_nodes_in_use_then_small_nodes() -> 
     assert scores == [95, 91, 49, 32, 25]
 
 
-def test_clustering_prefers_nodes_with_only_the_same_kind() -> None:
+def test_the_clustering_scheduler_prefers_nodes_with_pods_of_the_same_kind_only() -> None:
     pods = load_of((1, 500, 1), (2, 1000, 1)).classes
     sharing, pairs = 1, 1 << 2
     scores = [Clustering().scores(pods, free(9, 0, 0, kinds=kinds)) for kinds in (sharing, sharing | pairs, 0, pairs)]
@@ -75,12 +75,12 @@ def test_clustering_prefers_nodes_with_only_the_same_kind() -> None:
     assert [score[1] for score in scores] == [25, 75, 50, 100]
 
 
-def test_fgd_expects_only_the_most_frequent_pods() -> None:
+def test_fgd_assumes_a_workload_of_only_the_most_frequent_pods() -> None:
     common = typical(load_of(*[(1, 500, 1)] * 19, (1, 300, 1)).classes)
     assert common.milli.tolist() == [500]
 
 
-def test_all_pods_of_the_list_come_before_any_repeats_and_the_load_ends_at_all_gpus() -> None:
+def test_pods_are_drawn_without_repetition_first_until_they_request_all_gpus() -> None:
     load = load_of((1, 500, 1), (1, 250, 1), (0, 0, 1))
     coming = arrivals(load, capacity=100_000, draw=np.random.default_rng(3))
     assert sorted(coming.pods[:3].tolist()) == sorted(load.pods.tolist())
@@ -94,7 +94,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
     assert tables.unallocated_by_seed("Random", nodes, load, seeds=2) == tables.unallocated_by_seed("Random", nodes, load, seeds=2)
 
 
-def test_nodes_are_read_by_cluster_and_those_without_gpus_are_left_out(tmp_path: Path) -> None:
+def test_nodes_of_one_cluster_are_read_except_those_without_gpus(tmp_path: Path) -> None:
     path = tmp_path / "nodes.csv"
     path.write_text("cluster,node,gpu_model,gpus,cpu_milli,mem_mib\na,n0,,0,1000,1\na,n1,T4,2,2000,2\nb,n2,T4,4,3000,3\n")
     nodes = read_nodes(path, "a")
@@ -120,19 +120,19 @@ def test_a_published_list_of_nodes_is_read_for_any_cluster_name(tmp_path: Path) 
         ("cluster,gpus,cpu_milli,mem_mib\nb,2,1,1\n", "no node with GPUs of cluster 'a'; it has b"),
     ],
 )
-def test_an_unusable_file_of_nodes_gives_the_reason(tmp_path: Path, text: str, message: str) -> None:
+def test_the_error_says_why_a_file_of_nodes_is_unusable(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "nodes.csv"
     path.write_text(text)
     with pytest.raises(TraceError, match=message):
         read_nodes(path, "a")
 
 
-def test_a_trace_without_gpus_is_an_error() -> None:
+def test_a_trace_without_gpu_requests_is_an_error() -> None:
     with pytest.raises(TraceError, match="no pod takes GPUs"):
         load_of((0, 0, 1))
 
 
-def test_the_command_names_the_problem_of_its_files(tmp_path: Path) -> None:
+def test_the_placement_command_reports_problems_of_its_files(tmp_path: Path) -> None:
     trace, nodes = tmp_path / "jobs.csv", tmp_path / "nodes.csv"
     trace.write_text(
         "job_id,submit_s,duration_s,n_pods,gpus_per_pod,gpu_milli,cpu_milli,mem_mib\na,0,1,1,1,500,1000,1\nb,x,1,1,1,500,1000,1\n"
@@ -148,12 +148,12 @@ def test_the_command_names_the_problem_of_its_files(tmp_path: Path) -> None:
     assert (row["policy"], row["published"], row["ours"]) == ("FGD", 4.77, pytest.approx(0.0))
 
 
-def test_the_command_offers_every_scheduler_and_the_published_number_of_seeds() -> None:
+def test_the_placement_command_offers_every_scheduler_and_the_published_number_of_seeds() -> None:
     assert tuple(PUBLISHED) == POLICIES
     assert SEEDS == tables.SEEDS
 
 
-def test_the_published_values_are_reproduced_and_ours_is_below_fgd() -> None:
+def test_published_fragmentation_is_reproduced_and_ours_is_lower_than_that_of_fgd() -> None:
     if not (OPENB.exists() and NODES.exists()):
         pytest.skip("needs ../shared/data beside the project")
     published = tables.fgd_table(read_nodes(NODES, "alibaba-openb-v2023"), workload_of_trace(read_trace(OPENB)), seeds=1)

@@ -37,25 +37,27 @@ def minutes_to_on_demand(
 
 
 @pytest.mark.parametrize(("groups", "minutes"), [(1, 15.7), (2, 91.5)])
-def test_it_reaches_on_demand_when_its_time_outs_are_over(groups: int, minutes: float) -> None:
+def test_cluster_autoscaler_buys_on_demand_once_its_spot_timeouts_expire(groups: int, minutes: float) -> None:
     assert minutes_to_on_demand(groups, ClusterAutoscalerSettings(expander=PRIORITY)) == pytest.approx(minutes, abs=0.6)
 
 
-def test_it_never_reaches_on_demand_past_three_dry_groups() -> None:
+def test_cluster_autoscaler_never_buys_on_demand_after_three_groups_without_capacity() -> None:
     assert minutes_to_on_demand(3, ClusterAutoscalerSettings(expander=PRIORITY)) is None
 
 
 @pytest.mark.parametrize(
     ("groups", "least", "most"), [(1, 1.5, 1.5), (2, 2.5, 2.5), (3, 3.5, 3.5), (6, 6.5, 6.5), (12, 33, 36), (24, 85, 90)]
 )
-def test_with_an_error_signal_after_a_minute_it_gets_there_group_by_group(groups: int, least: float, most: float) -> None:
+def test_cluster_autoscaler_reaches_on_demand_group_by_group_if_errors_are_reported_within_a_minute(
+    groups: int, least: float, most: float
+) -> None:
     settings = ClusterAutoscalerSettings(expander=PRIORITY, error_signal=60.0)
     minutes = minutes_to_on_demand(groups, settings)
     assert minutes is not None
     assert least - 0.5 <= minutes <= most + 0.5
 
 
-def test_idle_gpu_nodes_stay_for_ever_while_another_pool_scales_every_nine_minutes() -> None:
+def test_cluster_autoscaler_keeps_idle_gpu_nodes_while_another_pool_scales_up_every_nine_minutes() -> None:
     policy = Policy((Pool("gpu", (group("on-demand", "z0", pool="gpu"),)), Pool("big", (group("on-demand", "z1", gpus=8, pool="big"),))))
     # The job of one GPU ends after half an hour; every nine minutes a job of eight GPUs needs another machine, for ten hours.
     steady = [Job(f"b{number}", 540.0 * number, 12 * HOURS, gpus=8) for number in range(66)]
@@ -64,7 +66,7 @@ def test_idle_gpu_nodes_stay_for_ever_while_another_pool_scales_every_nine_minut
     assert [at for at, _ in scaler.removals if at < 66 * 540.0] == []
 
 
-def test_it_buys_56_machines_for_8_pods_without_the_gpu_label_and_with_a_slow_device_plugin() -> None:
+def test_cluster_autoscaler_buys_56_machines_for_8_pods_without_gpu_label_and_with_a_slow_device_plugin() -> None:
     policy = Policy((Pool("all", (group("on-demand", "z0"),)),))
     slow_plugin = Delays(boot=Delay(12, 12, 12), device_plugin=Delay(120, 120, 120), answer=Delay(1, 1, 1), image_pull=Delay(0, 0, 0))
     pods = [Job(f"p{number}", 0.0, 3600.0, gpus=1) for number in range(8)]
@@ -77,7 +79,7 @@ def test_it_buys_56_machines_for_8_pods_without_the_gpu_label_and_with_a_slow_de
     assert bought(ClusterAutoscalerSettings()) == 8
 
 
-def test_it_needs_fifteen_machines_for_pods_of_three_and_of_five_gpus() -> None:
+def test_cluster_autoscaler_needs_fifteen_machines_for_pods_with_three_and_five_gpus() -> None:
     policy = Policy((Pool("all", (group("on-demand", "z0", gpus=8),)),))
     pods = [Job(f"p{number}", 0.0, 3600.0, gpus=3 if number < 10 else 5, cpu_milli=3 if number < 10 else 1) for number in range(20)]
     result = replay(trace(*pods), policy, ClusterAutoscaler(policy))
@@ -85,7 +87,7 @@ def test_it_needs_fifteen_machines_for_pods_of_three_and_of_five_gpus() -> None:
     assert sum(row.machines for row in result.machine_hours) == 15
 
 
-def test_empty_nodes_go_after_ten_minutes_ten_at_a_time() -> None:
+def test_cluster_autoscaler_removes_empty_nodes_after_ten_minutes_ten_at_a_time() -> None:
     policy = Policy((Pool("all", (group("on-demand", "z0"),)),))
     scaler = Recording(ClusterAutoscaler(policy))
     replay(trace(*[Job(f"p{number}", 0.0, 1200.0, gpus=1) for number in range(25)]), policy, scaler)
@@ -95,28 +97,28 @@ def test_empty_nodes_go_after_ten_minutes_ten_at_a_time() -> None:
     assert ended + 600.0 <= moments[0] <= ended + 620.0
 
 
-def test_new_pods_with_gpus_wait_half_a_minute_for_more_pods() -> None:
+def test_cluster_autoscaler_waits_half_a_minute_for_more_pods_with_gpus() -> None:
     policy = Policy((Pool("all", (group("on-demand", "z0"),)),))
     scaler = Recording(ClusterAutoscaler(policy))
     replay(trace(Job("a", 0.0, 600.0, gpus=1), Job("b", 25.0, 600.0, gpus=1)), policy, scaler)
     assert [(at, len(purchase.machines)) for at, purchase in scaler.purchases] == [(30.0, 2)]
 
 
-def test_a_pools_maximum_limits_all_its_groups_and_the_rest_waits() -> None:
+def test_in_cluster_autoscalers_model_a_pools_maximum_limits_all_its_groups_together() -> None:
     policy = Policy((Pool("all", (group("on-demand", "z0"), group("on-demand", "z1")), max=3),))
     result = replay(trace(*[Job(f"p{number}", 0.0, 600.0, gpus=1) for number in range(5)]), policy, ClusterAutoscaler(policy))
     assert result.unserved == 0
     assert max(sample.paid for sample in result.timeline) == 3
 
 
-def test_it_keeps_a_pools_minimum() -> None:
+def test_cluster_autoscaler_keeps_a_pools_minimum() -> None:
     policy = Policy((Pool("all", (group("on-demand", "z0"),), min=2),))
     scaler = Recording(ClusterAutoscaler(policy))
     replay(trace(*[Job(f"p{number}", 0.0, 600.0, gpus=1) for number in range(5)]), policy, scaler)
     assert len(scaler.removals) == 3
 
 
-def test_least_waste_takes_the_group_that_leaves_least_and_price_the_cheapest() -> None:
+def test_expander_least_waste_chooses_the_group_with_least_unused_and_price_the_cheapest_group() -> None:
     policy = pools_of(["g5.xlarge", "g5.12xlarge"])
     job = trace(Job("a", 0.0, 600.0, gpus=1, cpu_milli=3000, memory=12 * GIB))
     for name in ("least-waste", PRICE):
@@ -124,14 +126,14 @@ def test_least_waste_takes_the_group_that_leaves_least_and_price_the_cheapest() 
         assert [row.instance_type for row in result.machine_hours] == ["g5.xlarge"]
 
 
-def test_price_puts_pods_without_gpus_on_gpu_machines_only_if_nothing_else_exists() -> None:
+def test_expander_price_buys_gpu_machines_for_pods_without_gpus_only_if_nothing_else_fits() -> None:
     plain = offering("c8", 30.0, pool="cpu", zone="z0", gpus=0, pods=50)
     pods = ((members(trace(Job("a", 0.0, 60.0, cpu_milli=1000, memory=GIB)), Shaping())[0].spec, 4),)
     options = [Option(plain, 1, pods), Option(group("on-demand", "z0"), 1, pods)]
     assert expander_by_name(PRICE, seed=0)(options).offering.instance_type == "c8"
 
 
-def test_random_depends_only_on_the_seed() -> None:
+def test_expander_random_depends_only_on_the_seed() -> None:
     options = [Option(group("on-demand", f"z{number}"), 1, ()) for number in range(5)]
 
     def drawn(seed: int) -> list[str]:
@@ -157,7 +159,7 @@ def bursts(jobs_later: int) -> tuple[Recording, list[float]]:
     return recording, [pod_wait.seconds for pod_wait in result.waits]
 
 
-def test_at_most_ten_soft_taints_are_set_in_a_loop_and_the_rest_in_the_next() -> None:
+def test_cluster_autoscaler_sets_at_most_ten_soft_taints_per_loop() -> None:
     recording, _ = bursts(0)
     moments = [at for at, _, unneeded in recording.marks if unneeded]
     # Between a machine's opening and its pod's arrival it is not unneeded; all are when the pods have ended.
@@ -165,7 +167,7 @@ def test_at_most_ten_soft_taints_are_set_in_a_loop_and_the_rest_in_the_next() ->
     assert moments == [moments[0]] * 10 + [pytest.approx(moments[0] + 10.0)] * 2
 
 
-def test_a_node_needed_again_loses_its_soft_taint_and_takes_the_next_pods() -> None:
+def test_a_node_that_is_needed_again_loses_its_soft_taint_and_gets_the_next_pods() -> None:
     recording, waits = bursts(4)
     lifted = [node for _, node, unneeded in recording.marks if not unneeded]
     # Without soft taints the emptiest would be filled, four nodes with a pod each.

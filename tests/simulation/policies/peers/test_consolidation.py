@@ -43,13 +43,13 @@ def test_a_node_is_removed_if_its_pods_fit_on_the_others_despite_high_utilizatio
     assert result.unserved == 0
 
 
-def test_pods_with_an_owner_that_forbids_moving_stay() -> None:
+def test_karpenter_does_not_move_pods_whose_owner_forbids_it() -> None:
     jobs = wave("a", 0.0, long=3) + wave("b", 400.0, long=5)
     _, result = recorded(jobs, ALONE, Karpenter(ALONE), shaping=Shaping())
     assert (removal_times(result), result.evictions) == ([], 0)
 
 
-def test_a_node_is_replaced_by_a_cheaper_one_and_drained_when_that_is_open() -> None:
+def test_a_node_is_drained_once_its_cheaper_replacement_is_open() -> None:
     bought, result = shrinking(pool(G8, machine("g1", 1, 1.5), machine("g2", 2, 2.0)))
     assert bought == [("on-demand g1", "on-demand g2")]
     (removed_at,) = removal_times(result)
@@ -59,12 +59,12 @@ def test_a_node_is_replaced_by_a_cheaper_one_and_drained_when_that_is_open() -> 
 
 
 @pytest.mark.parametrize(("price", "replaced"), [(7.99, True), (8.0, False), (9.0, False)])
-def test_a_replacement_has_to_be_cheaper(price: float, replaced: bool) -> None:
+def test_a_node_is_replaced_only_by_a_cheaper_one(price: float, replaced: bool) -> None:
     bought, _ = shrinking(pool(G8, machine("other", 4, price)))
     assert bool(bought) is replaced
 
 
-def test_a_replacement_has_to_be_cheaper_in_every_possible_zone() -> None:
+def test_a_node_is_replaced_only_by_a_type_that_is_cheaper_in_every_possible_zone() -> None:
     zones = [machine("g1", 1, 1.5), machine("g1", 1, 9.0, zone="z1")]
     bought, _ = shrinking(pool(G8, *zones))
     assert bought == []
@@ -82,7 +82,7 @@ def spaced_jobs(number: int) -> list[Job]:
         ((2.0, 6.5), []),  # three for 6.00
     ],
 )
-def test_several_nodes_are_replaced_by_one_that_is_cheaper_than_all_of_them(prices: tuple[float, float], machines: list[str]) -> None:
+def test_several_nodes_are_replaced_by_one_that_costs_less_than_their_sum(prices: tuple[float, float], machines: list[str]) -> None:
     policy = pool(machine("g1", 1, prices[0]), machine("g4", 4, prices[1]))
     recording, result = recorded(spaced_jobs(3), policy, Karpenter(policy, KarpenterSettings(budget=1.0)))
     replacing = [purchase for at, purchase in recording.purchases if at < LONG and purchase.why.startswith("cheaper")]
@@ -144,7 +144,7 @@ def test_a_node_and_its_pods_stay_if_its_replacement_is_refused() -> None:
     assert (removal_times(result), result.evictions) == ([], 0)
 
 
-def test_no_pod_moves_to_or_from_a_node_until_it_was_quiet_for_consolidate_after() -> None:
+def test_no_pod_is_moved_to_or_from_a_node_whose_pods_changed_within_consolidate_after() -> None:
     jobs = wave("a", 0.0, long=3) + wave("b", 400.0, long=5)
     _, result = recorded(jobs, ALONE, Karpenter(ALONE, KarpenterSettings(consolidate_after=1800.0)))
     (removed_at,) = removal_times(result)
@@ -152,18 +152,18 @@ def test_no_pod_moves_to_or_from_a_node_until_it_was_quiet_for_consolidate_after
     assert ended + 1800.0 <= removed_at <= ended + 1800.0 + 45.0
 
 
-def test_when_empty_moves_nothing() -> None:
+def test_policy_when_empty_moves_no_pods() -> None:
     bought, result = shrinking(pool(G8, machine("g1", 1, 1.5)), settings=KarpenterSettings(consolidation_policy="WhenEmpty"))
     assert (bought, removal_times(result)) == ([], [])
 
 
 @pytest.mark.parametrize(("price", "replaced"), [(3.9, True), (4.1, False)])
-def test_balanced_requires_half_of_the_pools_cost_for_disrupting_all_of_it(price: float, replaced: bool) -> None:
+def test_policy_balanced_disrupts_a_whole_pool_only_if_it_saves_half_of_its_cost(price: float, replaced: bool) -> None:
     bought, _ = shrinking(pool(G8, machine("g4", 4, price)), settings=KarpenterSettings(consolidation_policy="Balanced"))
     assert bool(bought) is replaced
 
 
-def test_pending_pods_take_no_room_that_is_meant_for_a_replacement() -> None:
+def test_pending_pods_do_not_use_capacity_reserved_for_moved_pods() -> None:
     # While the smaller machine boots a pod comes that needs all of its GPUs: it gets a machine of its own.
     late = Job("late", SHORT + 200.0, LONG, gpus=1, cpu_milli=64000, memory=GIB)
     policy = pool(machine("g8", 8, 8.0, cpu=64000), machine("g1", 1, 1.5, cpu=64000))

@@ -29,25 +29,25 @@ def drain_times(first: int, second: int, settings: ClusterAutoscalerSettings | N
         (2, 3, True),
     ],
 )
-def test_a_node_is_removed_if_used_to_less_than_half_and_its_pods_fit_elsewhere(first: int, second: int, goes: bool) -> None:
+def test_a_node_used_by_less_than_half_is_removed_if_its_pods_fit_elsewhere(first: int, second: int, goes: bool) -> None:
     moments = drain_times(first, second)
     assert len(moments) == goes
     # Unneeded for ten minutes, in a loop of ten seconds.
     assert all(600.0 <= at <= 625.0 for at in moments)
 
 
-def test_thresholds_are_settings() -> None:
+def test_the_utilization_thresholds_can_be_configured() -> None:
     higher = ClusterAutoscalerSettings(scale_down_gpu_utilization_threshold=0.51)
     lower = ClusterAutoscalerSettings(scale_down_gpu_utilization_threshold=0.01)
     assert len(drain_times(4, 4, higher)) == 1
     assert drain_times(3, 5, lower) == []
 
 
-def test_pods_with_an_owner_that_forbids_moving_stay() -> None:
+def test_cluster_autoscaler_does_not_move_pods_whose_owner_forbids_it() -> None:
     assert drain_times(3, 5, shaping=Shaping()) == []
 
 
-def test_on_a_machine_with_gpus_only_gpus_count() -> None:
+def test_the_utilization_of_a_machine_with_gpus_considers_only_gpus() -> None:
     # Two pods keep 2 of 8 GPUs and two thirds of the CPUs of one node; the other has 5 GPUs in use and room for both.
     policy = pool(machine("g8", 8, 8.0, cpu=10600))
     jobs = wave("a", 0.0, long=2, of=3, cpu_milli=3500) + wave("b", 400.0, long=5, cpu_milli=600)
@@ -59,7 +59,7 @@ def test_on_a_machine_with_gpus_only_gpus_count() -> None:
 
 
 @pytest.mark.parametrize(("soft_taints", "left"), [(10, 2), (0, 3)])
-def test_one_node_is_drained_in_a_loop_while_empty_ones_go_ten_at_a_time(soft_taints: int, left: int) -> None:
+def test_each_loop_drains_one_node_and_removes_up_to_ten_empty_ones(soft_taints: int, left: int) -> None:
     # Sixteen machines, of which four become empty and twelve keep one pod each.
     jobs = [job for number in range(16) for job in wave(f"w{number}-", 400.0 * number, long=int(number < 12), short=9000.0)]
     settings = ClusterAutoscalerSettings(max_bulk_soft_taint_count=soft_taints)
@@ -83,7 +83,7 @@ def test_a_node_that_could_not_be_removed_is_tried_again_after_five_minutes() ->
     assert 900.0 <= moments[0] <= 920.0
 
 
-def test_moved_pods_lose_the_work_since_their_checkpoint_and_are_served() -> None:
+def test_moved_pods_lose_the_work_since_their_checkpoint_and_still_finish() -> None:
     _, result = recorded(leaving(3, 5), G8, ClusterAutoscaler(G8), checkpoint=0.0)
     assert (result.evictions, result.unserved) == (3, 0)
     assert result.lost_gpu_hours == pytest.approx(3 * (SHORT + 600.0) / 3600.0, rel=0.01)

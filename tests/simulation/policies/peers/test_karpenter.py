@@ -27,14 +27,14 @@ def most_paid_per_hour(result: Result) -> float:
 
 
 @pytest.mark.parametrize("number", [2, 8, 64])
-def test_one_batch_costs_the_same_as_with_the_real_program(number: int) -> None:
+def test_pods_in_one_batch_cost_the_same_as_with_the_real_karpenter(number: int) -> None:
     policy = pools_of(TYPES)
     result = replay(trace(*jobs(number)), policy, Karpenter(policy))
     assert most_paid_per_hour(result) == pytest.approx(MEASURED[number], abs=0.01)
     assert result.unserved == 0
 
 
-def test_a_thousand_pods_in_two_batches_cost_the_same_as_with_the_real_program() -> None:
+def test_a_thousand_pods_in_two_batches_cost_the_same_as_with_the_real_karpenter() -> None:
     policy = pools_of(TYPES)
     halves = jobs(500) + jobs(500, submit=12.0, prefix="q")
     result = replay(trace(*halves), policy, Karpenter(policy))
@@ -42,7 +42,7 @@ def test_a_thousand_pods_in_two_batches_cost_the_same_as_with_the_real_program()
     assert most_paid_per_hour(result) == pytest.approx(MEASURED[1000], abs=0.1)
 
 
-def test_pods_that_come_within_a_second_of_each_other_share_a_batch_for_ten_seconds() -> None:
+def test_karpenter_batches_pods_that_arrive_within_a_second_of_each_other_for_up_to_ten_seconds() -> None:
     policy = pools_of(TYPES)
     scaler = Recording(Karpenter(policy))
     steady = [Job(f"p{index}", 0.5 * index, 600.0, **POD) for index in range(40)]  # type: ignore[arg-type]
@@ -52,7 +52,7 @@ def test_pods_that_come_within_a_second_of_each_other_share_a_batch_for_ten_seco
     assert all(later - earlier >= 9.9 for earlier, later in itertools.pairwise(rounds))
 
 
-def test_an_offering_without_capacity_is_left_out_for_three_minutes() -> None:
+def test_karpenter_does_not_try_an_offering_without_capacity_for_three_minutes() -> None:
     policy = pools_of(["g5.xlarge"], markets=["spot", "on-demand"], zones=["us-east-1a"])
     scaler = Recording(Karpenter(policy))
     again = [*jobs(1), *jobs(1, submit=100.0, prefix="q"), *jobs(1, submit=300.0, prefix="r")]
@@ -64,7 +64,7 @@ def test_an_offering_without_capacity_is_left_out_for_three_minutes() -> None:
     assert result.unserved == 0
 
 
-def test_pods_wait_when_every_offering_is_dry_and_are_tried_again() -> None:
+def test_pods_stay_pending_and_are_retried_if_no_offering_has_capacity() -> None:
     policy = pools_of(["g5.xlarge"], markets=["spot"], zones=["us-east-1a"])
     scaler = Recording(Karpenter(policy))
     result = replay(trace(*jobs(1)), policy, scaler, markets=dry(policy, "spot", until=1000.0))
@@ -74,7 +74,7 @@ def test_pods_wait_when_every_offering_is_dry_and_are_tried_again() -> None:
     assert times[-2] < 1000.0 < times[-1]
 
 
-def test_empty_nodes_go_a_tenth_at_a_time_after_their_validation() -> None:
+def test_karpenter_removes_empty_nodes_a_tenth_at_a_time_after_validation() -> None:
     policy = pools_of(["g5.xlarge"])
     scaler = Recording(Karpenter(policy))
     replay(trace(*jobs(20, duration=600.0)), policy, scaler)
@@ -85,14 +85,14 @@ def test_empty_nodes_go_a_tenth_at_a_time_after_their_validation() -> None:
     assert all(later - earlier >= 25.0 - 0.01 for earlier, later in itertools.pairwise(moments))
 
 
-def test_a_node_with_pods_is_never_removed_and_no_work_is_lost() -> None:
+def test_karpenter_loses_no_work_of_pods_that_may_not_be_moved() -> None:
     policy = pools_of(["g5.xlarge", "g5.12xlarge"])
     mixed = [Job(f"p{index}", 40.0 * index, 200.0 + 77.0 * (index % 7), **POD) for index in range(40)]  # type: ignore[arg-type]
     result = replay(trace(*mixed), policy, Karpenter(policy))
     assert (result.evictions, result.lost_gpu_hours, result.unserved) == (0, 0.0, 0)
 
 
-def test_a_machine_that_never_registers_is_deleted_and_replaced() -> None:
+def test_karpenter_deletes_and_replaces_a_machine_that_never_registers() -> None:
     policy = pools_of(["g5.xlarge"])
     scaler = Recording(Karpenter(policy, KarpenterSettings(registration=900.0)))
     slow = Delays(boot=Delay(5000.0, 5000.0, 5000.0), device_plugin=Delay(0, 0, 0), answer=Delay(1, 1, 1), image_pull=Delay(0, 0, 0))
@@ -101,7 +101,7 @@ def test_a_machine_that_never_registers_is_deleted_and_replaced() -> None:
     assert len(scaler.purchases) >= 2
 
 
-def test_machines_with_gpus_are_not_bought_for_pods_that_ask_for_none() -> None:
+def test_karpenter_buys_no_gpu_machines_for_pods_without_gpu_requests() -> None:
     policy = pools_of(["g4dn.xlarge", "m6i.16xlarge"])
     result = replay(trace(Job("a", 0.0, 600.0, cpu_milli=1000, memory=1024**3)), policy, Karpenter(policy))
     assert [row.instance_type for row in result.machine_hours] == ["m6i.16xlarge"]

@@ -21,7 +21,7 @@ def results(names: Sequence[str]) -> list[Result]:
     return [replay(JOBS, POLICY, autoscaler_of(name, POLICY, ())) for name in names]
 
 
-def test_a_name_contains_its_settings_and_results_have_that_name() -> None:
+def test_a_variants_name_contains_its_settings_and_its_results_have_that_name() -> None:
     name = peer_name("karpenter", {"consolidate_after": 300.0, "budget": 1.0})
     assert name == "karpenter(budget=1.0,consolidate_after=300.0)"
     default, slow = results(["karpenter", name])
@@ -29,11 +29,11 @@ def test_a_name_contains_its_settings_and_results_have_that_name() -> None:
     assert sum(row.machines for row in slow.machine_hours) < sum(row.machines for row in default.machine_hours)
 
 
-def test_a_setting_of_none_is_named_too() -> None:
+def test_a_setting_of_none_is_part_of_a_variants_name_too() -> None:
     assert peer_by_name(peer_name("cluster-autoscaler", {"error_signal": None, "expander": "price"}), POLICY) is not None
 
 
-def test_a_name_of_no_peer_is_left_to_others() -> None:
+def test_a_name_that_is_not_that_of_a_peer_is_not_parsed_as_a_variant() -> None:
     assert peer_by_name("gpuscaler", POLICY) is None
 
 
@@ -45,13 +45,13 @@ def test_a_name_of_no_peer_is_left_to_others() -> None:
         ("cluster-autoscaler(expander=cheapest)", "unknown expander 'cheapest'"),
     ],
 )
-def test_an_unknown_setting_or_value_is_named(name: str, message: str) -> None:
+def test_the_error_names_an_unknown_setting_or_value_of_a_variant(name: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         peer_by_name(name, POLICY)
 
 
 @pytest.mark.parametrize("base", sorted(AXES))
-def test_a_sweep_finds_nothing_more_expensive_than_the_defaults_and_tries_every_value(base: str) -> None:
+def test_a_sweep_tries_every_value_and_its_result_costs_no_more_than_the_defaults(base: str) -> None:
     requested: list[str] = []
 
     def run(names: Sequence[str]) -> list[Result]:

@@ -22,7 +22,7 @@ FRAME = Frame(top=10, height=100, x_end=8, y_end=10)
 SPAN = WIDTH - LEFT - RIGHT
 
 
-def test_equal_values_are_one_step() -> None:
+def test_consecutive_equal_values_are_drawn_as_one_step() -> None:
     assert step_line([5, 5, 10, 10], FRAME, 8) == f"M{LEFT} 60.0V60.0H{LEFT + SPAN / 2:.1f}V10.0H{WIDTH - RIGHT:.1f}"
 
 
@@ -30,7 +30,7 @@ def test_a_step_line_ends_at_the_end_of_its_run() -> None:
     assert area([5], FRAME, 4) == f"M{LEFT} 110.0V60.0H{LEFT + SPAN / 2:.1f}V110.0Z"
 
 
-def test_a_band_follows_its_top_and_returns_along_its_bottom() -> None:
+def test_a_band_is_drawn_along_its_top_and_back_along_its_bottom() -> None:
     middle, end = f"{LEFT + SPAN / 2:.1f}", f"{WIDTH - RIGHT:.1f}"
     assert band([0, 5], [10, 10], FRAME, 8) == f"M{LEFT} 110.0V10.0H{end}V60.0H{middle}V110.0H{LEFT:.1f}Z"
 
@@ -48,24 +48,24 @@ def words(parts: list[str]) -> list[str]:
     ("hours", "first", "last"),
     [(0.3, "0 min", "18 min"), (8, "0 h", "8 h"), (60, "0 h", "60 h"), (24 * 30, "0 d", "28 d"), (9e5, "0 d", "36,036 d")],
 )
-def test_a_time_axis_has_a_few_round_marks(hours: float, first: str, last: str) -> None:
+def test_a_time_axis_has_a_few_marks_at_round_times(hours: float, first: str, last: str) -> None:
     marks = words(hour_marks(Frame(0, 10, hours, 1)))
     assert len(marks) <= 11
     assert (marks[0], marks[-1]) == (first, last)
 
 
-def test_a_wait_axis_is_logarithmic_and_ends_with_the_longest() -> None:
+def test_an_axis_of_waits_is_logarithmic_and_ends_at_the_longest_wait() -> None:
     frame = Frame(0, 10, 3600, 1, logarithmic=True)
     assert words(wait_marks(frame)) == ["1 s", "10 s", "1 min", "10 min", "1 h"]
     assert [frame.x(seconds) for seconds in (0, 1, 60, 3600)] == pytest.approx([LEFT, LEFT, LEFT + SPAN / 2, WIDTH - RIGHT])
 
 
-def test_axis_values_have_the_digits_they_need() -> None:
+def test_axis_values_have_only_the_necessary_digits() -> None:
     assert words(level_lines(Frame(0, 10, 1, 100), after=" %")) == ["0 %", "50 %", "100 %"]
     assert words(level_lines(Frame(0, 10, 1, 5), before="$")) == ["$0", "$2.5", "$5"]
 
 
-def test_a_legend_wraps_and_shows_names_as_text() -> None:
+def test_a_legend_wraps_and_escapes_names() -> None:
     parts, end = legend([LegendKey("line0", f"policy <{number}>") for number in range(12)], 0)
     assert end > 20
     assert words(parts)[0] == "policy &lt;0&gt;"

@@ -71,7 +71,7 @@ def results() -> list[Result]:
     return run_all(SETTING, ("gpuscaler", "static", "optimal-hindsight"), (0, 1), workers=1)
 
 
-def test_the_page_fetches_nothing_and_runs_nothing(results: list[Result]) -> None:
+def test_the_html_report_loads_no_resources_and_runs_no_scripts(results: list[Result]) -> None:
     text, page = page_of(SETTING, results, seeds=2)
     assert {name for name, _ in page.tags} & {"script", "link", "img", "iframe", "object", "base"} == set()
     assert {key for _, attributes in page.tags for key in attributes} & {"src", "href", "onload", "onclick", "srcset"} == set()
@@ -79,7 +79,7 @@ def test_the_page_fetches_nothing_and_runs_nothing(results: list[Result]) -> Non
     assert {"http-equiv": "Content-Security-Policy", "content": "default-src 'none'; style-src 'unsafe-inline'"} in page.all("meta")
 
 
-def test_external_names_are_only_text(results: list[Result]) -> None:
+def test_names_from_input_files_are_escaped_in_the_html_report(results: list[Result]) -> None:
     named = replace(SETTING, trace=Trace(EVIL, JOBS.jobs))
     text, page = page_of(named, [replace(result, policy=EVIL) if result.policy == "static" else result for result in results], pools=EVIL)
     assert "<script>" not in text
@@ -105,14 +105,14 @@ def test_there_are_four_plots_with_a_description_in_words(results: list[Result])
         assert any(words in word for word in page.words)
 
 
-def test_the_page_names_everything_that_was_not_read_from_a_file(results: list[Result]) -> None:
+def test_the_html_report_names_all_values_that_were_derived_and_not_read(results: list[Result]) -> None:
     _, page = page_of(SETTING, results)
     inputs = inputs_of(SETTING, pools="pools.yaml", seed=0)
     for note in (*inputs.generated, *inputs.derived, "a thing that was derived"):
         assert note in page.words
 
 
-def test_tables_have_the_figures_the_users_and_the_reasons(results: list[Result]) -> None:
+def test_the_html_report_has_tables_of_figures_users_and_reasons(results: list[Result]) -> None:
     _, page = page_of(SETTING, results, seeds=2)
     for words in (
         "no policy can cost less than",
@@ -129,7 +129,7 @@ def test_tables_have_the_figures_the_users_and_the_reasons(results: list[Result]
     assert any(words.startswith("gpuscaler: 1 pod: pool ") for words in page.words)
 
 
-def test_services_have_their_table() -> None:
+def test_the_html_report_has_a_table_of_services() -> None:
     load = LoadFile("load.csv", "requests/s", (LoadSeries("chat", (0.0, 600.0), (3.0, 1.0)),))
     setting = replace(SETTING, load=load)
     _, page = page_of(setting, run_all(setting, ("gpuscaler",), (0,), workers=1))
@@ -137,7 +137,7 @@ def test_services_have_their_table() -> None:
     assert "chat" in page.words
 
 
-def test_the_page_stays_small_for_a_long_trace() -> None:
+def test_the_html_report_of_a_long_trace_is_small() -> None:
     def size(jobs: int) -> int:
         drawn = trace(
             *(Job(f"j{number}", 137.0 * number, 300 + number % 7 * 100, gpus=1 + number % 3, user=f"u{number}") for number in range(jobs))
@@ -158,7 +158,7 @@ def test_a_run_without_gpus_or_machines_has_no_empty_plots() -> None:
     assert titles == ["Capacity against demand"]
 
 
-def test_machines_beyond_the_most_used_kinds_share_a_band() -> None:
+def test_machine_kinds_beyond_the_most_used_ones_share_a_band() -> None:
     kinds = tuple(replace(C8, instance_type=f"c{number}", price=0.1 + number, labels={"size": str(number)}) for number in range(12))
     (result,) = run_all(
         Setting(trace=trace(Job("c", 0, 600, cpu_milli=1000)), policy=Policy((Pool("cpu", kinds[:1]),))), ("gpuscaler",), (0,), workers=1
@@ -176,7 +176,7 @@ def test_machines_beyond_the_most_used_kinds_share_a_band() -> None:
     assert "gpuscaler: at most 12 machines" in page.words
 
 
-def test_lists_of_sentences_come_after_the_summary_or_after_the_tables(results: list[Result]) -> None:
+def test_lists_of_notes_come_after_the_summary_or_after_the_tables(results: list[Result]) -> None:
     inputs = inputs_of(SETTING, pools="pools.yaml", seed=0)
     text = report_page(inputs, results, lead={"Before:": [EVIL, "early"]}, annex={"Behind": ["late"], "Nothing": []})
     words = Page(text).words

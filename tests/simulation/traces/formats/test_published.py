@@ -32,7 +32,7 @@ def read(tmp_path: Path, *lines: str, name: str = "trace.csv") -> Trace:
     return read_trace(path)
 
 
-def test_openb_pods_run_from_their_scheduling_to_their_deletion(tmp_path: Path) -> None:
+def test_the_run_time_of_openb_pods_is_from_scheduling_to_deletion(tmp_path: Path) -> None:
     trace = read(
         tmp_path,
         OPENB,
@@ -49,7 +49,7 @@ def test_openb_pods_run_from_their_scheduling_to_their_deletion(tmp_path: Path) 
     )
 
 
-def test_spot_gpu_jobs_belong_to_organisations_and_high_priority_goes_first(tmp_path: Path) -> None:
+def test_jobs_of_the_spot_gpu_trace_belong_to_organisations_and_have_priorities(tmp_path: Path) -> None:
     trace = read(tmp_path, SPOT, "239255,13,A10,20,1,1,0,2764799,HP", "437260,57,A100-SXM4-80GB,15,0.5,16,9589663,41060,Spot")
     assert trace.jobs == (
         Job("239255", 0, 2764799, gpus=1, cpu_milli=20_000, gpu_models=("A10",), priority=1, namespace="13"),
@@ -57,7 +57,7 @@ def test_spot_gpu_jobs_belong_to_organisations_and_high_priority_goes_first(tmp_
     )
 
 
-def test_the_pai_sample_gives_each_instance_its_part(tmp_path: Path) -> None:
+def test_instances_of_the_pai_sample_get_their_part_of_the_jobs_gpus(tmp_path: Path) -> None:
     trace = read(tmp_path, PAI_SAMPLE, "7,2,60,12,1.0,MISC,300,ae8ed1", "8,1,61,4,0,CPU,10,ae8ed1", "9,1,62,6,2.5,V100,10,b")
     assert trace.jobs == (
         Job("7", 60, 300, pods=2, gpus=1, gpu_milli=500, cpu_milli=6000, user="ae8ed1"),
@@ -96,7 +96,7 @@ def test_a_damaged_table_of_pai_jobs_is_an_error_that_names_it(tmp_path: Path) -
         read(tmp_path, "4f05,worker,1.0,Terminated,10.0,20.0,600.0,1.0,100.0,V100")
 
 
-def test_the_table_of_pai_jobs_is_no_trace_by_itself(tmp_path: Path) -> None:
+def test_the_table_of_pai_jobs_alone_is_not_accepted_as_a_trace(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"columns plan_gpu, plan_cpu missing.*pai_task_table\.csv"):
         read(tmp_path, "4f05,8cb3,58540f,Terminated,1739100.0,1739200.0")
 
@@ -171,7 +171,7 @@ ODD = st.one_of(
 
 @settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(header=st.sampled_from([OPENB, SPOT, PAI_SAMPLE, PAI_TASKS, HELIOS, KALOS]), data=st.data())
-def test_any_row_is_a_job_or_skipped(tmp_path: Path, header: str, data: st.DataObject) -> None:
+def test_any_row_of_a_published_trace_is_read_or_skipped(tmp_path: Path, header: str, data: st.DataObject) -> None:
     names = header.split(",")
     rows = data.draw(st.lists(st.lists(ODD, min_size=len(names), max_size=len(names)), min_size=1, max_size=4))
     path = tmp_path / "trace.csv"
@@ -247,7 +247,7 @@ def test_philly_jobs_that_never_ran_are_skipped_with_the_line_where_they_begin(t
     assert reasons[8] == "submitted_time is 'soon', expected a date with a time"
 
 
-def test_philly_may_be_compressed_with_one_object_per_line(tmp_path: Path) -> None:
+def test_a_compressed_philly_trace_with_one_object_per_line_is_read(tmp_path: Path) -> None:
     path = tmp_path / "log.gz"
     path.write_bytes(gzip.compress("\n".join(json.dumps(entry(name, FIRST)) for name in "ab").encode()))
     assert [job.id for job in read_trace(path).jobs] == ["a", "b"]
@@ -265,6 +265,6 @@ def test_philly_may_be_compressed_with_one_object_per_line(tmp_path: Path) -> No
         ("[]", "no usable job"),
     ],
 )
-def test_json_that_is_not_a_job_log_is_a_trace_error(tmp_path: Path, text: str, message: str) -> None:
+def test_json_that_is_not_a_job_log_raises_a_trace_error(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(TraceError, match=message):
         read(tmp_path, text, name="cluster_job_log")
