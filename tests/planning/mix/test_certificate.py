@@ -69,3 +69,12 @@ def test_duals_of_limits_raise_the_permitted_value_of_a_machine() -> None:
     duals = Duals((0.0, 0.0), {"pool:p": 0.5, "machines": 0.25, "gpus": 9.0, "kind:one": 1.0, "dollars": 2.0})
     charges = [charge * weight for charge, weight in limit_charges(duals, problem.kinds[0])]
     assert sorted(charges) == [0.0, 0.25, 0.5, 1.0, 2.0]
+
+
+def test_saved_proofs_keep_their_field_names() -> None:
+    problem, solution = (msgspec.to_builtins(value) for value in (PROBLEM, solve(PROBLEM)))
+    assert set(problem) == {"items", "kinds", "together", "apart", "limits", "device_resource"}
+    assert set(problem["kinds"][0]) == {"key", "capacity", "price", "pool", "limit", "gpus"}
+    assert set(problem["items"][0]) == {"key", "count", "request", "allowed", "per_machine", "priority"}
+    numbers = {"cost", "lower_bound", "lower_bound_kind", "proven", "duals", "work_used", "brake"}
+    assert set(solution) == {"machines", "unmet", *numbers}
