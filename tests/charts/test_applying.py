@@ -58,7 +58,7 @@ async def ask(tmp_path: Path) -> AsyncIterator[Kubectl]:
 
 
 @pytest.mark.parametrize("how", [(), ("--server-side",)])
-async def test_the_whole_manifest_is_applied_and_a_second_time_changes_nothing(ask: Kubectl, how: tuple[str, ...]) -> None:
+async def test_the_manifest_can_be_applied_and_applying_it_again_changes_nothing(ask: Kubectl, how: tuple[str, ...]) -> None:
     first = await ask("apply", *how, "-f", str(FILE))
     before = json.loads(await ask("get", "deployment,clusterrole,role,configmap", "-A", "-o", "json"))
     second = await ask("apply", *how, "-f", str(FILE))
@@ -70,7 +70,7 @@ async def test_the_whole_manifest_is_applied_and_a_second_time_changes_nothing(a
     ]
 
 
-async def test_both_replicas_run_on_different_nodes_that_are_neither_bought_nor_have_gpus(ask: Kubectl) -> None:
+async def test_both_replicas_run_on_different_nodes_that_were_not_bought_and_have_no_gpus(ask: Kubectl) -> None:
     await ask("apply", "-f", str(FILE))
     await ask("rollout", "status", "--namespace", "gpuscaler", "deployment/gpuscaler-controller", "--timeout=55s")
     pods = json.loads(await ask("get", "pods", "--namespace", "gpuscaler", "-o", "json"))["items"]
@@ -79,7 +79,7 @@ async def test_both_replicas_run_on_different_nodes_that_are_neither_bought_nor_
     assert {pod["spec"]["priority"] for pod in pods} == {2_000_000_000}
 
 
-async def test_the_commands_of_the_page_remove_everything_left_on_nodes_after_uninstalling(ask: Kubectl) -> None:
+async def test_the_documented_commands_remove_everything_that_uninstalling_leaves_on_nodes(ask: Kubectl) -> None:
     ours = [taint.key for taint in SOFT_TAINTS] + [*CLOSING_TAINTS, LEAVING_TAINT]
     for name, keys in (("plain", [LEAVING_TAINT]), ("other", [*ours, "example.com/own"])):
         await ask("taint", "nodes", name, *(f"{key}:NoSchedule" for key in keys))

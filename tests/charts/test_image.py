@@ -28,7 +28,7 @@ sys.addaudithook(told)
 """
 
 
-def test_both_stages_have_the_same_base_which_names_no_registry() -> None:
+def test_both_image_stages_have_the_same_base_without_a_registry_name() -> None:
     bases = {stage.base for stage in stages()}
 
     assert len(bases) == 1
@@ -50,7 +50,7 @@ def test_by_default_the_image_buys_from_aws_and_measures() -> None:
     assert all((ROOT / "requirements" / f"{extra}.txt").exists() for extra in extras)
 
 
-def test_the_image_runs_as_the_user_in_the_chart_and_nothing_runs_after() -> None:
+def test_the_image_runs_as_the_charts_user_which_is_set_in_the_last_build_step() -> None:
     last = stages()[-1]
 
     assert last.of("USER") == ["{runAsUser}:{runAsGroup}".format(**VALUES["controller"]["podSecurityContext"])]
@@ -58,7 +58,7 @@ def test_the_image_runs_as_the_user_in_the_chart_and_nothing_runs_after() -> Non
     assert last.of("ENTRYPOINT") == ['["gpuscaler"]']
 
 
-def test_all_copied_files_are_sent_and_no_secrets() -> None:
+def test_the_build_context_contains_all_copied_files_and_no_secrets() -> None:
     copied = [source.rstrip("/") for stage in stages() for line in stage.of("COPY") if "--from" not in line for source in line.split()[:-1]]
 
     assert [source for source in copied if not (ROOT / source).exists() or not is_sent(source)] == []
@@ -73,12 +73,12 @@ def checked(dockerfile: str) -> tuple[int, str]:
 
 
 @pytest.mark.charts
-def test_buildkit_finds_no_problems() -> None:
+def test_buildkit_reports_no_problems_in_the_dockerfile() -> None:
     assert checked(FILE.read_text()) == (0, "")
 
 
 @pytest.mark.charts
-def test_buildkit_would_find_problems() -> None:
+def test_buildkit_reports_problems_in_a_faulty_dockerfile() -> None:
     code, output = checked(FILE.read_text().replace("--from=build", "--from=builder").replace("USER ", "USERS "))
 
     assert code == 1
@@ -94,7 +94,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.charts
-def test_the_steps_build_a_program_with_the_requested_extras(built: Path) -> None:
+def test_the_build_steps_install_the_program_with_the_requested_extras(built: Path) -> None:
     packages = subprocess.run(
         (built / "python", "-c", "import importlib.metadata as m; print(*sorted(d.name for d in m.distributions()))"),
         capture_output=True,
@@ -107,7 +107,7 @@ def test_the_steps_build_a_program_with_the_requested_extras(built: Path) -> Non
 
 
 @pytest.mark.charts
-def test_the_program_measures_simulated_gpus(built: Path) -> None:
+def test_the_program_in_the_image_measures_simulated_gpus(built: Path) -> None:
     command = (built / "gpuscaler", "exporter", "--backend", "simulated", "--listen", "127.0.0.1:0")
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as exporter:
         assert exporter.stderr is not None
@@ -132,7 +132,7 @@ def cluster(programs: Path, kubeconfig: Path) -> Iterator[None]:
 
 
 @pytest.mark.charts
-def test_the_program_writes_nothing_outside_of_its_history(built: Path, tmp_path: Path) -> None:
+def test_the_program_in_the_image_writes_only_to_its_history_folder(built: Path, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(WATCHING)
     (tmp_path / "run.yaml").write_text(
         "{region: us-east-1, cloud: simulated, namespace: kube-system, history: {folder: history}, "

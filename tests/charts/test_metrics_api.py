@@ -50,7 +50,7 @@ def test_the_metrics_api_is_installed_only_if_requested() -> None:
     }
 
 
-def test_its_arguments_and_files_are_those_of_the_command() -> None:
+def test_the_metrics_apis_arguments_and_files_are_valid_for_its_command() -> None:
     (container,) = pod(port=7443, settings={"stale": "1m"})["containers"]
     options = cli.metrics.make_context("metrics", container["args"][1:]).params
     data = rendered(settings={"stale": "1m"})["ConfigMap/gpuscaler-metrics"]["data"]
@@ -68,7 +68,7 @@ def test_its_arguments_and_files_are_those_of_the_command() -> None:
     assert (len(read_rules(data["rules.yaml"]).rules), yaml.safe_load(data["rules.yaml"])["rules"]) == (1, [RULE])
 
 
-def test_without_rules_and_prometheus_it_scrapes_exporters() -> None:
+def test_the_metrics_api_scrapes_exporters_if_neither_rules_nor_prometheus_are_set() -> None:
     objects = render({**API, "metrics": {"enabled": True, "source": "exporters", "settings": {"exporters": {"namespace": "gpus"}}}})
     words = objects["Deployment/gpuscaler-metrics"]["spec"]["template"]["spec"]["containers"][0]["args"]
     options = cli.metrics.make_context("metrics", words[1:]).params
@@ -86,7 +86,9 @@ def test_without_rules_and_prometheus_it_scrapes_exporters() -> None:
         (False, {"exporters": {"namespace": "gpus"}}, "gpus"),
     ],
 )
-def test_exporters_of_the_release_are_searched_in_its_own_namespace_only(exporter: bool, given: dict[str, Any], namespace: str) -> None:
+def test_the_metrics_api_looks_for_exporters_only_in_the_namespace_of_the_release(
+    exporter: bool, given: dict[str, Any], namespace: str
+) -> None:
     objects = render({**API, "exporter": {"enabled": exporter}, "metrics": {"enabled": True, "source": "exporters", "settings": given}})
     settings = parse(objects["ConfigMap/gpuscaler-metrics"]["data"]["settings.yaml"])
 
@@ -94,7 +96,7 @@ def test_exporters_of_the_release_are_searched_in_its_own_namespace_only(exporte
     assert settings.exporters.port == given.get("exporters", {}).get("port", 9400)
 
 
-def test_both_apis_refer_to_the_service_without_an_authority_that_the_server_sets_itself() -> None:
+def test_both_api_services_refer_to_the_service_and_leave_the_ca_bundle_to_the_server() -> None:
     objects = rendered()
 
     assert sorted(api["metadata"]["name"] for api in apis(objects)) == [
@@ -120,7 +122,7 @@ def test_an_api_that_is_not_requested_is_neither_registered_nor_served() -> None
     assert parse(objects["ConfigMap/gpuscaler-metrics"]["data"]["settings.yaml"]).apis == {"custom.metrics.k8s.io"}
 
 
-def test_a_given_certificate_is_used_and_removes_the_permission_to_write() -> None:
+def test_a_given_certificate_is_used_and_the_permission_to_write_api_services_is_not_granted() -> None:
     given = {"tls": {"secretName": "mine", "caBundle": "-----BEGIN CERTIFICATE-----\nx"}}
     options = cli.metrics.make_context("metrics", pod(**given)["containers"][0]["args"][1:]).params
 
@@ -133,7 +135,7 @@ def test_a_given_certificate_is_used_and_removes_the_permission_to_write() -> No
     assert verbs == [{"list", "watch", "create", "get", "patch"}, {"list", "watch", "create", "get"}]
 
 
-def test_it_may_write_only_reviews_and_its_own_apis() -> None:
+def test_the_metrics_api_may_only_create_reviews_and_write_its_own_api_services() -> None:
     rules = rendered()["ClusterRole/gpuscaler:gpuscaler-metrics"]["rules"]
 
     assert [(rule["resources"], rule["verbs"]) for rule in rules if set(rule["verbs"]) - {"list", "watch"}] == [
@@ -148,7 +150,7 @@ def test_it_may_write_only_reviews_and_its_own_apis() -> None:
     assert (binding["metadata"]["namespace"], binding["roleRef"]["name"]) == ("kube-system", "extension-apiserver-authentication-reader")
 
 
-def test_permissions_to_create_autoscalers_come_only_with_the_setting() -> None:
+def test_permissions_to_create_autoscalers_are_granted_only_if_the_setting_is_enabled() -> None:
     plain, making = rendered(), rendered(settings={"autoscale": True})
     rights = {
         (resource, verb)
@@ -166,7 +168,7 @@ def test_permissions_to_create_autoscalers_come_only_with_the_setting() -> None:
     assert parse(making["ConfigMap/gpuscaler-metrics"]["data"]["settings.yaml"]).service == "gpuscaler-metrics"
 
 
-def test_the_pod_meets_the_restricted_standard_and_writes_only_its_certificate() -> None:
+def test_the_metrics_pod_meets_the_restricted_standard_and_writes_only_its_certificate() -> None:
     spec = pod()
     (container,) = spec["containers"]
 
@@ -194,5 +196,5 @@ def test_the_pod_meets_the_restricted_standard_and_writes_only_its_certificate()
         ({"port": 443}, "/metrics/port"),
     ],
 )
-def test_values_that_cannot_work_are_rejected_with_their_place(metrics: dict[str, Any], words: str) -> None:
+def test_invalid_metrics_api_values_are_rejected_with_their_path(metrics: dict[str, Any], words: str) -> None:
     assert words in refusal(merge_values(API, {"metrics": metrics}))

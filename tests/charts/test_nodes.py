@@ -76,7 +76,7 @@ def placed(labels: dict[str, str], more: dict[str, Any] | None = None) -> tuple[
 
 
 @pytest.mark.parametrize("labels", NVIDIA.values(), ids=NVIDIA.keys())
-def test_nodes_with_nvidia_s_gpus_are_measured_and_the_controller_stays_off(labels: dict[str, str]) -> None:
+def test_nodes_with_nvidia_gpus_run_the_exporter_and_not_the_controller(labels: dict[str, str]) -> None:
     assert placed(labels) == (False, True)
 
 
@@ -102,12 +102,12 @@ def test_every_gpu_type_of_the_catalogue_is_recognised_by_its_name() -> None:
     assert made["a2-highgpu-1g"] == (False, True)
 
 
-def test_while_the_operator_changes_a_driver_the_exporter_does_not_run() -> None:
+def test_the_exporter_does_not_run_while_the_gpu_operator_changes_a_driver() -> None:
     for value in ("paused-for-driver-upgrade", "paused-for-mig-change"):
         assert placed({"nvidia.com/gpu.present": "true", "nvidia.com/gpu.deploy.client": value}) == (False, False)
 
 
-def test_custom_terms_replace_the_chart_s_and_other_affinity_is_added() -> None:
+def test_configured_node_affinity_terms_replace_those_of_the_chart_and_other_affinity_is_added() -> None:
     required = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "team", "operator": "Exists"}]}]}
     own = {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}}
     near: dict[str, Any] = {"affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}}

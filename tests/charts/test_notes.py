@@ -36,7 +36,7 @@ def commands(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("more", COMBINATIONS)
-def test_every_named_object_is_one_that_the_chart_creates(more: dict[str, Any]) -> None:
+def test_the_notes_name_only_objects_that_the_chart_creates(more: dict[str, Any]) -> None:
     text, made = notes_text(more), render(more, **PLACE)
     words = " ".join(commands(text))
     named = {
@@ -56,7 +56,7 @@ def test_every_named_object_is_one_that_the_chart_creates(more: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("more", COMBINATIONS)
-def test_each_part_has_next_steps_and_no_template_remains(more: dict[str, Any]) -> None:
+def test_the_notes_have_next_steps_for_each_part_and_no_unrendered_template(more: dict[str, Any]) -> None:
     text = notes_text(more)
     parts = re.split(r"\n(?=CONTROLLER|EXPORTER|METRICS API)", text)
 
@@ -66,7 +66,7 @@ def test_each_part_has_next_steps_and_no_template_remains(more: dict[str, Any]) 
     assert max(map(len, text.splitlines())) <= 140
 
 
-def test_the_forwarded_port_is_the_exporters() -> None:
+def test_the_notes_forward_the_exporters_port() -> None:
     text, made = notes_text(EXPORTER), render(EXPORTER, **PLACE)
     (container,) = made["DaemonSet/prod-gpuscaler-exporter"]["spec"]["template"]["spec"]["containers"]
 
@@ -75,7 +75,7 @@ def test_the_forwarded_port_is_the_exporters() -> None:
     assert "http://127.0.0.1:9411" in text
 
 
-def test_pages_are_named_if_served_and_why_only_if_it_can_answer() -> None:
+def test_the_notes_name_pages_only_if_served_and_the_why_command_only_if_it_works() -> None:
     def ports(config: dict[str, Any]) -> set[int]:
         return {port["port"] for port in render({"config": config}, **PLACE)["Service/prod-gpuscaler-controller"]["spec"]["ports"]}
 
@@ -102,7 +102,7 @@ def test_notes_warn_only_about_settings_that_new_users_omit() -> None:
         assert words not in complete
 
 
-def test_an_api_that_is_not_requested_is_not_named() -> None:
+def test_the_notes_do_not_name_an_api_that_is_not_requested() -> None:
     only_external = {**ALONE, "metrics": {**METRICS["metrics"], "apis": {"custom": False}}}
     text = notes_text(only_external)
 

@@ -21,7 +21,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_helm_command_of_a_page_renders(command: str) -> None:
+def test_each_helm_command_in_the_documentation_renders(command: str) -> None:
     _, _, release, chart, *options = shlex.split(command)
     words = [str(EXAMPLES / word) if word.endswith(".yaml") else word for word in options if word != "--create-namespace"]
     done = call("template", release, str(ROOT / chart), *words)
@@ -32,12 +32,12 @@ def test_a_helm_command_of_a_page_renders(command: str) -> None:
     assert ("--dry-run" in done.stdout) is ("controller.dryRun=true" in command)
 
 
-def test_the_pages_have_such_commands() -> None:
+def test_the_installation_pages_contain_helm_commands() -> None:
     assert len(COMMANDS) >= 3
 
 
 @pytest.mark.parametrize("values", ["values.yaml", "aws-values.yaml"])
-def test_the_settings_in_the_values_of_the_pages_are_valid(values: str, tmp_path: Path) -> None:
+def test_the_settings_in_documented_values_are_valid(values: str, tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(yaml.safe_dump(yaml.safe_load((EXAMPLES / values).read_text())["config"]))
 

@@ -23,7 +23,7 @@ def packed(tmp_path: Path) -> Path:
     return pack_chart(source, tmp_path, image="example.com/gpu/scaler", digest=DIGEST)
 
 
-def test_helm_installs_the_image_of_the_release_by_its_digest(packed: Path) -> None:
+def test_the_released_chart_installs_the_image_by_its_digest(packed: Path) -> None:
     done = call("template", "gpuscaler", str(packed), values=SMALL)
 
     assert done.returncode == 0, done.stderr
@@ -33,7 +33,7 @@ def test_helm_installs_the_image_of_the_release_by_its_digest(packed: Path) -> N
     ]
 
 
-def test_the_archive_contains_what_helm_would_pack(packed: Path, tmp_path: Path) -> None:
+def test_the_chart_archive_contains_the_files_that_helm_would_pack(packed: Path, tmp_path: Path) -> None:
     into = tmp_path / "helm"
     subprocess.run((built(), "package", CHART, "--destination", into), check=True, capture_output=True, env={"HOME": str(tmp_path)})
     (by_helm,) = into.glob("*.tgz")

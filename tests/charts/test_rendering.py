@@ -50,7 +50,7 @@ def verbs(more: dict[str, Any] | None = None) -> set[str]:
 
 
 @pytest.mark.parametrize("values", [{}, SMALL, {"config": {"cloud": "simulated"}, "controller": {"dryRun": True}}])
-def test_lint_reports_nothing(values: dict[str, Any]) -> None:
+def test_helm_lint_reports_nothing(values: dict[str, Any]) -> None:
     done = call("lint", "--strict", str(CHART), values=values)
 
     assert done.returncode == 0, done.stdout
@@ -91,7 +91,7 @@ def test_lint_reports_nothing(values: dict[str, Any]) -> None:
         ({"exporter": {"kubeletFolder": "kubelet"}}, "/exporter/kubeletFolder"),
     ],
 )
-def test_values_that_cannot_work_are_rejected_with_their_place(values: dict[str, Any], words: str) -> None:
+def test_invalid_values_are_rejected_with_their_path(values: dict[str, Any], words: str) -> None:
     assert words in refusal(values)
 
 
@@ -172,7 +172,7 @@ def test_pods_on_aws_restart_for_another_account_or_region(config: dict[str, Any
     assert (before != after) is restarts
 
 
-def test_on_aws_no_pools_are_needed_and_no_permissions_for_the_simulated_cloud_granted(tmp_path: Path) -> None:
+def test_with_aws_no_pools_are_required_and_no_permissions_for_the_simulated_cloud_granted(tmp_path: Path) -> None:
     made = on_aws({})
     path = tmp_path / "run.yaml"
     path.write_text(made["ConfigMap/gpuscaler-controller"]["data"]["run.yaml"])
@@ -189,7 +189,7 @@ def test_on_aws_no_pools_are_needed_and_no_permissions_for_the_simulated_cloud_g
     assert "gpuscaler-simulated-cloud" not in yaml.safe_dump(made["Role/gpuscaler-controller"])
 
 
-def test_cloud_endpoints_are_resolved_without_cluster_dns_and_services_by_the_api_server() -> None:
+def test_the_controller_does_not_depend_on_cluster_dns_and_reads_services_from_the_api_server() -> None:
     def read(url: str) -> Object:
         made = on_aws({"aws": {"endpoint_url": url}})
         return {name: obj["rules"] for name, obj in made.items() if name.startswith("Role/") and name.endswith("-endpoint")}
@@ -209,7 +209,7 @@ def test_cloud_endpoints_are_resolved_without_cluster_dns_and_services_by_the_ap
     assert read("https://aws.lab.svc") == read("http://10.0.0.7:4566") == read("http://aws.example.com") == {}
 
 
-def test_its_account_is_restricted_to_what_it_writes_if_the_cluster_supports_it() -> None:
+def test_admission_policies_restrict_the_controllers_writes_if_the_cluster_supports_them() -> None:
     def policies(more: dict[str, Any] | None = None, *words: str) -> set[str]:
         done = call("template", "gpuscaler", str(CHART), "--namespace", "one", *words, values=merge_values(SMALL, more or {}))
         assert done.returncode == 0, done.stderr
@@ -268,14 +268,14 @@ def test_two_replicas_are_spread_and_at_most_one_is_disrupted() -> None:
         assert selector["matchLabels"].items() <= pod["metadata"]["labels"].items()
 
 
-def test_a_single_replica_has_no_budget_that_would_block_drains_forever() -> None:
+def test_a_single_replica_has_no_disruption_budget_that_would_block_drains_forever() -> None:
     made = render({"controller": {"replicas": 1}, "config": {"leader_election": {"enabled": False}}})
 
     assert [name for name in made if name.startswith("PodDisruptionBudget/")] == []
     assert not [rule for rule in made["Role/gpuscaler-controller"]["rules"] if "leases" in rule["resources"]]
 
 
-def test_the_pod_meets_the_restricted_standard_and_writes_only_its_volumes() -> None:
+def test_the_controller_pod_meets_the_restricted_standard_and_writes_only_to_its_volumes() -> None:
     pod, spec = deployment()["spec"]["template"]["spec"], container()
 
     assert pod["securityContext"]["runAsNonRoot"] is True
@@ -290,7 +290,7 @@ def test_the_pod_meets_the_restricted_standard_and_writes_only_its_volumes() -> 
     assert "cpu" not in spec["resources"]["limits"]
 
 
-def test_only_the_pod_itself_gets_the_token_of_its_account() -> None:
+def test_the_service_accounts_token_is_mounted_only_by_the_controller_pod_itself() -> None:
     made = render({"controller": {"serviceAccount": {"annotations": {"example.com/role": "buyer"}}}})
     account, pod = made["ServiceAccount/gpuscaler-controller"], made["Deployment/gpuscaler-controller"]["spec"]["template"]["spec"]
 
@@ -299,7 +299,7 @@ def test_only_the_pod_itself_gets_the_token_of_its_account() -> None:
     assert account["metadata"]["annotations"] == {"example.com/role": "buyer"}
 
 
-def test_an_existing_account_is_used_and_bound() -> None:
+def test_an_existing_service_account_is_used_and_bound_to_the_roles() -> None:
     made = render({"controller": {"serviceAccount": {"create": False, "name": "buyer"}}})
     bound = [obj["subjects"] for obj in made.values() if "subjects" in obj]
 
@@ -309,7 +309,7 @@ def test_an_existing_account_is_used_and_bound() -> None:
     assert bound == [[{"kind": "ServiceAccount", "name": "buyer", "namespace": "gpuscaler"}]] * 5
 
 
-def test_all_watched_resources_may_be_listed_and_watched() -> None:
+def test_the_controller_may_list_and_watch_every_resource_that_it_watches() -> None:
     reads = {
         (group, name)
         for rule in rules()
@@ -321,7 +321,7 @@ def test_all_watched_resources_may_be_listed_and_watched() -> None:
     assert reads == {(resource.group, resource.plural) for resource in WATCHED}
 
 
-def test_no_rule_has_a_wildcard_reads_secrets_or_may_write_rules() -> None:
+def test_no_role_has_a_wildcard_reads_secrets_or_may_write_roles() -> None:
     for rule in rules():
         assert "*" not in {*rule["verbs"], *rule["apiGroups"], *rule["resources"]}
         assert not {"secrets", "roles", "clusterroles", "pods/exec", "serviceaccounts/token"} & set(rule["resources"])
@@ -358,7 +358,7 @@ def test_permission_to_bind_is_granted_unless_no_pool_needs_it(config: dict[str,
 
 
 @pytest.mark.parametrize(("config", "binds"), [({}, True), ({"steering": "nominate"}, False)])
-def test_with_pools_from_the_account_the_file_decides_whether_pods_are_bound(config: dict[str, Any], binds: bool) -> None:
+def test_with_pools_discovered_on_aws_a_setting_decides_whether_pods_may_be_bound(config: dict[str, Any], binds: bool) -> None:
     granted = [rule for obj in on_aws(config).values() for rule in obj.get("rules", ())]
 
     assert any("pods/binding" in rule["resources"] for rule in granted) == binds
@@ -373,7 +373,7 @@ def test_without_simulated_kubelets_no_single_pod_may_be_read() -> None:
     assert got(kubelet=True) - got(kubelet=False) == {"pods"}
 
 
-def test_its_own_objects_are_written_by_name_and_in_its_own_namespace() -> None:
+def test_the_controller_may_write_its_own_objects_only_by_name_and_in_its_namespace() -> None:
     made = render({"config": {"leader_election": {"name": "one"}}}, namespace="machines")
     named = {
         (resource, verb, name)
@@ -396,7 +396,7 @@ def test_its_own_objects_are_written_by_name_and_in_its_own_namespace() -> None:
     assert {(resource, verb) for resource, verb, name in named if not name} == {("configmaps", "create"), ("leases", "create")}
 
 
-def test_releases_of_two_namespaces_share_no_object_without_a_namespace() -> None:
+def test_releases_in_two_namespaces_share_no_cluster_scoped_object() -> None:
     first, second = (
         {name for name, obj in render(namespace=namespace).items() if "namespace" not in obj["metadata"]} for namespace in ("one", "other")
     )
@@ -405,7 +405,7 @@ def test_releases_of_two_namespaces_share_no_object_without_a_namespace() -> Non
     assert not first & second
 
 
-def test_a_long_name_leaves_room_for_what_kubernetes_adds_to_host_names() -> None:
+def test_long_release_names_are_shortened_so_that_pod_host_names_are_valid() -> None:
     name = deployment(release="a-release-with-a-name-as-long-as-helm-lets-it-be-53")["metadata"]["name"]
 
     assert len(f"{name}-0123456789-abcde") <= 63
@@ -426,7 +426,7 @@ def test_without_served_ports_there_are_no_probes() -> None:
     assert [name for name in render(values) if name.startswith(("Service/", "ServiceMonitor/"))] == []
 
 
-def test_metrics_are_scraped_only_if_requested() -> None:
+def test_the_controller_has_a_service_monitor_only_if_requested() -> None:
     assert "ServiceMonitor/gpuscaler-controller" not in render()
 
     made = render({"serviceMonitor": {"enabled": True, "interval": "15s", "labels": {"release": "prometheus"}}})
@@ -483,7 +483,7 @@ def test_metrics_are_reachable_only_from_the_same_namespace_and_monitoring() -> 
     assert not [name for name in render({"networkPolicy": {"enabled": False}}) if name.startswith("NetworkPolicy/")]
 
 
-def test_the_metrics_api_is_open_to_all_until_addresses_of_api_servers_are_given() -> None:
+def test_the_metrics_api_is_reachable_by_all_unless_addresses_of_api_servers_are_given() -> None:
     servers = {"ipBlock": {"cidr": "10.0.0.0/28"}}
     open_values = {"metrics": {"enabled": True, "prometheusUrl": "http://p"}, "exporter": {"enabled": True}}
     named = {**open_values, "networkPolicy": {"apiServers": [servers]}}
@@ -506,14 +506,14 @@ def exporter(more: dict[str, Any] | None = None) -> Object:
     return spec
 
 
-def test_the_exporter_is_installed_if_requested_and_needs_nothing_of_the_controller() -> None:
+def test_the_exporter_is_installed_if_requested_and_does_not_depend_on_the_controller() -> None:
     assert [name for name in render() if "exporter" in name] == []
     kinds = ("DaemonSet", "NetworkPolicy", "Service", "ServiceAccount")
     assert sorted(render(EXPORTER)) == [f"{kind}/gpuscaler-exporter" for kind in kinds]
     assert len(render({"exporter": {"enabled": True}})) == len(render()) + len(kinds)
 
 
-def test_the_exporter_s_arguments_are_those_of_the_command() -> None:
+def test_the_exporters_arguments_are_valid_for_its_command() -> None:
     (spec,) = exporter({"exporter": {"interval": "500ms", "port": 9500, "askApiServer": True}})["containers"]
     words = cli.exporter.make_context("exporter", spec["args"][1:]).params
 
@@ -523,7 +523,7 @@ def test_the_exporter_s_arguments_are_those_of_the_command() -> None:
     assert spec["ports"][0]["containerPort"] == 9500
 
 
-def test_the_exporter_gets_the_requested_mounts_and_may_write_nowhere() -> None:
+def test_the_exporter_has_the_requested_mounts_all_read_only() -> None:
     least = exporter(
         {"exporter": {"mounts": {"devicePlugins": False, "containerLogs": False, "cgroups": False}, "kubeletFolder": "/data/kubelet"}}
     )
@@ -554,13 +554,13 @@ def test_the_exporter_has_a_token_and_permissions_only_to_query_the_api_server()
     assert [(rule["resources"], rule["verbs"]) for rule in role["rules"]] == [(["pods"], ["list"]), (["resourceslices"], ["list"])]
 
 
-def test_the_exporter_s_labels_take_precedence_over_those_of_the_scrape() -> None:
+def test_labels_of_the_exporters_metrics_take_precedence_over_scrape_labels() -> None:
     monitor = render(merge_values(EXPORTER, {"serviceMonitor": {"enabled": True}}))["ServiceMonitor/gpuscaler-exporter"]
 
     assert monitor["spec"]["endpoints"][0]["honorLabels"] is True
 
 
-def test_extras_and_labels_reach_the_pod() -> None:
+def test_extra_settings_and_labels_are_applied_to_the_pod() -> None:
     values = {
         "commonLabels": {"team": "platform", "tier": "any", "app.kubernetes.io/part-of": "gpus"},
         "imagePullSecrets": [{"name": "pull"}],
@@ -588,7 +588,7 @@ def test_extras_and_labels_reach_the_pod() -> None:
     assert spec["args"][-1] == "--context=other"
 
 
-def test_every_object_is_plain_yaml_of_one_document() -> None:
+def test_every_rendered_object_is_one_plain_yaml_document() -> None:
     assert {obj["apiVersion"] for obj in render({"serviceMonitor": {"enabled": True}}).values()} == {
         "v1",
         "apps/v1",

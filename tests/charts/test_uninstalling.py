@@ -18,7 +18,7 @@ def hooks(more: dict[str, Any] | None = None) -> dict[str, Object]:
     return {name: obj for name, obj in every.items() if name not in installed}
 
 
-def test_its_objects_are_created_after_the_release_is_gone_and_removed_after_success() -> None:
+def test_hook_objects_are_created_after_the_release_is_deleted_and_removed_after_success() -> None:
     objects = hooks()
 
     assert sorted(name.partition("/")[0] for name in objects) == ["ClusterRole", "ClusterRoleBinding", "Job", "ServiceAccount"]
@@ -29,7 +29,7 @@ def test_its_objects_are_created_after_the_release_is_gone_and_removed_after_suc
     assert max(weights, key=lambda name: weights[name]) == "Job/gpuscaler-uninstall"
 
 
-def test_the_job_opens_nodes_for_longer_than_a_controller_may_take_to_end() -> None:
+def test_the_hook_job_opens_nodes_for_longer_than_a_controller_may_take_to_exit() -> None:
     job = hooks({"controller": {"terminationGracePeriodSeconds": 50}})["Job/gpuscaler-uninstall"]["spec"]
     (container,) = job["template"]["spec"]["containers"]
     command, *arguments = container["args"]
@@ -42,7 +42,7 @@ def test_the_job_opens_nodes_for_longer_than_a_controller_may_take_to_end() -> N
     assert job["template"]["spec"]["restartPolicy"] == "Never"
 
 
-def test_its_pod_equals_the_controller_s_except_for_permissions() -> None:
+def test_the_hook_pod_equals_the_controllers_pod_except_for_permissions() -> None:
     objects = hooks({"image": {"tag": "9"}, "controller": {"tolerations": [{"operator": "Exists"}]}})
     pod = objects["Job/gpuscaler-uninstall"]["spec"]["template"]["spec"]
     controller = render({"image": {"tag": "9"}})["Deployment/gpuscaler-controller"]["spec"]["template"]["spec"]
@@ -67,5 +67,5 @@ def test_its_pod_equals_the_controller_s_except_for_permissions() -> None:
         {"controller": {"enabled": False}, "exporter": {"enabled": True}},
     ],
 )
-def test_without_closed_nodes_or_without_rbac_nothing_is_run(values: dict[str, Any]) -> None:
+def test_no_hook_runs_if_nodes_are_never_closed_or_rbac_is_disabled(values: dict[str, Any]) -> None:
     assert hooks(values) == {}

@@ -53,7 +53,7 @@ def tool() -> Any:
     return module
 
 
-def test_the_schema_includes_the_run_file_s_of_this_version() -> None:
+def test_the_values_schema_includes_the_run_file_schema_of_this_version() -> None:
     assert tool().schema(SCHEMA) == SCHEMA, "run `make manifest`"
 
 
@@ -64,7 +64,7 @@ def test_the_chart_has_the_gpu_instance_types_of_this_version_s_catalogue() -> N
     assert ("g5.xlarge" in types["nvidia"], "g4ad.xlarge" in types["amd"]) == (True, True)
 
 
-def test_the_chart_is_of_the_version_of_the_package() -> None:
+def test_the_charts_version_is_that_of_the_package() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
 
     assert (chart["version"], chart["appVersion"]) == (gpuscaler.__version__, gpuscaler.__version__)
@@ -75,12 +75,12 @@ def test_every_value_has_a_valid_default() -> None:
     assert sorted(leaves(SCHEMA)) == sorted(name for name, _ in defaults(VALUES, SCHEMA))
 
 
-def test_the_page_of_the_chart_names_every_value_and_no_other() -> None:
+def test_the_chart_reference_page_lists_exactly_the_charts_values() -> None:
     assert sorted(documented()) == sorted(leaves(SCHEMA))
 
 
 @pytest.mark.parametrize(("name", "default"), list(defaults(VALUES, SCHEMA)), ids=lambda given: given if isinstance(given, str) else "")
-def test_the_page_of_the_chart_has_the_defaults_of_values(name: str, default: Any) -> None:
+def test_the_chart_reference_page_has_the_default_values(name: str, default: Any) -> None:
     shown = documented()[name]
     if shown.startswith("`"):
         assert yaml.safe_load(shown.strip("`")) == default

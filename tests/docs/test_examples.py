@@ -155,7 +155,7 @@ def matches(shown: str, printed: str) -> bool:
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if any(block.kind == "console" for block in blocks(page))], ids=lambda page: page.stem
 )
-def test_the_commands_of_a_page_print_what_it_shows(page: Path, tmp_path: Path) -> None:
+def test_the_commands_on_a_page_print_the_shown_output(page: Path, tmp_path: Path) -> None:
     folder = tmp_path / "examples"
     shutil.copytree(EXAMPLES, folder)
     for block in blocks(page):
@@ -177,7 +177,7 @@ def test_a_pools_file_on_a_page_is_valid(block: Block, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("block", every("yaml", "file") + every("json", "file"), ids=lambda block: block.place)
-def test_a_file_shown_on_a_page_is_the_example_file(block: Block) -> None:
+def test_a_file_shown_on_a_page_equals_the_example_file(block: Block) -> None:
     assert block.text == (EXAMPLES / block.option("file")).read_text()
 
 
@@ -188,7 +188,7 @@ def test_a_make_target_on_a_page_exists(block: Block) -> None:
     assert set(re.findall(r"^\s*make ([a-z]+)", block.text, re.MULTILINE)) <= targets
 
 
-def test_every_block_is_of_a_kind_that_is_checked_or_needs_no_check() -> None:
+def test_every_code_block_on_a_page_is_of_a_kind_that_is_checked_or_needs_no_check() -> None:
     checked_kinds = {"console", "sh", "text", "mermaid"}
     unknown = [
         block.place
@@ -227,7 +227,7 @@ def test_every_link_of_a_page_leads_to_a_file(page: Path) -> None:
         ("", "a\n", False),
     ],
 )
-def test_only_dots_on_a_page_match_any_text(shown: str, printed: str, same: bool) -> None:
+def test_in_expected_output_only_dots_match_any_text(shown: str, printed: str, same: bool) -> None:
     assert matches(shown, printed) is same
 
 

@@ -27,7 +27,7 @@ def words(page: str) -> set[str]:
     return set(re.findall(r"`([^`\n]+)`", (REFERENCE / page).read_text()))
 
 
-async def test_the_page_of_metrics_names_every_metric_and_no_other() -> None:
+async def test_the_metrics_reference_page_lists_exactly_the_existing_metrics() -> None:
     async with running_service() as (client, service):
         await client.submit("a")
         await client.sleep(120.0)
@@ -36,7 +36,7 @@ async def test_the_page_of_metrics_names_every_metric_and_no_other() -> None:
     assert {word for word in words("metrics.md") if re.fullmatch(r"(gpuscaler|process)_\w+", word)} == served
 
 
-async def test_the_page_of_metrics_names_every_label() -> None:
+async def test_the_metrics_reference_page_names_every_label() -> None:
     async with running_service() as (client, service):
         await client.submit("a")
         await client.sleep(120.0)
@@ -45,18 +45,18 @@ async def test_the_page_of_metrics_names_every_label() -> None:
     assert {label for sample in samples for label in sample.labels} - {"le"} - words("metrics.md") == set()
 
 
-def test_the_page_of_records_names_every_event() -> None:
+def test_the_records_reference_page_names_every_event() -> None:
     assert {template.reason for template in EVENTS.values()} - words("records.md") == set()
 
 
-def test_the_page_of_records_names_every_kind_of_line() -> None:
+def test_the_records_reference_page_names_every_kind_of_log_line() -> None:
     kinds = {value for name, value in vars(happening).items() if name.isupper() and isinstance(value, str)}
 
     assert len(kinds) > 20
     assert kinds - words("records.md") == set()
 
 
-def test_the_page_of_records_names_every_field_of_the_status() -> None:
+def test_the_records_reference_page_names_every_field_of_the_status() -> None:
     shapes = (Status, Process, PoolStatus, MachineCount, Limit, BreakerStatus, PendingPods)
     fields = {field.encode_name for shape in shapes for field in msgspec.structs.fields(shape)}
 
@@ -64,7 +64,7 @@ def test_the_page_of_records_names_every_field_of_the_status() -> None:
     assert {field.encode_name for field in msgspec.structs.fields(StatusEntry)} == {"about", "text", "at", "decision"}
 
 
-def test_the_page_of_records_names_every_page() -> None:
+def test_the_records_reference_page_names_every_http_page() -> None:
     routes = {route.path for route in Pages(None, None, None, leading=lambda: True, now=lambda: 0.0).routes()}  # type: ignore[arg-type]  # nothing is asked
     shown = {re.sub(r"\{(\w+)[^}]*\}", lambda match: match[1].upper(), route) for route in routes}
 

@@ -20,22 +20,22 @@ def words(page: str) -> set[str]:
 
 
 @pytest.mark.parametrize("struct", STRUCTS, ids=lambda struct: struct.__name__)
-def test_the_page_of_the_plan_names_every_field(struct: type[msgspec.Struct]) -> None:
+def test_the_plan_reference_page_names_every_field(struct: type[msgspec.Struct]) -> None:
     assert {field.encode_name for field in msgspec.structs.fields(struct)} - words("plan.md") == set()
 
 
-def test_the_page_of_the_plan_names_every_word_of_excluded_by() -> None:
+def test_the_plan_reference_page_names_every_value_of_excluded_by() -> None:
     assert set(plans.EXCLUSIONS) - words("plan.md") == set()
 
 
-def test_the_page_of_annotations_names_every_annotation_and_label_that_is_read() -> None:
+def test_the_annotations_reference_page_names_every_annotation_and_label_that_is_read() -> None:
     read = {field.encode_name for field in msgspec.structs.fields(PodAnnotations)} | LABELS
 
     assert read - words("annotations.md") == set()
 
 
 @pytest.mark.parametrize("name", sorted(main.list_commands(click.Context(main))))
-def test_the_page_of_commands_names_every_command_and_its_options(name: str) -> None:
+def test_the_commands_reference_page_names_every_command_and_its_options(name: str) -> None:
     command = main.get_command(click.Context(main), name)
     assert command is not None
     sections = (REFERENCE / "commands.md").read_text().split("\n## ")
@@ -51,7 +51,7 @@ def test_the_page_of_commands_names_every_command_and_its_options(name: str) -> 
     assert {option for option in options if f"`{option}" not in section} == set()
 
 
-def test_the_page_about_nodes_that_stay_explains_every_blocker() -> None:
+def test_the_page_about_nodes_that_are_not_removed_explains_every_blocker() -> None:
     source = Path(scale_down.__file__).parent
     used = {word for path in source.rglob("*.py") for word in re.findall(r"Blocker\(\s*\"([a-z-]+)\"", path.read_text())}
     explained = words("../how-to/why-does-a-node-stay.md")

@@ -13,7 +13,7 @@ def paragraphs() -> list[str]:
     return [part for part in re.split(r"^- ", section, flags=re.MULTILINE) if part.strip()]
 
 
-def test_each_paragraph_names_existing_tests() -> None:
+def test_each_paragraph_of_security_md_names_existing_tests() -> None:
     assert len(paragraphs()) >= 9
     for text in paragraphs():
         files = re.findall(r"`(tests/[\w/.]+)`", text)

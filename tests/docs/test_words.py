@@ -105,7 +105,7 @@ def test_every_word_of_a_message_is_in_the_dictionary() -> None:
     assert not unknown_words, f"words to replace, or to explain in {WORDS.relative_to(ROOT)}"
 
 
-def test_every_word_of_the_output_that_pages_show_is_in_the_dictionary() -> None:
+def test_every_word_of_program_output_shown_on_pages_is_in_the_dictionary() -> None:
     unknown_words = {
         block.place: words
         for block in every("console")
@@ -129,7 +129,7 @@ def prose(path: Path) -> Iterator[tuple[int, str]]:
             yield token.start[0], token.string.replace("_", " ")
 
 
-def test_old_words_do_not_come_back() -> None:
+def test_replaced_words_are_not_used_again() -> None:
     pattern = re.compile("|".join(rf"\b({old})\b" for old in OLD_WORDS), re.IGNORECASE)
     plain = list(OLD_WORDS.values())
     folders = (ROOT / name for name in ("src", "tests", "tools", "benchmarks"))

@@ -57,7 +57,7 @@ def still(volume: str) -> str:
     return f"volume {volume} is still attached to it"
 
 
-def test_a_drained_machine_is_ended_once_its_disk_is_detached_or_the_wait_is_over() -> None:
+def test_a_drained_machine_is_ended_once_its_disk_is_detached_or_after_a_timeout() -> None:
     asyncio.run(_play())
 
 

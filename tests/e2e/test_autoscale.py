@@ -189,23 +189,23 @@ def test_the_autoscaler_is_deleted_with_the_annotation_or_the_workload(seen: See
     assert seen.collected
 
 
-def test_an_autoscaler_that_a_person_created_is_left_alone_and_this_is_reported(seen: Seen) -> None:
+def test_an_autoscaler_that_gpuscaler_did_not_create_is_reported_and_not_changed(seen: Seen) -> None:
     assert seen.kept["spec"] == seen.theirs["spec"]
     assert ("AutoscaleTaken", "taken") in seen.events
     assert {reason for reason, name in seen.events if name == "serve"} >= {"AutoscaleCreated", "AutoscaleChanged", "AutoscaleEnded"}
 
 
-def test_the_api_server_s_refusal_is_reported_in_its_own_words(seen: Seen) -> None:
+def test_the_message_of_an_api_server_refusal_is_reported_unchanged(seen: Seen) -> None:
     assert ("AutoscaleFailed", "asleep") in seen.events
     assert all("spec.minReplicas: Invalid value: 0" in note for note in seen.failures)
 
 
-def test_no_request_was_forbidden_and_autoscaling_has_its_own_lease(seen: Seen) -> None:
+def test_no_request_is_forbidden_and_autoscaling_has_its_own_lease(seen: Seen) -> None:
     assert refused(seen.asked) == set(), seen.log[-2000:]
     assert seen.lease["spec"]["leaseDurationSeconds"] == 15
 
 
-def test_every_right_granted_for_autoscalers_by_annotation_is_used(seen: Seen) -> None:
+def test_every_permission_for_annotated_autoscalers_is_exercised(seen: Seen) -> None:
     # The rights of the metrics API itself are checked in test_hpa.py, where it serves an autoscaler.
     without = granted(rendered(autoscale=False), ACCOUNT)
     allowed = granted(rendered(autoscale=True), ACCOUNT)

@@ -13,7 +13,7 @@ BEHIND = 0.5
 
 
 @pytest.mark.parametrize(("rivals", "gpus"), [(150, 8), (300, 1)])
-def test_the_promised_pods_get_their_ten_machines_among_many_pending_pods(rivals: int, gpus: int) -> None:
+def test_pods_get_the_ten_machines_promised_to_them_despite_many_other_pending_pods(rivals: int, gpus: int) -> None:
     result = asyncio.run(promised(f"binding-{gpus}", rivals=rivals, gpus=gpus))
     print(f"\nKubernetes {version()}, among {rivals} pods that request {gpus} GPUs: {result}")
 
@@ -21,7 +21,7 @@ def test_the_promised_pods_get_their_ten_machines_among_many_pending_pods(rivals
     assert (result.overfull, result.moved, result.failed) == ([], [], 0)
 
 
-def test_no_node_is_overfull_beside_a_scheduler_whose_watch_of_pods_lags() -> None:
+def test_no_node_is_overcommitted_if_the_schedulers_watch_of_pods_lags() -> None:
     result = asyncio.run(promised("binding-late", rivals=150, gpus=1, deaf=BEHIND))
     print(f"\nKubernetes {version()}, whose scheduler's watch of pods lags by {BEHIND} s: {result}")
 

@@ -66,7 +66,7 @@ def test_a_real_api_server_accepts_and_refuses_the_writes_of_a_drain_as_expected
     _raise_failure(outcomes, "acts")
 
 
-def test_pods_of_a_budget_move_one_by_one_and_a_drain_that_cannot_finish_is_undone_and_reported(
+def test_pods_with_a_budget_are_evicted_one_by_one_and_a_drain_that_cannot_finish_is_undone_and_reported(
     outcomes: Outcomes,
 ) -> None:
     _raise_failure(outcomes, "moves")

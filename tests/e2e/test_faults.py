@@ -50,7 +50,7 @@ async def _play() -> Outcomes:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_pods_run_and_machines_go_when(outcomes: Outcomes, fault: str) -> None:
+def test_all_pods_run_and_all_machines_are_removed_despite_the_fault(outcomes: Outcomes, fault: str) -> None:
     failure = outcomes[fault]
     if failure is not None:
         raise failure

@@ -381,7 +381,7 @@ def test_replicas_grow_with_load_and_return_to_the_minimum_without_it(seen: Seen
     assert seen.replicas == [3, 1, 3, 1, 3]
 
 
-def test_demand_of_a_gateway_scales_to_zero_and_back(seen: Seen) -> None:
+def test_a_demand_metric_of_a_gateway_scales_to_zero_and_back(seen: Seen) -> None:
     assert seen.demanded == [3, 0, 1]
 
 
@@ -392,16 +392,16 @@ def test_without_prometheus_replicas_stay_and_the_autoscaler_reports_why(seen: S
     assert seen.back["reason"] == "ValidMetricFound"
 
 
-def test_without_a_server_replicas_stay_and_a_new_server_with_a_new_certificate_continues(seen: Seen) -> None:
+def test_replicas_stay_without_a_metrics_server_and_a_new_server_with_a_new_certificate_is_used(seen: Seen) -> None:
     assert (seen.lost["reason"], seen.while_lost) == ("FailedGetPodsMetric", 1)
     assert seen.replicas[-1] == 3
 
 
-def test_a_token_of_the_cluster_is_accepted_and_an_invented_one_is_not(seen: Seen) -> None:
+def test_only_valid_tokens_of_the_cluster_are_accepted(seen: Seen) -> None:
     assert seen.direct == (200, 401)
 
 
-def test_every_api_service_has_the_authority_of_the_certificate_that_the_server_created(seen: Seen) -> None:
+def test_every_api_service_trusts_the_certificate_that_the_server_created(seen: Seen) -> None:
     assert all(seen.bundles)
     assert len(set(seen.bundles)) == 1
 
@@ -419,7 +419,7 @@ def test_discovery_lists_every_metric_with_the_resources_that_it_describes(seen:
     assert seen.resources >= LISTED
 
 
-def test_there_is_a_value_for_each_pod(seen: Seen) -> None:
+def test_every_pod_has_a_metric_value(seen: Seen) -> None:
     assert seen.values["kind"] == "MetricValueList"
     assert len(seen.values["items"]) >= 1
     for value in seen.values["items"]:
@@ -427,17 +427,17 @@ def test_there_is_a_value_for_each_pod(seen: Seen) -> None:
         assert re.fullmatch(r"serve-.+", value["describedObject"]["name"])
 
 
-def test_there_is_a_value_for_each_node_and_namespace_with_samples(seen: Seen) -> None:
+def test_every_node_and_namespace_with_samples_has_a_metric_value(seen: Seen) -> None:
     assert seen.described == {"plain", WORK}
 
 
-def test_no_request_of_the_server_is_refused_and_it_exits_with_0(seen: Seen) -> None:
+def test_no_request_of_the_metrics_server_is_refused_and_the_server_exits_with_status_0(seen: Seen) -> None:
     assert len(seen.asked) > 10
     assert refused(seen.asked) == set()
     assert (seen.code, seen.last) == (0, 0), seen.log[-2000:]
 
 
-def test_the_server_uses_every_right_that_it_is_granted(seen: Seen) -> None:
+def test_the_metrics_server_uses_every_permission_that_it_is_granted(seen: Seen) -> None:
     allowed = granted(yaml.safe_load_all(text(VALUES, namespace=NAMESPACE)), ACCOUNT) | TRUSTS
 
     assert used(seen.asked, allowed) == allowed

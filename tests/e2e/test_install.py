@@ -241,22 +241,22 @@ def test_the_api_server_accepts_every_object_strictly_without_a_warning(seen: Se
     assert "Warning" not in seen.warned
 
 
-def test_both_copies_are_admitted_as_restricted_and_run_on_different_nodes_without_gpus(seen: Seen) -> None:
+def test_both_controller_replicas_meet_the_restricted_standard_and_run_on_different_nodes_without_gpus(seen: Seen) -> None:
     assert seen.nodes == {"plain-a", "plain-b"}
 
 
-def test_no_request_of_the_controller_is_refused_for_lack_of_a_right(seen: Seen) -> None:
+def test_no_request_of_the_controller_lacks_a_permission(seen: Seen) -> None:
     assert len(seen.asked) > 100
     assert refused(seen.asked) == set()
 
 
-def test_the_controller_uses_every_right_that_it_is_granted(seen: Seen) -> None:
+def test_the_controller_uses_every_permission_that_it_is_granted(seen: Seen) -> None:
     allowed = granted(OBJECTS, ACCOUNT)
 
     assert used(seen.asked, allowed) == allowed
 
 
-def test_a_dry_run_uses_exactly_its_rights_which_are_all_read_only(seen: Seen) -> None:
+def test_a_dry_run_uses_exactly_its_permissions_which_are_all_read_only(seen: Seen) -> None:
     allowed = granted(seen.objects, ACCOUNT)
 
     assert refused(seen.looked) == set()
@@ -265,7 +265,7 @@ def test_a_dry_run_uses_exactly_its_rights_which_are_all_read_only(seen: Seen) -
     assert "buys 1 machine" in seen.planned
 
 
-def test_the_exporter_asks_the_api_server_for_what_the_node_lacks_with_exactly_its_rights(seen: Seen) -> None:
+def test_the_exporter_uses_exactly_its_permissions_to_read_what_the_node_lacks(seen: Seen) -> None:
     allowed = granted(seen.objects, EXPORTER)
 
     assert HOLDER in seen.page.pods("nvidia_gpu_duty_cycle")

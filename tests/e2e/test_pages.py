@@ -150,14 +150,14 @@ def test_a_user_with_the_chart_s_reader_role_reads_pages_through_the_api_server(
     assert (asked.reader.returncode, asked.reader.stderr) == (0, "")
 
 
-def test_a_user_without_the_right_to_forward_ports_sees_which_right_is_missing(asked: Asked) -> None:
+def test_a_user_who_may_not_forward_ports_is_shown_the_missing_permission(asked: Asked) -> None:
     for done in (asked.nobody, asked.nothing_replays):
         assert 'cannot get resource "pods/portforward" in API group "" in the namespace "gpuscaler"' in done.stderr
         assert "expected get and create on pods/portforward in namespace gpuscaler" in done.stderr
     assert asked.nothing_replays.returncode == 3
 
 
-def test_from_1_35_on_the_right_to_get_is_only_half_of_the_right(asked: Asked) -> None:
+def test_from_kubernetes_1_35_on_port_forwarding_needs_permission_to_create_as_well_as_to_get(asked: Asked) -> None:
     """The API server's message does not name the missing right, so only our own text does."""
     refused = 'pods "leader" is forbidden' in asked.half.stderr and "expected get and create on pods/portforward" in asked.half.stderr
 

@@ -328,12 +328,14 @@ async def _deletes(made: Stage) -> None:
 
 
 @pytest.mark.parametrize("right", granted(), ids=str)
-def test_a_missing_right_is_named_the_rest_continues_and_all_recovers_once_it_is_granted(outcomes: Outcomes, right: Right) -> None:
+def test_the_controller_names_a_missing_permission_continues_with_the_rest_and_recovers_once_it_is_granted(
+    outcomes: Outcomes, right: Right
+) -> None:
     assert right in outcomes, f"the chart grants a right that no test takes away: {right}"
     failure = outcomes[right]
     if failure is not None:
         raise failure
 
 
-def test_no_right_is_taken_away_that_the_chart_does_not_grant(outcomes: Outcomes) -> None:
+def test_every_permission_that_these_tests_remove_is_granted_by_the_chart(outcomes: Outcomes) -> None:
     assert set(outcomes) - set(granted()) == set()

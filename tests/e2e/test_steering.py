@@ -9,7 +9,7 @@ from tests.e2e.steering import measure
 pytestmark = pytest.mark.e2e
 
 
-def test_random_workloads_with_nominations_run_though_the_controller_is_killed() -> None:
+def test_random_workloads_with_nominations_run_even_if_the_controller_is_killed() -> None:
     """A nomination is a hint, so this measures how many pods run where they were promised, and what is bought for the others."""
     tally = asyncio.run(measure(6, seed=1, apart=20.0, restart=True, steering="nominate", within=400.0))
     print(f"\nKubernetes {version()}, 6 random workloads: {tally}")

@@ -48,7 +48,7 @@ async def bare(made: Stage, pool: str) -> None:
         await asyncio.sleep(0.05)
 
 
-def test_a_machine_with_our_taint_is_ready_as_fast_as_one_without() -> None:
+def test_a_machine_with_our_taint_is_ready_as_fast_as_one_without_it() -> None:
     asyncio.run(measured())
 
 

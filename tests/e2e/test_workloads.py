@@ -46,7 +46,7 @@ async def _play_one(made: Stage, name: str, play: Scenario) -> None:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_on_a_real_control_plane(outcomes: Outcomes, scenario: str) -> None:
+def test_workloads_scale_up_and_down_on_a_real_control_plane(outcomes: Outcomes, scenario: str) -> None:
     failure = outcomes[scenario]
     if failure is not None:
         raise failure

@@ -40,13 +40,13 @@ def audit(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, cwd=folder, env=environ, check=False, capture_output=True, text=True)
 
 
-def test_a_clean_result_is_a_success_that_names_its_sources(folder: Path) -> None:
+def test_an_audit_without_findings_succeeds_and_names_its_sources(folder: Path) -> None:
     done = audit(folder)
 
     assert (done.returncode, done.stdout) == (0, "audit: nothing found in .github, lock.txt\n")
 
 
-def test_a_known_vulnerability_is_found_with_the_fixed_version(folder: Path) -> None:
+def test_a_known_vulnerability_is_reported_with_the_fixed_version(folder: Path) -> None:
     advisories(folder, [CLEAN, {"name": "aiohttp", "version": "3.0", "vulns": [{"id": "PYSEC-1", "fix_versions": ["3.1"]}]}])
 
     done = audit(folder)
@@ -54,7 +54,7 @@ def test_a_known_vulnerability_is_found_with_the_fixed_version(folder: Path) -> 
     assert (done.returncode, done.stdout) == (1, "found: lock.txt: aiohttp 3.0 has PYSEC-1, fixed in 3.1\n")
 
 
-def test_packages_unknown_to_the_database_are_not_a_clean_result(folder: Path) -> None:
+def test_an_audit_fails_if_the_database_does_not_know_a_package(folder: Path) -> None:
     advisories(folder, [CLEAN, {"name": "aiohttp", "skip_reason": "Dependency not found"}])
 
     done = audit(folder)
@@ -64,7 +64,7 @@ def test_packages_unknown_to_the_database_are_not_a_clean_result(folder: Path) -
     assert "nothing found, but some checks could not run" in done.stdout
 
 
-def test_an_unavailable_database_is_not_a_clean_result(folder: Path) -> None:
+def test_an_audit_fails_if_the_vulnerability_database_is_unavailable(folder: Path) -> None:
     command(folder, "pip-audit", "echo 'no route to it' >&2; exit 1")
 
     done = audit(folder)
@@ -73,7 +73,7 @@ def test_an_unavailable_database_is_not_a_clean_result(folder: Path) -> None:
     assert "not checked: lock.txt: vulnerabilities; pip-audit ended with 1: no route to it" in done.stdout
 
 
-def test_a_withdrawn_package_is_found_with_its_authors_reason(folder: Path) -> None:
+def test_a_yanked_package_is_reported_with_its_authors_reason(folder: Path) -> None:
     command(folder, "uv", """echo 'warning: `attrs==21.1.0` is yanked (reason: "Not importable.")' >&2""")
 
     done = audit(folder, "--no-advisories")
@@ -81,7 +81,7 @@ def test_a_withdrawn_package_is_found_with_its_authors_reason(folder: Path) -> N
     assert (done.returncode, done.stdout) == (1, "found: lock.txt: attrs==21.1.0 was withdrawn: Not importable.\n")
 
 
-def test_an_unavailable_index_is_not_a_clean_result(folder: Path) -> None:
+def test_an_audit_fails_if_the_package_index_is_unavailable(folder: Path) -> None:
     command(folder, "uv", "echo 'error: no route to it' >&2; exit 2")
 
     done = audit(folder, "--no-advisories")
@@ -90,7 +90,7 @@ def test_an_unavailable_index_is_not_a_clean_result(folder: Path) -> None:
     assert "not checked: lock.txt: withdrawn packages; uv printed: error: no route to it" in done.stdout
 
 
-def test_an_unsafe_workflow_is_found(folder: Path) -> None:
+def test_an_unsafe_workflow_is_reported(folder: Path) -> None:
     command(folder, "zizmor", "echo 'error[template-injection]'; exit 14")
 
     done = audit(folder, "--no-advisories")

@@ -31,7 +31,7 @@ def full(folder: Path, *parts: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([sys.executable, str(PROGRAM), *parts], cwd=folder, env=environ, check=False, capture_output=True, text=True)
 
 
-def test_parts_after_a_failed_one_run_too_and_the_table_shows_which_failed(folder: Path) -> None:
+def test_parts_after_a_failed_one_still_run_and_the_table_shows_which_failed(folder: Path) -> None:
     done = full(folder, "oracle", "soak", "e2e")
 
     table = (folder / "build" / "full.txt").read_text()
@@ -44,7 +44,7 @@ def test_parts_after_a_failed_one_run_too_and_the_table_shows_which_failed(folde
     assert "did soak RUNS=10000" in table
 
 
-def test_figures_are_stored_as_data_with_the_commit_and_the_output_of_each_part(folder: Path) -> None:
+def test_measurements_are_stored_as_data_with_the_commit_and_the_output_of_each_part(folder: Path) -> None:
     done = full(folder, "e2e")
 
     record = json.loads((folder / "build" / "full.json").read_text())
@@ -68,7 +68,7 @@ def test_all_parts_run_if_none_is_named(folder: Path) -> None:
     assert len([part for part in parts if part.startswith("e2e-")]) == 7
 
 
-def test_an_unknown_part_is_rejected_before_anything_runs(folder: Path) -> None:
+def test_an_unknown_part_is_rejected_before_any_part_runs(folder: Path) -> None:
     done = full(folder, "soap")
 
     assert done.returncode == 2

@@ -24,7 +24,7 @@ def sources() -> Iterator[Path]:
         yield from (ROOT / folder).rglob("*.py")
 
 
-def test_nothing_is_raised_inside_except_star() -> None:
+def test_no_source_file_raises_inside_except_star() -> None:
     places = [f"{path.relative_to(ROOT)}:{line}" for path in sources() for line in raises_in_except_star(path.read_text())]
 
     assert places == []
@@ -51,7 +51,7 @@ def _deeper(depth: int) -> ast.AST:
     return ast.parse("1 + 1") if depth == 0 else _deeper(depth - 1)
 
 
-def test_source_is_parsed_next_to_other_files() -> None:
+def test_source_can_be_parsed_while_garbage_collection_parses_source_too() -> None:
     source = Path(ast.__file__).read_text()
     for _ in range(10):
         for _ in range(50):

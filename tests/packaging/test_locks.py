@@ -92,7 +92,7 @@ def test_a_lock_file_satisfies_the_projects_requirements(lock: str, wanted: list
 
 
 @pytest.mark.parametrize("lock", ["core.txt", "runtime.txt", "build.txt", *(f"{extra}.txt" for extra in EXTRAS)])
-def test_developers_use_the_same_versions_as_users(lock: str) -> None:
+def test_the_developers_lock_file_has_the_same_versions_as_the_users_one(lock: str) -> None:
     # A package that users need only on some platforms may be needed everywhere here, so versions are compared and markers are not.
     users, developers = (
         {name: sorted({str(requirement.specifier) for requirement, _ in pinned}) for name, pinned in pins(file).items()}

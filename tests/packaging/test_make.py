@@ -48,7 +48,7 @@ def be_ready(checkout: Path, age: float) -> None:
 
 
 @pytest.mark.parametrize("target", [name for name in phony_targets() if name not in WITHOUT_SETUP])
-def test_a_target_sets_up_first_in_a_fresh_clone(checkout: Path, target: str) -> None:
+def test_in_a_fresh_clone_each_target_runs_the_setup_first(checkout: Path, target: str) -> None:
     commands = make(checkout, "-n", target).splitlines()
 
     assert commands[0].startswith("tools/setup ")
@@ -66,12 +66,12 @@ def test_an_up_to_date_setup_is_not_repeated(checkout: Path) -> None:
     assert "tools/setup" not in make(checkout, "-n", "test")
 
 
-def test_make_alone_lists_every_target_with_what_it_does(checkout: Path) -> None:
+def test_make_without_a_target_lists_every_target_with_a_description(checkout: Path) -> None:
     listed = dict(re.findall(r"^(\S+) +(\S.*)$", make(checkout), re.MULTILINE))
 
     assert sorted(listed) == sorted(phony_targets())
 
 
-def test_the_cases_and_the_seed_of_the_conformance_run_can_be_chosen(checkout: Path) -> None:
+def test_the_number_of_cases_and_the_seed_of_the_conformance_tests_can_be_set(checkout: Path) -> None:
     assert "--cases 7 --seed 42" in make(checkout, "-n", "conformance", "CASES=7", "SEED=42")
     assert "--cases 20000 --seed 1" in make(checkout, "-n", "conformance")

@@ -50,7 +50,7 @@ def test_the_wheel_carries_its_licence(wheel: zipfile.ZipFile, metadata: Message
     assert "Apache License" in wheel.read(licence).decode()
 
 
-def test_cloud_and_gpu_libraries_come_only_with_their_extra(metadata: Message) -> None:
+def test_cloud_and_gpu_libraries_are_installed_only_with_their_extra(metadata: Message) -> None:
     required = metadata.get_all("Requires-Dist") or []
     optional = ("boto3", "nvidia-", "grpcio", "protobuf")
 

@@ -116,7 +116,7 @@ def values(archive: Path) -> Mapping[str, Mapping[str, str]]:
     return content
 
 
-def test_builds_of_the_same_commit_are_identical_everywhere(repository: Path, tmp_path: Path) -> None:
+def test_builds_of_the_same_commit_are_identical_on_every_machine(repository: Path, tmp_path: Path) -> None:
     parts = ("wheel", "sdist", "chart", "manifest")
     first = release(repository, "--sign", "none", *parts)
     elsewhere = tmp_path / "some" / "where else"
@@ -145,7 +145,7 @@ def test_uncommitted_files_are_in_no_release(repository: Path) -> None:
     assert [name for name in names if "secret" in name] == []
 
 
-def test_checksums_cover_every_file_and_notes_are_the_section_of_the_version(repository: Path) -> None:
+def test_checksums_cover_every_file_and_release_notes_are_the_changelog_section_of_the_version(repository: Path) -> None:
     assert release(repository, "--sign", "none", "chart", "manifest").returncode == 0
 
     files = built(repository)
@@ -198,7 +198,7 @@ def test_all_problems_of_a_commit_are_reported_together(repository: Path) -> Non
     assert "the commit has the tags nightly, but version 0.1.0 needs v0.1.0" in done.stderr
 
 
-def test_a_draft_needs_no_tag_no_section_and_no_clean_tree(repository: Path) -> None:
+def test_a_draft_needs_neither_a_tag_nor_a_changelog_section_nor_a_clean_tree(repository: Path) -> None:
     git(repository, "tag", "--delete", f"v{VERSION}")
     (repository / "new.py").write_text("")
 
@@ -209,7 +209,7 @@ def test_a_draft_needs_no_tag_no_section_and_no_clean_tree(repository: Path) -> 
     assert built(repository)[f"gpuscaler-{VERSION}.notes.md"] == b"- Not said yet.\n"
 
 
-def test_without_buildah_the_rest_is_built_and_the_image_is_named_as_missing(repository: Path, tmp_path: Path) -> None:
+def test_without_buildah_everything_but_the_image_is_built_and_the_image_reported_as_missing(repository: Path, tmp_path: Path) -> None:
     for program in ("git", "tar"):
         (tmp_path / "bin").mkdir(exist_ok=True)
         (tmp_path / "bin" / program).symlink_to(shutil.which(program) or "")
@@ -222,7 +222,7 @@ def test_without_buildah_the_rest_is_built_and_the_image_is_named_as_missing(rep
     assert f"gpuscaler-{VERSION}.tgz" in built(repository)
 
 
-def test_an_unpinned_base_is_rejected(repository: Path, builders: Path) -> None:
+def test_an_unpinned_base_image_is_rejected(repository: Path, builders: Path) -> None:
     (repository / "requirements" / "base-image.txt").write_text("# later\n")
     commit(repository)
 
@@ -279,7 +279,7 @@ def builders(tmp_path: Path) -> Path:
     return folder
 
 
-def test_chart_and_manifest_name_the_image_by_its_digest_in_the_repository_it_goes_to(repository: Path, builders: Path) -> None:
+def test_chart_and_manifest_name_the_image_by_digest_in_the_target_repository(repository: Path, builders: Path) -> None:
     done = release(
         repository,
         "--sign",
@@ -300,7 +300,7 @@ def test_chart_and_manifest_name_the_image_by_its_digest_in_the_repository_it_go
     assert f"image: example.com/gpu/scaler@{digest}\n" in built(repository)[f"gpuscaler-{VERSION}.yaml"].decode()
 
 
-def test_the_image_is_as_old_as_the_commit_on_the_base_that_the_repository_pins(repository: Path, builders: Path) -> None:
+def test_the_image_has_the_time_of_the_commit_and_the_pinned_base(repository: Path, builders: Path) -> None:
     assert release(repository, "--sign", "none", "image", PATH=f"{builders}:{os.environ['PATH']}").returncode == 0
 
     call = (builders / "asked").read_text().splitlines()[0]
@@ -319,7 +319,7 @@ def test_the_image_lists_the_sizes_of_its_parts(repository: Path, builders: Path
     assert (lines["base"], lines["libraries"], lines["simulation"], lines["product"], lines["laboratory"]) == ("4", "1", "3", "2", "3")
 
 
-def test_the_bill_of_the_image_lists_the_content_of_its_layers(repository: Path, builders: Path, tmp_path: Path) -> None:
+def test_the_sbom_of_the_image_lists_the_content_of_its_layers(repository: Path, builders: Path, tmp_path: Path) -> None:
     from tools.release.image import Image
     from tools.release.sbom import of_image
     from tools.release.source import Source
@@ -335,7 +335,7 @@ def test_the_bill_of_the_image_lists_the_content_of_its_layers(repository: Path,
     assert (bill["metadata"]["component"]["type"], bill["metadata"]["component"]["version"]) == ("container", VERSION)
 
 
-def test_a_signature_by_a_key_file_verifies_and_fails_for_other_files(repository: Path, tmp_path: Path) -> None:
+def test_a_signature_made_with_a_key_file_verifies_only_for_the_signed_file(repository: Path, tmp_path: Path) -> None:
     if shutil.which("ssh-keygen") is None:
         skip_or_fail("no ssh-keygen on PATH; on Debian and Ubuntu run: sudo apt-get install openssh-client")
     key = tmp_path / "key"
@@ -351,7 +351,7 @@ def test_a_signature_by_a_key_file_verifies_and_fails_for_other_files(repository
     assert subprocess.run(verify, input=sums.read_bytes() + b"x", check=False, capture_output=True).returncode != 0
 
 
-def test_without_a_key_cosign_signs_the_checksums_by_the_identity_of_the_forge(repository: Path, builders: Path) -> None:
+def test_without_a_key_file_cosign_signs_the_checksums_keylessly_with_the_ci_identity(repository: Path, builders: Path) -> None:
     (builders / "cosign").write_text("""#!/bin/sh\necho "$@ as $ACTIONS_ID_TOKEN_REQUEST_TOKEN" >"$4"\n""")
     (builders / "cosign").chmod(0o755)
 
@@ -370,9 +370,7 @@ def test_a_missing_key_file_leaves_the_release_unsigned_with_a_message(repositor
     assert "signature: saw SIGN=nowhere/key, which is not a file; expected a private SSH key, `keyless` or `none`" in done.stderr
 
 
-def test_the_bill_of_the_wheel_is_what_the_lock_installs_under_the_commit_s_time_and_number(
-    repository: Path, builders: Path, tmp_path: Path
-) -> None:
+def test_the_sbom_of_the_wheel_lists_the_locked_packages_and_is_reproducible(repository: Path, builders: Path, tmp_path: Path) -> None:
     (tmp_path / "site" / "msgspec-3.dist-info").mkdir(parents=True)
     (builders / "uv").write_text(UV.format(site=tmp_path / "site"))
     (builders / "uv").chmod(0o755)

@@ -32,7 +32,7 @@ def setup(checkout: Path, python: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_missing_python_is_named_with_the_way_to_choose_another(checkout: Path) -> None:
+def test_the_message_for_a_missing_python_says_how_to_choose_another(checkout: Path) -> None:
     done = setup(checkout, "python-that-is-not-there")
 
     assert done.returncode == 1
@@ -80,7 +80,7 @@ def environment_that_works(checkout: Path) -> Path:
     return checkout
 
 
-def test_without_a_compiler_root_gets_one_installed(environment_that_works: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_root_gets_a_compiler_installed(environment_that_works: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkout = environment_that_works
     monkeypatch.setenv("CC", "cc-of-this-test")
     command(checkout, "id", "echo 0")
@@ -94,7 +94,7 @@ def test_without_a_compiler_root_gets_one_installed(environment_that_works: Path
 
 
 @pytest.mark.parametrize("user", ["0", "1000"])
-def test_a_missing_compiler_is_reported_and_costs_only_tests(
+def test_a_missing_compiler_is_reported_and_only_some_tests_are_skipped(
     environment_that_works: Path, monkeypatch: pytest.MonkeyPatch, user: str
 ) -> None:
     checkout = environment_that_works
@@ -135,7 +135,7 @@ def test_uv_installs_packages_from_the_index_configured_for_pip(environment_that
     assert "--require-hashes --only-binary :all: --requirement requirements/dev.txt" in calls[0]
 
 
-def test_if_uv_cannot_install_pip_does(environment_that_works: Path) -> None:
+def test_pip_installs_packages_if_uv_fails(environment_that_works: Path) -> None:
     calls = installs(environment_that_works, uv=1)
 
     assert [line.split()[0] for line in calls] == ["uv", "pip", "pip"]

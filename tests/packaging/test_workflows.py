@@ -40,7 +40,7 @@ def test_every_action_is_pinned_to_a_commit_with_its_version_in_a_comment() -> N
     assert [action for action in used if not re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action)] == []
 
 
-def test_an_action_has_one_commit_everywhere() -> None:
+def test_an_action_is_pinned_to_the_same_commit_in_all_workflows() -> None:
     text = "".join(path.read_text() for path in WORKFLOWS)
 
     bound = set(re.findall(r"uses: (\S+)@(\S+)", text))
@@ -48,7 +48,7 @@ def test_an_action_has_one_commit_everywhere() -> None:
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_jobs_have_only_the_permissions_that_they_declare(path: Path) -> None:
+def test_workflow_jobs_have_only_the_permissions_that_they_declare(path: Path) -> None:
     assert read(path)["permissions"] == {}
     assert [name for name, job in jobs(path).items() if "permissions" not in job or "timeout-minutes" not in job] == []
 
@@ -64,7 +64,7 @@ def test_jobs_that_run_the_repository_s_code_may_neither_sign_nor_write() -> Non
     assert all(step["with"]["persist-credentials"] is False for step in checkouts)
 
 
-def test_nothing_is_published_unsigned_or_unless_the_repository_enables_it() -> None:
+def test_only_signed_artifacts_are_published_and_only_if_the_repository_enables_it() -> None:
     publishing = {name for name, job in RELEASE.items() if PUBLISHING.search(str(job["steps"]))}
 
     def before(name: str) -> set[str]:
@@ -80,7 +80,7 @@ def test_nothing_is_published_unsigned_or_unless_the_repository_enables_it() -> 
         assert "sha256sum --check --strict SHA256SUMS" in str(RELEASE[name]["steps"])
 
 
-def test_make_is_called_with_existing_targets_and_variables() -> None:
+def test_workflows_call_make_with_existing_targets_and_variables() -> None:
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.findall(r"^([a-z0-9-]+):", makefile, re.MULTILINE))
     variables = set(re.findall(r"^([A-Z]+) \?=", makefile, re.MULTILINE))
@@ -91,10 +91,10 @@ def test_make_is_called_with_existing_targets_and_variables() -> None:
     assert {name for line in called for name in re.findall(r"\b([A-Z]+)=", line)} <= variables
 
 
-def test_no_untrusted_text_gets_into_a_script() -> None:
+def test_no_untrusted_text_is_inserted_into_a_workflow_script() -> None:
     assert [(file, job) for file, job, step in steps() if "${{" in step.get("run", "")] == []
 
 
-def test_every_push_of_a_tag_that_names_a_version_is_built() -> None:
+def test_every_push_of_a_version_tag_starts_a_release_build() -> None:
     # YAML 1.1 reads the key `on` as true.
     assert read(ROOT / ".github" / "workflows" / "release.yml")[True] == {"push": {"tags": ["v*"]}}
