@@ -51,7 +51,7 @@ class Cluster:
         return str(wire_pod["spec"].get("nodeName", ""))
 
 
-async def test_a_pod_is_bound_if_its_node_is_unchanged() -> None:
+async def test_a_promised_pod_is_bound_if_its_node_is_unchanged() -> None:
     here = Cluster()
     outcome = await here.bind(await here.begin())
 
@@ -59,7 +59,7 @@ async def test_a_pod_is_bound_if_its_node_is_unchanged() -> None:
     assert await here.runs_on() == "a"
 
 
-async def test_nothing_is_bound_to_a_node_while_its_device_plugin_restarts() -> None:
+async def test_no_pod_is_bound_to_a_node_while_its_device_plugin_restarts() -> None:
     here = Cluster(gpus=0)
     outcome = await here.bind(await here.begin())
 
@@ -70,7 +70,7 @@ async def test_nothing_is_bound_to_a_node_while_its_device_plugin_restarts() -> 
     assert await here.runs_on() == ""
 
 
-async def test_nothing_is_bound_to_a_node_that_is_gone() -> None:
+async def test_no_pod_is_bound_to_a_deleted_node() -> None:
     here = Cluster()
     uid = await here.begin()
     await here.user.delete(NODES, "a")
@@ -80,7 +80,7 @@ async def test_nothing_is_bound_to_a_node_that_is_gone() -> None:
     assert await here.runs_on() == ""
 
 
-async def test_a_pod_that_was_recreated_under_the_same_name_is_another_pod() -> None:
+async def test_a_pod_recreated_under_the_name_of_a_promised_pod_is_not_bound() -> None:
     here = Cluster()
     before = await here.begin()
     await here.user.delete(PODS, "p", namespace="default", grace=0)
@@ -92,7 +92,7 @@ async def test_a_pod_that_was_recreated_under_the_same_name_is_another_pod() -> 
     assert await here.runs_on() == ""
 
 
-async def test_a_pod_that_was_bound_by_something_else_stays_there_and_that_is_reported() -> None:
+async def test_a_pod_that_another_scheduler_bound_keeps_its_node_and_that_is_reported() -> None:
     here = Cluster()
     uid = await here.begin()
     await here.user.bind("default", "p", "b")
@@ -102,7 +102,7 @@ async def test_a_pod_that_was_bound_by_something_else_stays_there_and_that_is_re
     assert await here.runs_on() == "b"
 
 
-async def test_a_binding_with_a_lost_answer_counts_as_done() -> None:
+async def test_a_binding_whose_answer_was_lost_counts_as_done() -> None:
     here = Cluster()
     uid = await here.begin()
     await here.user.bind("default", "p", "a")
@@ -111,7 +111,7 @@ async def test_a_binding_with_a_lost_answer_counts_as_done() -> None:
 
 
 @pytest.mark.parametrize("refusal", [FORBIDDEN, WEBHOOK])
-async def test_a_binding_that_is_refused_for_good_reports_the_reason(refusal: Failure) -> None:
+async def test_a_permanently_refused_binding_is_reported_with_its_reason(refusal: Failure) -> None:
     here = Cluster()
     uid = await here.begin()
     here.api.faults.add(Fault("POST", "/binding", refusal=refusal))

@@ -66,7 +66,7 @@ class MalformedProvider:
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_for_any_answer_at_most_one_machine_more_than_the_pods_need_is_bought(seed: int) -> None:
+async def test_whatever_the_cloud_answers_at_most_one_machine_too_many_is_bought(seed: int) -> None:
     dice = Random(seed)
     async with world(POOLS, seed=seed) as here:
         liar = MalformedProvider(here, seed)

@@ -43,7 +43,7 @@ async def running(here: Stage) -> int:
     return len(await here.nodes())
 
 
-async def test_nodes_of_a_minimum_that_are_older_than_the_controller_are_opened_and_used(tmp_path: Path) -> None:
+async def test_nodes_of_a_groups_minimum_that_existed_before_the_controller_are_opened_and_used(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", MinSize=2, DesiredCapacity=2)
         await here.sleep(120)
@@ -58,7 +58,7 @@ async def test_nodes_of_a_minimum_that_are_older_than_the_controller_are_opened_
         assert (await here.status()).pools[0].machines == 2
 
 
-async def test_nodes_that_register_while_no_controller_runs_are_opened_by_the_next_one(tmp_path: Path) -> None:
+async def test_nodes_that_register_while_no_controller_runs_are_opened_by_the_next_controller(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus")
         here.start()
@@ -75,7 +75,7 @@ async def test_nodes_that_register_while_no_controller_runs_are_opened_by_the_ne
         assert here.desired("gpus") == 1
 
 
-async def test_machines_that_a_person_adds_are_opened_and_removed_when_they_are_idle(tmp_path: Path) -> None:
+async def test_machines_that_a_user_adds_are_opened_and_are_removed_once_idle(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus")
         here.start()
@@ -93,7 +93,9 @@ async def test_machines_that_a_person_adds_are_opened_and_removed_when_they_are_
 
 
 @pytest.mark.parametrize("queue", [False, True], ids=["without a word", "with notice"])
-async def test_machines_that_a_group_launches_for_reclaimed_spot_are_opened_and_used_or_removed(tmp_path: Path, queue: bool) -> None:
+async def test_machines_that_a_group_launches_in_place_of_reclaimed_ones_are_opened_and_used_or_removed(
+    tmp_path: Path, queue: bool
+) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpu-spot", market="spot", CapacityRebalance=queue)
         here.start(here.settings(queue_url=here.queue()) if queue else "")
@@ -122,7 +124,7 @@ async def test_machines_that_a_group_launches_for_reclaimed_spot_are_opened_and_
         assert here.wrote().get("LaunchInstances", 0) == 1
 
 
-async def test_an_unlisted_node_counts_neither_for_a_minimum_nor_for_the_cost(tmp_path: Path) -> None:
+async def test_a_node_that_the_cloud_does_not_list_counts_neither_for_a_minimum_nor_for_the_cost(tmp_path: Path) -> None:
     """A control plane node of the same type and zone: the group's only idle machine is its minimum, and stays."""
     async with aws_stage(tmp_path) as here:
         here.group("workers", MinSize=1, DesiredCapacity=1)
@@ -142,7 +144,7 @@ async def test_an_unlisted_node_counts_neither_for_a_minimum_nor_for_the_cost(tm
         assert sorted(name for name, node in (await here.bound()).items() if node) == ["one", "two"]
 
 
-async def test_a_machine_reclaimed_at_its_groups_minimum_is_replaced_only_by_the_group(tmp_path: Path) -> None:
+async def test_a_reclaimed_machine_of_a_group_at_its_minimum_is_replaced_only_by_the_group(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpu-spot", market="spot", MinSize=2, DesiredCapacity=2)
         here.start(here.settings(queue_url=here.queue()))
@@ -157,7 +159,7 @@ async def test_a_machine_reclaimed_at_its_groups_minimum_is_replaced_only_by_the
         assert "LaunchInstances" not in here.wrote()
 
 
-async def test_a_machine_launched_to_balance_zones_takes_the_pod_of_the_one_that_the_group_ends(tmp_path: Path) -> None:
+async def test_a_pod_moves_to_the_machine_that_its_group_launched_to_balance_zones(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", AvailabilityZones=["us-east-1a", "us-east-1b"], NewInstancesProtectedFromScaleIn=False)
         here.client("autoscaling").suspend_processes(AutoScalingGroupName="gpus", ScalingProcesses=["AZRebalance"])
@@ -174,7 +176,7 @@ async def test_a_machine_launched_to_balance_zones_takes_the_pod_of_the_one_that
         assert here.wrote().get("LaunchInstances", 0) == bought
 
 
-async def test_a_group_that_cannot_replace_reclaimed_machines_keeps_no_pod_pending(tmp_path: Path) -> None:
+async def test_pods_run_elsewhere_if_their_group_cannot_replace_reclaimed_machines(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpu-spot", market="spot")
         here.group("gpu-on-demand")
@@ -214,7 +216,7 @@ async def our_taints(here: Stage) -> list[str]:
     ]
 
 
-async def test_a_managed_node_group_for_the_system_is_not_changed(tmp_path: Path) -> None:
+async def test_a_managed_node_group_for_system_pods_is_not_changed(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("eks-system", instance_type="m5.xlarge", tags=MANAGED | DISCOVERED, MinSize=1, DesiredCapacity=3)
         await here.sleep(60)
@@ -231,7 +233,7 @@ async def test_a_managed_node_group_for_the_system_is_not_changed(tmp_path: Path
         assert status.warnings == ()
 
 
-async def test_work_in_progress_in_a_group_that_is_no_longer_managed_is_finished(tmp_path: Path) -> None:
+async def test_orders_and_removals_in_progress_are_finished_in_a_group_that_is_no_longer_managed(tmp_path: Path) -> None:
     """The previous version managed it: one machine leaves, another one arrives, and nodes have gpuscaler's taints."""
     async with aws_stage(tmp_path) as here:
         here.group("eks-system", instance_type="m5.xlarge", tags=MANAGED, MinSize=1, DesiredCapacity=3)

@@ -53,7 +53,7 @@ async def submit(here: Stage, name: str, zone: str, seconds: int) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(3))
-async def test_no_running_pod_is_lost_to_a_rebalance_that_gpuscaler_caused(seed: int, tmp_path: Path) -> None:
+async def test_no_running_pod_is_ended_by_zone_balancing_that_gpuscaler_caused(seed: int, tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         dice, watched = seeded_random(seed, "balance"), PodWatch(here)
         here.group("gpus", AvailabilityZones=ZONES, NewInstancesProtectedFromScaleIn=False, MaxSize=20)

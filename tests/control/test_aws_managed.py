@@ -18,7 +18,7 @@ async def all_bound(here: Stage) -> bool:
     return bool(bound_pods) and all(bound_pods.values())
 
 
-async def test_after_an_eks_update_every_pod_runs_and_no_surplus_machine_stays(tmp_path: Path) -> None:
+async def test_after_an_eks_update_every_pod_runs_and_no_unneeded_machine_remains(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         role = "arn:aws:iam::123456789012:role/nodes"
         here.client("eks").create_nodegroup(**NAMES, subnets=["subnet-useast1a"], nodeRole=role, taints=ARRIVING)

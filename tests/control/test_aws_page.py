@@ -219,7 +219,7 @@ LOOKED = [row for row in rows("## 3. Look") if not row[0].startswith(ELSEWHERE)]
 
 
 @pytest.mark.parametrize("row", LOOKED, ids=[row[0][:40] for row in LOOKED])
-def test_a_warning_is_gone_after_following_the_instructions_of_the_page(row: Row) -> None:
+def test_following_the_instructions_of_the_page_for_a_warning_resolves_it(row: Row) -> None:
     says, do = row
     matching = [key for key in CASES if says.replace("`", "").startswith(key)]
     assert matching, f"the page says {says!r}, which no test covers"
@@ -235,7 +235,7 @@ def test_a_warning_is_gone_after_following_the_instructions_of_the_page(row: Row
     assert account.messages() == ""
 
 
-def test_the_first_row_applies_if_no_tag_names_a_cluster() -> None:
+def test_a_group_without_a_cluster_tag_is_discovered_after_following_the_first_row_of_the_page() -> None:
     account = Account().with_group({"team": "red"})
     assert account.messages() == ""
     assert account.discover(CLUSTER).pools == ()
@@ -247,7 +247,7 @@ def test_the_first_row_applies_if_no_tag_names_a_cluster() -> None:
 
 
 @pytest.mark.parametrize("text", user_data())
-def test_user_data_on_the_page_registers_nodes_with_the_taint(text: str) -> None:
+def test_nodes_with_the_user_data_of_the_page_register_with_the_taint(text: str) -> None:
     assert kubelet_of(encoded(text)).taints == (Taint("gpuscaler.io/arriving"),)
 
 
@@ -291,7 +291,7 @@ async def all_bound(here: Stage) -> bool:
     return bool(bound_pods) and all(bound_pods.values())
 
 
-async def test_the_files_of_the_page_buy_machines_remove_them_and_obey_a_notice(tmp_path: Path) -> None:
+async def test_with_the_files_of_the_page_machines_are_bought_removed_and_drained_on_notice(tmp_path: Path) -> None:
     """Steps 2, 4 and 6 one after the other: the last file of the page, with the groups that it names."""
     async with aws_stage(tmp_path) as here:
         for name, market in (("gpu-on-demand", "on-demand"), ("gpu-spot", "spot")):
@@ -331,7 +331,7 @@ def files() -> list[str]:
     return [block.text for block in blocks(PAGE) if block.kind == "yaml" and "pools-file" in block.options]
 
 
-async def test_the_hook_of_the_page_gives_pods_time_to_move_and_then_lets_the_machine_end(tmp_path: Path) -> None:
+async def test_the_lifecycle_hook_of_the_page_gives_pods_time_to_move_before_the_machine_ends(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", tags=TAGS, user_data=user_data()[0])
         run_command_line(shown("aws autoscaling put-lifecycle-hook"), here.client)
@@ -349,7 +349,7 @@ async def test_the_hook_of_the_page_gives_pods_time_to_move_and_then_lets_the_ma
         assert here.region.instances[machine].ended_at is not None
 
 
-async def test_the_command_of_the_page_removes_leftover_protection(tmp_path: Path) -> None:
+async def test_the_command_of_the_page_removes_leftover_scale_in_protection(tmp_path: Path) -> None:
     """More machines than one call may name, none protected by gpuscaler: the page's command handles all protected machines."""
     async with aws_stage(tmp_path) as here:
         here.group("gpus", tags=TAGS, MinSize=51, MaxSize=60)

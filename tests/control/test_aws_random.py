@@ -76,7 +76,7 @@ def ended_by_cloud(here: Stage) -> int:
 
 
 @pytest.mark.parametrize("seed", seeds(2))
-async def test_every_pod_runs_and_every_machine_is_removed(seed: int, tmp_path: Path) -> None:
+async def test_under_random_aws_failures_every_pod_runs_and_every_machine_is_removed_later(seed: int, tmp_path: Path) -> None:
     launch, activity = ("auto", 0.0) if seed % 2 else ("desired-capacity", 20.0)
     async with aws_stage(tmp_path, Conditions(boot=QUICK, activity=activity)) as here:
         here.group("a-spot", market="spot")

@@ -22,7 +22,7 @@ async def all_bound(here: Stage) -> bool:
     return bool(bound) and all(bound.values())
 
 
-async def test_rebalance_recommendations_for_all_machines_buy_nothing_beside_the_groups_launches(tmp_path: Path) -> None:
+async def test_rebalance_recommendations_for_all_machines_cause_no_purchases_besides_launches_by_groups(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("a-spot", market="spot", CapacityRebalance=True)
         here.group("b-on-demand")

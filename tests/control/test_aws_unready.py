@@ -34,7 +34,7 @@ async def die(here: Stage) -> str:
     return name
 
 
-async def test_a_dead_node_of_a_full_group_is_reported_and_ended_and_the_next_pod_runs(tmp_path: Path) -> None:
+async def test_a_dead_node_of_a_group_at_its_maximum_is_reported_and_ended_and_the_next_pod_runs(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", instance_type="p5.48xlarge", MaxSize=1)
         here.start()
@@ -56,7 +56,7 @@ async def test_a_dead_node_of_a_full_group_is_reported_and_ended_and_the_next_po
         assert here.desired("gpus") == 1
 
 
-async def test_a_machine_that_a_hook_holds_counts_for_the_limits_until_it_is_gone(tmp_path: Path) -> None:
+async def test_a_machine_delayed_by_a_lifecycle_hook_counts_for_limits_until_it_is_terminated(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", instance_type="p5.48xlarge", MaxSize=1)
         hook = {"LifecycleTransition": "autoscaling:EC2_INSTANCE_TERMINATING", "HeartbeatTimeout": 1800, "DefaultResult": "CONTINUE"}

@@ -37,7 +37,7 @@ async def until_bound(here: World, many: int, seconds: float = 120.0) -> dict[st
     raise AssertionError(f"saw {bound} bound after {seconds} s, expected {many} pods")
 
 
-async def test_a_pod_is_bound_to_its_machine_before_that_opens() -> None:
+async def test_a_promised_pod_is_bound_before_its_machine_opens() -> None:
     async with world(ONE_GPU_MACHINES, delays=STEADY) as here:
         here.start()
         await here.submit("p")
@@ -52,7 +52,7 @@ async def test_a_pod_is_bound_to_its_machine_before_that_opens() -> None:
         assert here.notes.outcomes == {"Kept": 1}
 
 
-async def test_many_machines_that_are_ready_at_once_get_their_pods_at_once() -> None:
+async def test_many_machines_that_become_ready_together_get_their_pods_at_once() -> None:
     async with world(ONE_GPU_MACHINES, delays=STEADY) as here:
         here.start()
         for number in range(20):
@@ -84,7 +84,7 @@ async def test_a_gang_is_bound_at_once_when_its_last_machine_is_ready() -> None:
         assert len(here.cluster.core.history()) == 4
 
 
-async def test_pods_with_the_annotation_are_nominated_and_others_on_their_machine_are_bound() -> None:
+async def test_pods_with_the_nomination_annotation_are_nominated_and_others_on_the_machine_are_bound() -> None:
     async with world(LARGE, delays=STEADY) as here:
         here.start()
         await here.submit("bound", 4)
@@ -99,7 +99,7 @@ async def test_pods_with_the_annotation_are_nominated_and_others_on_their_machin
 
 
 @pytest.mark.parametrize("steering", ["bind", "off"])
-async def test_pods_without_a_promised_machine_take_only_the_room_that_is_left(steering: str) -> None:
+async def test_pods_without_a_promise_get_only_capacity_that_promised_pods_leave_free(steering: str) -> None:
     """Small pods for which no machine is bought wait for any that opens."""
     pools = f"steering: {steering}\n{ONE_GPU_MACHINES.replace('g4dn.xlarge', 'p4d.24xlarge')}    max: 1\n"
     async with world(pools, delays=STEADY) as here:
@@ -117,7 +117,7 @@ async def test_pods_without_a_promised_machine_take_only_the_room_that_is_left(s
         assert len(bound) == (3 if steering == "bind" else 8)
 
 
-async def test_a_kept_machine_never_opens_for_pods_that_are_bound() -> None:
+async def test_a_kept_machine_stays_closed_and_its_pods_are_bound() -> None:
     async with world(LARGE + "    min_gpus_per_pod: 8\n", delays=STEADY) as here:
         here.start()
         await here.submit("large", 8)
@@ -128,7 +128,7 @@ async def test_a_kept_machine_never_opens_for_pods_that_are_bound() -> None:
         assert here.notes.outcomes == {"Kept": 1}
 
 
-async def test_a_pod_of_higher_priority_that_comes_late_gets_the_machine() -> None:
+async def test_a_pod_of_higher_priority_that_is_created_late_gets_the_machine() -> None:
     async with world(ONE_GPU_MACHINES + "    max: 1\n", delays=STEADY) as here:
         here.start()
         await here.submit("p")
@@ -151,7 +151,7 @@ async def test_a_pod_of_higher_priority_that_comes_late_gets_the_machine() -> No
         (f"{ONE_GPU_MACHINES}    steering: nominate\n", {}),
     ],
 )
-async def test_pods_that_must_not_be_bound_are_nominated(pools: str, annotations: dict[str, str]) -> None:
+async def test_pods_that_may_not_be_bound_are_nominated(pools: str, annotations: dict[str, str]) -> None:
     async with world(pools, delays=STEADY) as here:
         here.start()
         named = {"metadata": {"name": "own", "annotations": annotations}}
@@ -167,7 +167,7 @@ async def test_pods_that_must_not_be_bound_are_nominated(pools: str, annotations
         assert any(bound for _, bound in seen)
 
 
-async def test_after_refused_bindings_pods_are_nominated_and_that_is_reported_once() -> None:
+async def test_after_refused_bindings_pods_are_nominated_and_one_report_is_made() -> None:
     async with world(ONE_GPU_MACHINES, delays=STEADY) as here:
         refusal = Failure(403, "Forbidden", 'pods "p" is forbidden: User "gpuscaler" cannot create resource "pods/binding"')
         here.cluster.api.faults.add(Fault("POST", "/pods/[pq]/binding", times=2, refusal=refusal))

@@ -57,7 +57,7 @@ async def train(here: Stage, seconds: float, *, more: str = "limits: {gpus: 64}\
     await here.sleep(seconds)
 
 
-async def test_one_pod_gets_one_machine_with_the_market_spelled_as_in_the_user_guide(
+async def test_one_pod_gets_one_machine_if_the_cloud_spells_the_market_as_in_its_user_guide(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(capacity, "_where", as_the_user_guide_spells_it)
@@ -71,7 +71,9 @@ async def test_one_pod_gets_one_machine_with_the_market_spelled_as_in_the_user_g
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_replies_in_any_case_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+async def test_upper_and_lower_case_in_replies_of_the_cloud_make_no_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
     dice = Random(seed)
 
     def shaken(operation: str, name: str, text: str) -> str:
@@ -87,7 +89,7 @@ async def test_replies_in_any_case_change_nothing(tmp_path: Path, monkeypatch: p
         assert (await here.status()).breakers == ()
 
 
-async def test_a_machine_of_an_unknown_type_counts_and_stops_buying_while_it_exists(
+async def test_a_machine_of_an_unknown_type_counts_for_limits_and_stops_buying_while_it_exists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def other(operation: str, name: str, text: str) -> str:
@@ -119,7 +121,7 @@ async def test_a_machine_of_an_unknown_type_counts_and_stops_buying_while_it_exi
         assert (await here.bound())["later"]
 
 
-async def test_the_list_corrects_the_offering_of_a_machine_that_was_granted_as_another(
+async def test_the_clouds_list_corrects_the_offering_of_a_machine_that_was_granted_with_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def other(operation: str, name: str, text: str) -> str:

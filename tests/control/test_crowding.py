@@ -45,7 +45,7 @@ def machine_of(here: World, name: str) -> str:
 
 @pytest.mark.parametrize("gpus", [2, 4])
 @pytest.mark.parametrize("seed", range(4))
-async def test_a_pod_that_loses_its_machine_gets_at_once_the_one_that_was_bought_for_the_other(seed: int, gpus: int) -> None:
+async def test_a_pod_displaced_by_a_tolerating_pod_gets_the_machine_bought_for_that_pod_at_once(seed: int, gpus: int) -> None:
     async with world(FOURS, seed=seed, delays=APART) as here:
         here.start()
         await here.sleep(2.0)
@@ -62,7 +62,7 @@ async def test_a_pod_that_loses_its_machine_gets_at_once_the_one_that_was_bought
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_nothing_more_is_bought_if_room_remains_beside_the_other_pods(seed: int) -> None:
+async def test_nothing_more_is_bought_if_a_promised_pod_still_fits_beside_tolerating_pods(seed: int) -> None:
     async with world(FOURS, seed=seed, delays=APART) as here:
         here.start()
         await here.sleep(2.0)
@@ -80,7 +80,7 @@ async def test_nothing_more_is_bought_if_room_remains_beside_the_other_pods(seed
 
 
 @pytest.mark.parametrize("later", [0.0, 3.0, 6.0, 9.0])
-async def test_a_pod_that_loses_its_machine_for_good_gets_another_one_at_once(later: float) -> None:
+async def test_a_pod_whose_machine_is_filled_by_a_pod_bound_by_hand_gets_another_machine_at_once(later: float) -> None:
     async with world(FOURS, delays=SLOW) as here:
         here.start()
         await here.sleep(2.0)

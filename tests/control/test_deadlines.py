@@ -81,7 +81,7 @@ async def test_the_replacement_of_a_machine_is_ordered_once_before_its_pods_are_
         assert [machine.id for machine in here.cluster.core.list()] == ["sim-00002"]
 
 
-async def test_a_short_notice_is_acted_on_within_seconds() -> None:
+async def test_an_interruption_notice_of_a_few_seconds_is_acted_on_within_seconds() -> None:
     async with after_notice(30.0) as (here, log, ends):
         await here.sleep(20.0)
 
@@ -99,7 +99,7 @@ async def test_a_grace_period_is_cut_to_the_remaining_time_of_the_machine() -> N
         assert grace >= 100
 
 
-async def test_budgets_hold_until_the_last_seconds_and_then_the_pod_is_deleted() -> None:
+async def test_disruption_budgets_are_respected_until_the_last_seconds_and_then_the_pod_is_deleted() -> None:
     async with after_notice(60.0, budgeted=True) as (here, log, ends):
         await here.sleep(64.0)
 
@@ -110,7 +110,7 @@ async def test_budgets_hold_until_the_last_seconds_and_then_the_pod_is_deleted()
         assert await has_moved(here)
 
 
-async def test_without_the_right_to_delete_a_held_pod_ends_with_its_machine_and_the_right_is_named() -> None:
+async def test_without_the_right_to_delete_pods_a_blocked_pod_ends_with_its_machine_and_the_right_is_named() -> None:
     async with after_notice(120.0, budgeted=True) as (here, log, ends):
         log.forbids = 'pods "web" is forbidden: User "gpuscaler" cannot delete resource "pods" in API group "" in the namespace "default"'
         await here.sleep(ends - here.now())
@@ -124,7 +124,7 @@ async def test_without_the_right_to_delete_a_held_pod_ends_with_its_machine_and_
         assert [machine.id for machine in here.cluster.core.list()] == ["sim-00002"]
 
 
-async def test_a_pod_that_asks_for_time_gets_the_remaining_time_of_the_machine() -> None:
+async def test_a_pod_that_requests_checkpoint_time_gets_at_most_the_remaining_time_of_its_machine() -> None:
     grace = {**CHEAP_RESTART, "gpuscaler.io/grace": "10m"}
     async with after_notice(120.0, annotations=grace) as (here, log, ends):
         await here.sleep(10.0)
@@ -150,7 +150,7 @@ async def test_protected_pods_are_evicted_only_shortly_before_maintenance(protec
         assert log.deleted("pods") == []
 
 
-async def test_with_enough_time_no_pod_is_evicted_before_the_replacement_is_open() -> None:
+async def test_if_there_is_enough_time_no_pod_is_evicted_before_the_replacement_is_open() -> None:
     async with after_notice(900.0, kind=MAINTENANCE) as (here, log, _):
         while "evict" not in dict(log.moments):
             await here.sleep(0.5)
@@ -162,7 +162,7 @@ async def test_with_enough_time_no_pod_is_evicted_before_the_replacement_is_open
         assert await has_moved(here)
 
 
-async def test_a_controller_that_starts_in_the_middle_keeps_the_deadline() -> None:
+async def test_a_controller_restarted_before_an_interruption_keeps_its_deadline() -> None:
     async with after_notice(60.0, budgeted=True) as (here, log, ends):
         await here.sleep(20.0)
         await here.kill()

@@ -21,7 +21,7 @@ def soft_taints(node: dict[str, Any]) -> list[str]:
     return [taint["key"] for taint in node["spec"].get("taints", ()) if taint["effect"] == SOFT]
 
 
-async def test_a_little_used_machine_has_soft_taints_and_still_takes_pods_that_fit_nowhere_else() -> None:
+async def test_a_machine_with_little_use_has_soft_taints_and_still_takes_pods_that_fit_nowhere_else() -> None:
     async with world(ONE_SIZE, seed=1) as here:
         here.start()
         await here.sleep(2.0)

@@ -81,7 +81,7 @@ async def test_a_node_is_excluded_from_load_balancers_before_the_first_eviction(
         assert writes.deleted("pods") == []
 
 
-async def test_ordinary_pods_are_evicted_before_daemon_set_pods_and_critical_pods_last() -> None:
+async def test_ordinary_pods_are_evicted_first_and_critical_pods_last() -> None:
     critical = {"name": "dns", "gpus": 0, "priorityClassName": "system-cluster-critical"}
     daemons = {"name": "logs", "gpus": 0, "resource": DAEMON_SETS}
     net = {"name": "net", "gpus": 0, "resource": DAEMON_SETS, "tolerations": [{"operator": "Exists"}]}
@@ -92,7 +92,7 @@ async def test_ordinary_pods_are_evicted_before_daemon_set_pods_and_critical_pod
         assert [name for number, name in enumerate(order) if name not in order[:number]] == ["web", "logs", "dns"]
 
 
-async def test_a_budget_that_allows_one_eviction_at_a_time_is_respected_to_the_end() -> None:
+async def test_a_disruption_budget_of_one_eviction_at_a_time_is_respected_during_the_whole_drain() -> None:
     async with workloads_on_expensive_machine({"name": "web", "replicas": 3}, pools=LARGE) as (here, writes):
         await budget(here, "web", maxUnavailable=1)
         await here.sleep(5.0)
@@ -103,7 +103,7 @@ async def test_a_budget_that_allows_one_eviction_at_a_time_is_respected_to_the_e
         assert writes.deleted("pods") == []
 
 
-async def test_refused_evictions_are_repeated_after_the_servers_delay_and_the_drain_continues() -> None:
+async def test_refused_evictions_are_repeated_after_the_delay_that_the_server_requests() -> None:
     async with workloads_on_expensive_machine() as (here, writes):
         here.cluster.api.faults.add(Fault(path="/eviction", times=3, refusal=refusal(retry_after=45)))
         await until_draining(here)
@@ -123,7 +123,7 @@ async def test_refused_evictions_are_repeated_after_the_servers_delay_and_the_dr
     [refusal(), Failure(500, "", "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.")],
     ids=["budget", "budgets"],
 )
-async def test_a_drain_that_cannot_finish_is_undone_and_the_blocker_is_named_with_its_cost(failure: Failure) -> None:
+async def test_a_drain_that_cannot_finish_is_undone_and_reported_with_its_blocker_and_cost(failure: Failure) -> None:
     async with workloads_on_expensive_machine() as (here, writes):
         here.cluster.api.faults.add(Fault(path="/eviction", refusal=failure))
         await until_draining(here)
@@ -171,7 +171,7 @@ async def test_nodes_are_drained_concurrently_as_far_as_a_shared_budget_allows(m
 
 
 @pytest.mark.parametrize("when", ["before the eviction", "after the eviction"])
-async def test_a_pod_that_comes_between_the_observation_and_the_end_keeps_the_machine(when: str) -> None:
+async def test_a_pod_bound_just_before_its_machine_would_be_ended_keeps_the_machine(when: str) -> None:
     async with workloads_on_expensive_machine() as (here, writes):
         await until_marked(here)
         if when == "after the eviction":
@@ -186,7 +186,7 @@ async def test_a_pod_that_comes_between_the_observation_and_the_end_keeps_the_ma
         assert here.notes.kept == [(DEAR, "pod default/late was scheduled onto it after the removal was planned")]
 
 
-async def test_a_pod_that_comes_after_a_failed_call_to_end_the_machine_keeps_it() -> None:
+async def test_a_pod_bound_after_a_failed_call_to_end_its_machine_keeps_the_machine() -> None:
     async with workloads_on_expensive_machine() as (here, writes):
         asked: list[float] = []
 
@@ -213,7 +213,7 @@ STEPS = 17
 
 
 @pytest.mark.parametrize("step", range(1, STEPS + 1))
-async def test_after_a_death_at_any_step_of_a_drain_the_next_process_finishes_or_undoes_it(step: int) -> None:
+async def test_a_drain_interrupted_at_any_step_by_a_kill_is_finished_or_undone_by_the_next_controller(step: int) -> None:
     async with workloads_on_expensive_machine() as (here, _):
         await until_marked(here)
         here.deaths.at = here.deaths.steps + step
@@ -230,7 +230,7 @@ async def test_after_a_death_at_any_step_of_a_drain_the_next_process_finishes_or
         assert len(here.cluster.core.list()) == 1
 
 
-async def test_a_controller_without_memory_opens_a_node_that_was_being_closed_in_its_first_turn() -> None:
+async def test_a_controller_without_saved_state_reopens_a_draining_node_in_its_first_turn() -> None:
     async with workloads_on_expensive_machine() as (here, _):
         here.cluster.api.faults.add(Fault(path="/eviction", refusal=refusal()))
         await until_draining(here)
@@ -245,7 +245,7 @@ async def test_a_controller_without_memory_opens_a_node_that_was_being_closed_in
 # Pods that do not terminate
 
 
-async def test_a_pod_that_a_finalizer_holds_is_named_and_does_not_block_the_removal() -> None:
+async def test_a_pod_kept_by_a_finalizer_is_reported_and_does_not_block_the_removal() -> None:
     async with workloads_on_expensive_machine() as (here, writes):
         (name,) = await here.bound()
         await here.user.merge_patch(PODS, name, {"metadata": {"finalizers": ["example.com/slow"]}}, namespace="default")
@@ -264,7 +264,7 @@ async def test_a_pod_that_a_finalizer_holds_is_named_and_does_not_block_the_remo
 # Saving work
 
 
-async def test_a_pod_that_asks_for_time_gets_a_checkpoint_request_and_is_evicted_after_it() -> None:
+async def test_a_pod_that_requests_checkpoint_time_is_asked_to_save_its_work_and_evicted_afterwards() -> None:
     async with workloads_on_expensive_machine({"name": "web", "annotations": {**CHEAP_RESTART, "gpuscaler.io/grace": "5m"}}) as (
         here,
         writes,
@@ -292,7 +292,7 @@ async def test_a_pod_that_asks_for_time_gets_a_checkpoint_request_and_is_evicted
         await until_over(here)
 
 
-async def test_a_pod_that_never_answers_is_evicted_when_its_time_is_over() -> None:
+async def test_a_pod_that_never_answers_a_checkpoint_request_is_evicted_when_its_time_is_over() -> None:
     async with workloads_on_expensive_machine({"name": "web", "annotations": {**CHEAP_RESTART, "gpuscaler.io/grace": "90s"}}) as (
         here,
         writes,
@@ -308,7 +308,7 @@ async def test_a_pod_that_never_answers_is_evicted_when_its_time_is_over() -> No
 # Volumes and Nodes
 
 
-async def test_a_machine_is_ended_when_its_volumes_are_detached_or_after_a_time_out() -> None:
+async def test_a_machine_is_ended_once_its_volumes_are_detached_or_after_a_time_out() -> None:
     for released in (True, False):
         async with workloads_on_expensive_machine() as (here, writes):
             spec = {"attacher": "ebs.csi.aws.com", "nodeName": DEAR, "source": {"persistentVolumeName": "data"}}
@@ -328,7 +328,7 @@ async def test_a_machine_is_ended_when_its_volumes_are_detached_or_after_a_time_
             assert DEAR not in {machine.id for machine in here.cluster.core.list()}
 
 
-async def test_a_node_that_the_cloud_leaves_behind_is_deleted() -> None:
+async def test_a_node_that_remains_after_its_machine_was_terminated_is_deleted() -> None:
     async with workloads_on_expensive_machine() as (here, writes):
 
         async def forget(node: dict[str, Any]) -> None:
@@ -345,7 +345,7 @@ async def test_a_node_that_the_cloud_leaves_behind_is_deleted() -> None:
         assert writes.deleted("nodes") == [DEAR]
 
 
-async def test_a_label_of_another_owner_stays_on_a_node_that_stays() -> None:
+async def test_an_exclusion_label_set_by_another_owner_stays_after_an_undone_removal() -> None:
     async with workloads_on_expensive_machine() as (here, _):
         await here.user.merge_patch(NODES, DEAR, {"metadata": {"labels": {EXCLUDE_LABEL: "true"}}})
         here.cluster.api.faults.add(Fault(path="/eviction", refusal=refusal()))

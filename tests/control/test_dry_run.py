@@ -16,7 +16,7 @@ POOLS = f"{ONE_GPU_MACHINES}    idle_after: 60s\n"
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_a_dry_run_beside_a_live_controller_only_reads(seed: int, tmp_path: Path) -> None:
+async def test_a_dry_run_beside_an_active_controller_only_reads(seed: int, tmp_path: Path) -> None:
     dice = seeded_random(seed, "dry run")
     file = tmp_path / "run.yaml"
     file.write_text(f"cloud: simulated\n{POOLS}")

@@ -24,7 +24,7 @@ def until(offering: Offering) -> Offering:
     return msgspec.structs.replace(offering, ends=ENDS) if offering.market == "reserved" else offering
 
 
-async def test_the_machine_of_a_block_is_replaced_and_gone_before_the_block_ends() -> None:
+async def test_the_machine_of_a_capacity_block_is_replaced_and_gone_before_the_block_ends() -> None:
     async with world(POOLS) as here:
         pools = tuple(msgspec.structs.replace(pool, offerings=tuple(map(until, pool.offerings))) for pool in here.policy.pools)
         here.policy = msgspec.structs.replace(here.policy, pools=pools)

@@ -36,7 +36,7 @@ async def all_bound(here: World) -> bool:
 
 
 @pytest.mark.parametrize("after", [0.0, 1.0, 10.0])
-async def test_a_memory_that_is_deleted_while_machines_are_starting_is_written_again(after: float) -> None:
+async def test_a_saved_state_that_is_deleted_while_machines_start_is_written_again(after: float) -> None:
     async with world() as here:
         here.start()
         await here.sleep(2.0)
@@ -51,7 +51,7 @@ async def test_a_memory_that_is_deleted_while_machines_are_starting_is_written_a
         await check_still_working(here)
 
 
-async def test_a_memory_that_is_deleted_while_its_write_is_in_doubt_is_written_again() -> None:
+async def test_a_saved_state_that_is_deleted_after_a_write_without_an_answer_is_written_again() -> None:
     async with world() as here:
         here.start()
         await here.sleep(2.0)
@@ -93,7 +93,7 @@ async def test_an_unexpected_error_of_a_provider_is_reported_and_the_call_repeat
 # People
 
 
-async def test_the_controller_waits_for_a_node_that_is_deleted_while_it_arrives() -> None:
+async def test_a_node_deleted_by_hand_while_it_registers_is_waited_for() -> None:
     async with world() as here:
         here.start()
         await here.sleep(2.0)
@@ -110,7 +110,7 @@ async def test_the_controller_waits_for_a_node_that_is_deleted_while_it_arrives(
         assert len(here.cluster.core.history()) == 1
 
 
-async def test_a_persons_cordon_is_never_changed() -> None:
+async def test_a_node_that_a_user_cordoned_stays_cordoned() -> None:
     async with world(IDLE) as here:
         here.start()
         await here.sleep(2.0)
@@ -127,7 +127,7 @@ async def test_a_persons_cordon_is_never_changed() -> None:
         assert (await here.bound())["q"] != node["metadata"]["name"]
 
 
-async def test_nothing_is_bought_on_observations_from_before_an_outage_of_the_api_server() -> None:
+async def test_nothing_is_bought_from_data_older_than_an_outage_of_the_api_server() -> None:
     async with world() as here:
         here.start()
         await here.submit("first")

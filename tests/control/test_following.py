@@ -44,7 +44,9 @@ class SlowProvider:
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["accepted", "answer lost"])
-async def test_machines_that_are_refused_late_are_bought_elsewhere_at_once(lost: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_if_the_cloud_refuses_an_accepted_order_later_another_offering_is_bought_at_once(
+    lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with world(TWO_TYPES) as here:
         slow = SlowProvider(here, 40.0, lost=lost)
         monkeypatch.setattr(here.cluster.provider, "buy", slow.buy)

@@ -35,7 +35,7 @@ async def test_a_machine_of_a_gang_that_stays_incomplete_never_opens_and_is_remo
         assert set((await here.bound()).values()) == {""}
 
 
-async def test_a_gang_that_is_completed_in_time_runs_on_the_kept_and_the_new_machines() -> None:
+async def test_a_gang_completed_in_time_runs_on_the_machines_kept_for_it_and_on_new_machines() -> None:
     async with world(POOLS, markets=Markets({ONLY: Steps((0.0, BEGAN + 120.0), (1.0, 2.0))})) as here:
         here.start()
         await submit(here)

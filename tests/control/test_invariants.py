@@ -11,7 +11,7 @@ EACH = 25
 
 
 @pytest.mark.parametrize("part", range(max(1, RUNS // EACH)))
-def test_every_schedule_keeps_the_invariants(part: int) -> None:
+def test_every_random_schedule_keeps_the_invariants(part: int) -> None:
     run_part(Schedules, part)
 
 
@@ -36,5 +36,5 @@ def run_part(machine: type[RuleBasedStateMachine], part: int) -> None:
     try:
         run_state_machine_as_test(make, settings=quiet)  # type: ignore[arg-type]  # its documentation takes any callable that makes one
     except BaseException as error:
-        error.add_note(again(f"test_every_schedule_keeps_the_invariants[{part}]"))
+        error.add_note(again(f"test_every_random_schedule_keeps_the_invariants[{part}]"))
         raise

@@ -24,7 +24,7 @@ HOUR = 3600.0
 
 
 @pytest.mark.parametrize("pods", [1, 4])
-async def test_machines_without_visible_gpus_are_bought_twice_and_then_at_growing_intervals(pods: int) -> None:
+async def test_machines_that_never_show_their_gpus_are_bought_twice_and_then_at_growing_intervals(pods: int) -> None:
     async with world(faults=NEVER, pace=Pace(ready=120.0)) as here:
         here.start()
         for number in range(pods):
@@ -83,7 +83,7 @@ async def submit(here: World, name: str, resource: str) -> None:
     await here.user.create(PODS, body, namespace="default")
 
 
-async def test_a_pod_that_does_not_request_the_missing_resource_is_served_at_once() -> None:
+async def test_a_pod_that_does_not_request_the_missing_resource_gets_a_machine_at_once() -> None:
     async with world_with_unshown_resource(EFA) as here:
         await here.submit("plain")
         await here.sleep(120.0)
@@ -92,7 +92,7 @@ async def test_a_pod_that_does_not_request_the_missing_resource_is_served_at_onc
         assert len(here.cluster.core.history()) == 1
 
 
-async def test_a_missing_resource_of_some_pods_is_tried_twice_while_others_are_served() -> None:
+async def test_purchases_stop_after_two_machines_lack_a_resource_while_other_pods_are_placed() -> None:
     async with world_with_unshown_resource(EFA, pace=Pace(ready=120.0)) as here:
         await submit(here, "fast", EFA)
         await here.sleep(900.0)

@@ -17,7 +17,7 @@ RUNS = part_of_runs(8)
 
 @pytest.mark.parametrize("how", ["dies", "is cut off", "stops"])
 @pytest.mark.parametrize("seed", range(4))
-async def test_another_leads_within_20_seconds(tmp_path: Path, how: str, seed: int) -> None:
+async def test_after_a_leader_dies_another_controller_leads_within_20_seconds(tmp_path: Path, how: str, seed: int) -> None:
     async with pair(tmp_path) as here:
         await here.sleep(10.0 + 0.7 * seed)
         leader = await here.leader()
@@ -96,7 +96,7 @@ class Schedule:
 
 
 @pytest.mark.parametrize("seed", range(RUNS))
-async def test_under_random_faults_one_process_writes_at_a_time_and_the_work_is_done(seed: int, tmp_path: Path) -> None:
+async def test_under_random_faults_one_controller_at_a_time_writes_and_all_pods_are_served(seed: int, tmp_path: Path) -> None:
     seed += SEED * 1_000_000
     dice = seeded_random(seed, "leadership")
     calls = CallFaults(lost=dice.choice((0.0, 0.0, 0.2)), stale_seconds=dice.choice((0.0, 0.0, 90.0)))

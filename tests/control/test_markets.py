@@ -41,7 +41,7 @@ async def test_a_pod_waits_for_spot_as_long_as_its_annotation_says_and_no_longer
         assert await bought_by(here, 610.0) == ["on-demand"]
 
 
-async def test_a_waiting_pod_takes_spot_that_becomes_available() -> None:
+async def test_a_pod_that_waits_for_spot_gets_it_when_it_becomes_available() -> None:
     async with world(BOTH, markets=Markets({SPOT: Steps((0.0, BEGAN + 300.0), (0.0, 10.0))})) as here:
         here.start()
         await here.submit("p", 1, **{"gpuscaler.io/spot-wait": "30m"})
@@ -51,7 +51,7 @@ async def test_a_waiting_pod_takes_spot_that_becomes_available() -> None:
 
 
 @pytest.mark.parametrize("steps", [NEVER, Steps((0.0, BEGAN + 400.0), (0.0, 10.0))], ids=["spot stays away", "spot comes"])
-async def test_a_pod_with_a_deadline_waits_for_spot_and_goes_on_demand_when_its_spare_time_is_over(steps: Steps) -> None:
+async def test_a_pod_with_a_deadline_waits_for_spot_until_its_spare_time_is_over(steps: Steps) -> None:
     async with world(BOTH, markets=Markets({SPOT: steps})) as here:
         here.start()
         notes = {"gpuscaler.io/deadline": until(600.0 + TIGHT + 1200.0), "gpuscaler.io/expected-duration": "10m"}
@@ -62,7 +62,7 @@ async def test_a_pod_with_a_deadline_waits_for_spot_and_goes_on_demand_when_its_
         assert await bought_by(here, 1220.0) == (["spot"] if steps is not NEVER else ["on-demand"])
 
 
-async def test_a_pod_with_a_deadline_and_no_spare_time_goes_on_demand_although_spot_is_available() -> None:
+async def test_a_pod_without_spare_time_before_its_deadline_runs_on_demand_although_spot_is_available() -> None:
     async with world(BOTH, markets=Markets({SPOT: ALWAYS})) as here:
         here.start()
         await here.submit("p", 1, **{"gpuscaler.io/deadline": until(600.0 + TIGHT - 60.0), "gpuscaler.io/expected-duration": "10m"})

@@ -145,12 +145,12 @@ async def compare(jobs: Sequence[Job], *, dry_after: float = 1e9, faults: Faults
 
 
 @pytest.mark.parametrize("jobs", SCHEDULES.values(), ids=SCHEDULES)
-async def test_both_make_the_same_decisions(jobs: Sequence[Job]) -> None:
+async def test_controller_and_simulator_make_the_same_decisions(jobs: Sequence[Job]) -> None:
     assert len(await compare(jobs)) > 1
 
 
 @pytest.mark.parametrize("seed", [1, 3, 4, 6])
-async def test_both_buy_the_same_at_the_same_time_for_random_jobs(seed: int) -> None:
+async def test_controller_and_simulator_make_the_same_purchases_for_random_jobs(seed: int) -> None:
     jobs = random_jobs(seed)
     real = await by_controller(jobs, dry_after=1e9, faults=NO_FAULTS)
     simulated = by_simulator(jobs, dry_after=1e9, faults=NO_FAULTS)
@@ -160,13 +160,13 @@ async def test_both_buy_the_same_at_the_same_time_for_random_jobs(seed: int) -> 
     assert all(-0.1 <= decision.at - other.at <= SOON for decision, other in zip(bought, planned, strict=True))
 
 
-async def test_when_spot_has_run_dry_both_try_it_and_go_on_demand() -> None:
+async def test_controller_and_simulator_both_buy_on_demand_after_spot_refuses() -> None:
     made = await compare([Job("a", 10, 300, gpus=1), Job("b", 500, 300, gpus=4)], dry_after=0.0)
     ended = {name for decision in made if decision.what == "end" for name in decision.offerings}
     assert ended == {("g4dn.xlarge", "on-demand"), ("g4dn.12xlarge", "on-demand")}
 
 
-async def test_both_buy_the_replacement_of_an_interrupted_machine_before_they_drain_it() -> None:
+async def test_controller_and_simulator_both_replace_an_interrupted_machine_before_its_drain() -> None:
     faults = replace(NO_FAULTS, reclaim=Delay(10.0, 10.0, 10.0), without_notice=0.0)
     made = await compare([Job("a", 0, 1800, gpus=1)], dry_after=600.0, faults=faults)
     assert [decision.what for decision in made][:3] == ["buy", "buy", "end"]

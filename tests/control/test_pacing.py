@@ -7,7 +7,7 @@ from tests.control.world import world
 from gpuscaler.kube.resources import PODS
 
 
-async def test_without_changes_consolidation_is_considered_every_ten_minutes() -> None:
+async def test_consolidation_is_planned_every_ten_minutes_without_changes() -> None:
     async with world() as here:
         here.start()
         await here.sleep(2.0)
@@ -21,7 +21,7 @@ async def test_without_changes_consolidation_is_considered_every_ten_minutes() -
         assert here.notes.plans - plans >= 175
 
 
-async def test_with_many_changes_consolidation_is_considered_once_a_minute() -> None:
+async def test_consolidation_is_planned_once_a_minute_during_many_changes() -> None:
     async with world() as here:
         here.start()
         await here.sleep(2.0)
@@ -36,7 +36,7 @@ async def test_with_many_changes_consolidation_is_considered_once_a_minute() -> 
         assert max(gaps) <= 75.0
 
 
-async def test_consolidation_is_not_considered_while_the_cloud_cannot_be_read() -> None:
+async def test_consolidation_is_not_planned_while_the_cloud_cannot_be_read() -> None:
     async with world() as here:
         here.start()
         await here.sleep(100.0)

@@ -16,7 +16,7 @@ async def all_bound(here: Stage) -> bool:
     return bool(bound) and all(bound.values())
 
 
-async def test_a_plugin_that_is_away_for_45_seconds_on_an_idle_machine_causes_no_purchase(tmp_path: Path) -> None:
+async def test_a_device_plugin_restart_of_45_seconds_on_an_idle_machine_causes_no_purchase(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", instance_type="p5.48xlarge")
         here.start()
@@ -36,7 +36,7 @@ async def test_a_plugin_that_is_away_for_45_seconds_on_an_idle_machine_causes_no
         assert (await here.bound())["next"] == name
 
 
-async def test_a_kubelet_that_restarts_and_shows_no_capacity_causes_no_purchase(tmp_path: Path) -> None:
+async def test_a_restarted_kubelet_that_shows_no_capacity_causes_no_purchase(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", instance_type="p5.48xlarge")
         here.start()
@@ -57,7 +57,7 @@ async def test_a_kubelet_that_restarts_and_shows_no_capacity_causes_no_purchase(
         assert (await here.bound())["next"] == name
 
 
-async def test_a_plugin_that_stays_away_is_reported_with_its_node(tmp_path: Path) -> None:
+async def test_a_device_plugin_that_does_not_come_back_is_reported_with_its_node(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", instance_type="p5.48xlarge", MaxSize=1)
         here.start()
@@ -76,7 +76,7 @@ async def test_a_plugin_that_stays_away_is_reported_with_its_node(tmp_path: Path
         assert (await here.bound())["train"] == name
 
 
-async def test_faults_of_nodes_are_requested_through_the_control_path(tmp_path: Path) -> None:
+async def test_faults_of_nodes_can_be_requested_through_the_control_path(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
 
         def control(method: str, what: str, **body: object) -> object:

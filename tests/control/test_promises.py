@@ -91,7 +91,7 @@ async def submit(here: World, dice: Random) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", range(30))
-async def test_every_planned_pod_is_bound_and_nothing_more_is_bought(seed: int) -> None:
+async def test_every_promised_pod_is_bound_in_any_order_of_arrival_and_nothing_more_is_bought(seed: int) -> None:
     result = await run_workload(seed)
 
     assert result.bound == result.planned

@@ -90,7 +90,7 @@ async def test_pods_are_evicted_from_an_interrupted_machine_even_if_they_are_pro
         assert reclaim_count(here) == 1
 
 
-async def test_a_market_that_reclaims_without_notice_is_avoided_and_the_node_is_not_touched() -> None:
+async def test_a_market_that_reclaims_without_notice_is_avoided_and_the_node_is_left_alone() -> None:
     async with world(SPOT, **dry_spot_market(noticed=False)) as here:
         here.start()
         await here.sleep(2.0)
@@ -142,7 +142,7 @@ async def test_the_node_of_a_vanished_machine_is_deleted_only_if_the_machine_is_
             assert set((await here.bound()).values()) == {here.cluster.core.list()[0].id}
 
 
-async def test_a_machine_with_scheduled_maintenance_is_drained_before_and_replaced() -> None:
+async def test_a_machine_is_drained_and_replaced_before_its_scheduled_maintenance() -> None:
     async with world(SPOT) as here:
         here.start()
         await here.sleep(2.0)
@@ -162,7 +162,7 @@ async def test_a_machine_with_scheduled_maintenance_is_drained_before_and_replac
 
 
 @pytest.mark.parametrize("kind", [MAINTENANCE, REBALANCE])
-async def test_other_announcements_or_those_without_a_time_are_reported_once_and_ignored(kind: str) -> None:
+async def test_cloud_notices_of_other_types_or_without_a_time_are_reported_once_and_ignored(kind: str) -> None:
     async with world(SPOT) as here:
         here.start()
         await here.sleep(2.0)
@@ -179,7 +179,7 @@ async def test_other_announcements_or_those_without_a_time_are_reported_once_and
         assert reclaim_count(here) == 0
 
 
-async def test_a_machine_that_gpuscaler_ends_does_not_affect_its_market() -> None:
+async def test_ending_a_machine_does_not_count_as_an_interruption_of_its_market() -> None:
     async with world(SPOT.replace("2h", "60s")) as here:
         here.start()
         await here.sleep(2.0)
@@ -191,7 +191,7 @@ async def test_a_machine_that_gpuscaler_ends_does_not_affect_its_market() -> Non
         assert reclaim_count(here) == 0
 
 
-async def test_a_machine_that_is_reclaimed_before_it_opened_is_bought_again() -> None:
+async def test_a_machine_reclaimed_before_it_opened_is_replaced_by_a_purchase() -> None:
     policy = dry_spot_market(noticed=True)
     async with world(SPOT, **policy) as here:
         here.start()

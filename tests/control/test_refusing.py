@@ -56,7 +56,7 @@ def machine_types(here: World) -> list[str]:
     return [machine.offering.instance_type for machine in here.cluster.core.history()]
 
 
-async def test_a_pod_that_is_not_scheduled_on_its_open_machine_is_demand_again_after_a_minute() -> None:
+async def test_a_pod_not_scheduled_on_its_open_machine_within_a_minute_is_planned_again() -> None:
     async with world(TWO_TYPES, seed=3) as here:
         scheduler = await run_picky_scheduler(here)
         here.start()
@@ -79,7 +79,7 @@ async def test_a_pod_that_is_not_scheduled_on_its_open_machine_is_demand_again_a
         assert avoided.detail == "no nodes available to schedule pods"
 
 
-async def test_a_refused_pod_blocks_the_node_for_its_whole_class_until_the_node_changes() -> None:
+async def test_if_a_node_does_not_get_its_promised_pod_no_pod_of_that_class_is_planned_there_until_it_changes() -> None:
     async with world(TWO_TYPES, seed=4) as here:
         scheduler = await run_picky_scheduler(here)
         here.start()
@@ -102,7 +102,7 @@ async def test_a_refused_pod_blocks_the_node_for_its_whole_class_until_the_node_
         assert here.controller.memory.refusals.avoided == ()
 
 
-async def test_two_broken_promises_pause_the_offering_for_that_class() -> None:
+async def test_two_broken_promises_pause_the_offering_for_the_pod_class() -> None:
     async with world(TWO_TYPES, seed=5) as here:
         await run_picky_scheduler(here, "g4dn.xlarge")
         here.start()
@@ -145,7 +145,7 @@ pools:
 """
 
 
-async def test_a_machine_with_less_room_than_its_template_is_bought_once_for_pods_that_need_it_all() -> None:
+async def test_pods_that_fill_a_node_template_get_only_one_machine_that_turns_out_smaller() -> None:
     truth = parse_policy(TWO_SIZES)
     small = next(offering for offering in truth.pools[0].offerings if offering.instance_type == "g4dn.xlarge")
     async with world(TWO_SIZES, seed=6) as here:

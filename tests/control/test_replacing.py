@@ -102,7 +102,7 @@ async def test_the_replacement_of_a_machine_is_open_before_the_first_eviction() 
 
 
 @pytest.mark.parametrize("after", [1.0, 8.0, 20.0, 30.0, 45.0, 60.0])
-async def test_a_controller_that_dies_in_the_middle_continues_from_there(after: float) -> None:
+async def test_a_replacement_continues_after_the_controller_dies_in_the_middle(after: float) -> None:
     async with on_demand() as (here, evictions):
         await until_ordered(here)
         await here.sleep(after)
@@ -117,7 +117,7 @@ async def test_a_controller_that_dies_in_the_middle_continues_from_there(after: 
         assert [machine.id for machine in here.cluster.core.list()] == ["sim-00002"]
 
 
-async def test_if_the_replacement_is_refused_the_old_machine_opens_again_without_evictions() -> None:
+async def test_if_the_replacement_is_refused_the_old_machine_reopens_without_evictions() -> None:
     async with on_demand(markets=Markets({SPOT: Steps((0.0,), (0.0,))})) as (here, evictions):
         await here.sleep(100.0)
 
@@ -129,7 +129,7 @@ async def test_if_the_replacement_is_refused_the_old_machine_opens_again_without
         assert evictions.open == []
 
 
-async def test_if_the_replacement_ends_before_it_opens_the_old_machine_opens_again() -> None:
+async def test_if_the_replacement_is_lost_before_it_opens_the_old_machine_reopens() -> None:
     async with on_demand() as (here, evictions):
         await until_ordered(here)
         assert not is_open((await here.nodes())[0])
@@ -141,7 +141,7 @@ async def test_if_the_replacement_ends_before_it_opens_the_old_machine_opens_aga
         assert await nodes_of_pods(here) == [DEAR]
 
 
-async def test_a_pod_that_may_no_longer_be_moved_stays_with_its_machine() -> None:
+async def test_a_pod_that_may_no_longer_be_moved_keeps_its_machine() -> None:
     async with on_demand() as (here, evictions):
         await until_ordered(here)
         patch = {"metadata": {"annotations": {"karpenter.sh/do-not-disrupt": "true"}}}
@@ -155,7 +155,7 @@ async def test_a_pod_that_may_no_longer_be_moved_stays_with_its_machine() -> Non
         assert await nodes_of_pods(here) == [DEAR]
 
 
-async def test_if_all_pods_end_while_the_replacement_boots_the_machine_goes_without_evictions() -> None:
+async def test_if_all_pods_finish_while_the_replacement_boots_the_old_machine_is_removed_without_evictions() -> None:
     async with on_demand() as (here, evictions):
         await until_ordered(here)
         (name,) = await here.bound()

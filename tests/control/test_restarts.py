@@ -14,11 +14,11 @@ RUNS = part_of_runs(10)
 
 
 @pytest.mark.parametrize("seed", range(RUNS))
-async def test_a_death_at_any_step_buys_nothing_twice_and_loses_nothing(seed: int) -> None:
+async def test_a_controller_killed_at_any_step_buys_no_machine_twice_and_loses_none(seed: int) -> None:
     try:
         await run_with_restarts(SEED * 1_000_000 + seed)
     except BaseException as error:
-        error.add_note(again(f"test_a_death_at_any_step_buys_nothing_twice_and_loses_nothing[{seed}]"))
+        error.add_note(again(f"test_a_controller_killed_at_any_step_buys_no_machine_twice_and_loses_none[{seed}]"))
         raise
 
 

@@ -20,7 +20,7 @@ async def leaving_counts(here: World, seconds: float) -> list[int]:
     return seen
 
 
-async def test_two_machines_go_back_to_spot_one_after_the_other_the_first_as_a_probe() -> None:
+async def test_two_machines_return_to_spot_one_after_the_other_and_the_first_tests_the_offering() -> None:
     async with world(BOTH, markets=Markets({SPOT: Steps((0.0, BEGAN + BACK), (0.0, 10.0))})) as here:
         here.watchman = evictions = EvictionLog(here)
         here.start()
@@ -41,7 +41,7 @@ async def test_two_machines_go_back_to_spot_one_after_the_other_the_first_as_a_p
         assert here.notes.kept == []
 
 
-async def test_after_a_reclaim_nothing_returns_to_spot_for_an_hour() -> None:
+async def test_after_a_spot_reclaim_no_pod_returns_to_spot_for_an_hour() -> None:
     async with world(BOTH, markets=Markets({SPOT: Steps((0.0, BEGAN + 600.0, BEGAN + 660.0), (10.0, 0.0, 10.0))})) as here:
         here.start()
         await serve(here)

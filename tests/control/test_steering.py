@@ -14,7 +14,7 @@ SCATTERED = Delays(
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_the_oldest_of_equal_pods_get_the_machines_that_open_first(seed: int) -> None:
+async def test_the_oldest_of_equal_pods_run_on_the_machines_that_open_first(seed: int) -> None:
     async with world(seed=seed, delays=SCATTERED) as here:
         here.start()
         await here.sleep(2.0)

@@ -27,7 +27,7 @@ async def launch(here: World) -> None:
     await here.cluster.provider.buy(Order("another-writer", pool.name, (pool.offerings[0].key,), 1))
 
 
-async def test_a_machine_that_another_program_bought_and_that_never_registers_is_ended() -> None:
+async def test_a_machine_bought_by_another_program_is_ended_if_it_never_registers() -> None:
     async with world(pace=QUICK_PACE, faults=NEVER) as here:
         here.start()
         await here.sleep(2.0)
@@ -40,7 +40,7 @@ async def test_a_machine_that_another_program_bought_and_that_never_registers_is
         assert here.notes.orders == []
 
 
-async def test_a_machine_that_was_lost_with_the_memory_is_ended_by_the_next_controller() -> None:
+async def test_an_unregistered_machine_is_ended_after_the_saved_state_was_lost() -> None:
     async with world(pace=QUICK_PACE, faults=NEVER) as here:
         here.start()
         await here.sleep(2.0)
@@ -55,7 +55,7 @@ async def test_a_machine_that_was_lost_with_the_memory_is_ended_by_the_next_cont
         assert lost.id not in {machine.id for machine in here.cluster.core.list()}
 
 
-async def test_a_machine_that_was_not_ordered_serves_pods_and_is_removed_like_any_other() -> None:
+async def test_a_machine_that_gpuscaler_did_not_order_serves_pods_and_is_removed_when_idle() -> None:
     async with world(IDLE) as here:
         here.start()
         await here.sleep(2.0)
@@ -70,7 +70,7 @@ async def test_a_machine_that_was_not_ordered_serves_pods_and_is_removed_like_an
         assert here.notes.orders == []
 
 
-async def test_after_three_machines_in_a_row_that_never_registered_their_pool_is_paused_and_reported() -> None:
+async def test_a_pool_is_paused_and_reported_after_three_machines_in_a_row_never_registered() -> None:
     async with world(pace=QUICK_PACE, faults=NEVER) as here:
         here.start()
         await here.sleep(2.0)
@@ -87,7 +87,9 @@ async def test_after_three_machines_in_a_row_that_never_registered_their_pool_is
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["alive", "killed"])
-async def test_an_order_that_is_given_up_is_withdrawn_until_the_cloud_confirms_it(killed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_withdrawal_of_an_abandoned_order_is_repeated_until_the_cloud_confirms_it(
+    killed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tried: list[str] = []
     async with world(calls=CallFaults(tokens=False)) as here:
 
@@ -138,7 +140,7 @@ async def add_unlisted_node(here: World, instance: str) -> None:
 
 @pytest.mark.parametrize("kind", [INTERRUPTION, MAINTENANCE])
 @pytest.mark.parametrize("instance", ["aws:///us-east-1a/i-1", "simulated:///us-east-1a/theirs"])
-async def test_an_unlisted_node_with_a_pools_labels_is_not_touched_when_its_machine_is_interrupted(instance: str, kind: str) -> None:
+async def test_a_node_that_the_cloud_does_not_list_is_left_alone_when_its_machine_is_interrupted(instance: str, kind: str) -> None:
     """Several clusters may share a queue of interruptions."""
     async with world(BIG_AND_SMALL) as here:
         await add_unlisted_node(here, instance)
@@ -162,7 +164,7 @@ async def test_an_unlisted_node_with_a_pools_labels_is_not_touched_when_its_mach
         ("simulated:///us-east-1a/theirs", "the cloud's list for this cluster does not include machine simulated:///us-east-1a/theirs"),
     ],
 )
-async def test_pods_run_on_an_unlisted_node_with_a_pools_labels_and_it_is_not_replaced(instance: str, why: str) -> None:
+async def test_a_node_that_the_cloud_does_not_list_runs_pods_and_is_not_replaced(instance: str, why: str) -> None:
     async with world(BIG_AND_SMALL) as here:
         await add_unlisted_node(here, instance)
         here.watchman = touched = WriteCollector()

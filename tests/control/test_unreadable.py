@@ -16,7 +16,7 @@ pools:
 """
 
 
-async def test_a_machine_with_a_pod_that_cannot_be_parsed_stays_until_that_pod_is_gone() -> None:
+async def test_a_machine_with_an_unparsable_pod_stays_until_the_pod_is_gone() -> None:
     async with world(SOON) as here:
         here.start()
         await here.sleep(2.0)

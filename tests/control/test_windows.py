@@ -83,7 +83,7 @@ async def test_pending_pods_without_gpus_are_not_scheduled_during_a_window(monke
         assert len(here.cluster.core.history()) == 1
 
 
-async def test_a_device_plugin_that_is_updated_runs_again_before_a_waiting_gang_is_bound() -> None:
+async def test_an_updated_device_plugin_runs_again_before_a_waiting_gang_is_bound() -> None:
     gang: Any = {"gpuscaler.io/gang": "all", "gpuscaler.io/gang-size": "2"}
     async with world(BIND, delays=STEADY) as here:
         here.start()
@@ -113,7 +113,7 @@ async def test_a_device_plugin_that_is_updated_runs_again_before_a_waiting_gang_
         assert len(here.cluster.core.history()) == 2
 
 
-async def test_a_pod_that_slips_in_is_counted_and_a_promise_that_no_longer_fits_is_planned_again() -> None:
+async def test_a_pod_scheduled_during_a_window_is_counted_and_pods_that_no_longer_fit_are_planned_again() -> None:
     async with world(BIND, delays=STEADY) as here:
         here.start()
         await here.user.create(PODS, pod("large", cpu="3"), namespace="default")
@@ -127,7 +127,7 @@ async def test_a_pod_that_slips_in_is_counted_and_a_promise_that_no_longer_fits_
         assert len(here.cluster.core.history()) == 2
 
 
-async def test_a_daemon_set_with_refused_pods_is_named_and_tried_again() -> None:
+async def test_a_daemon_set_whose_pods_are_refused_is_reported_and_gets_another_window() -> None:
     async with world(BIND, delays=STEADY) as here:
         refusal = Failure(403, "Forbidden", 'pods "nvidia-device-plugin-daemonset-x" is forbidden: exceeded quota: few')
         here.cluster.api.faults.add(Fault("POST", f"/namespaces/{NAMESPACE}/pods", times=10_000, refusal=refusal))
@@ -149,7 +149,7 @@ async def test_a_daemon_set_with_refused_pods_is_named_and_tried_again() -> None
 
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize("steps", range(5, 14))
-async def test_a_controller_that_dies_during_a_window_continues_from_there(steps: int, before: bool) -> None:
+async def test_a_window_is_finished_by_the_next_controller_if_the_first_one_dies(steps: int, before: bool) -> None:
     async with world(BIND, delays=STEADY) as here:
         here.start(DeathPlan(steps, before=before))
         await here.submit("p")
@@ -163,7 +163,7 @@ async def test_a_controller_that_dies_during_a_window_continues_from_there(steps
         assert sum(closed == [False] and gpus == [False] for _, closed, gpus in seen) < 15
 
 
-async def test_without_daemon_sets_that_need_a_window_no_machine_opens_early() -> None:
+async def test_no_machine_has_a_window_if_no_daemon_set_needs_one() -> None:
     async with world(BIND, delays=STEADY) as here:
         tolerant = PLUGINS[0].manifest()
         tolerant["spec"]["template"]["spec"]["tolerations"] = [{"operator": "Exists"}]
@@ -176,7 +176,7 @@ async def test_without_daemon_sets_that_need_a_window_no_machine_opens_early() -
         assert all((await here.bound()).values())
 
 
-async def test_a_kept_machine_has_a_window_for_an_updated_device_plugin_without_small_pods() -> None:
+async def test_a_kept_machine_has_a_window_for_an_updated_device_plugin_and_gets_no_small_pods() -> None:
     async with world(BIND.replace("g4dn.xlarge", "g4dn.12xlarge") + "    min_gpus_per_pod: 4\n    idle_after: 1h\n", delays=STEADY) as here:
         here.start()
         await here.submit("first", 4, **{"gpuscaler.io/run-for": "20s"})

@@ -60,7 +60,7 @@ async def closed(here: World) -> list[str]:
     return [node["metadata"]["name"] for node in await here.nodes() if ARRIVING_TAINT in taints(node)]
 
 
-async def test_f71_machines_that_joined_without_a_controller_are_opened_used_and_ended() -> None:
+async def test_f71_machines_that_registered_while_no_controller_ran_are_opened_used_and_ended() -> None:
     async with faulty(IDLE) as here:
         await here.kill()
         await launch(here, 2)
@@ -116,7 +116,7 @@ async def reclaim_machine(here: World) -> str:
     return machine.id
 
 
-async def test_f73_a_machine_that_its_group_replaces_is_not_bought_again() -> None:
+async def test_f73_a_reclaimed_machine_that_its_group_replaces_is_not_also_replaced_by_a_purchase() -> None:
     """Neither as the offering that has just been reclaimed, nor as another one."""
     async with faulty(IDLE.replace("on-demand", "spot, on-demand"), faults=REPLACING) as here:
         await run(here, "web")
@@ -129,7 +129,7 @@ async def test_f73_a_machine_that_its_group_replaces_is_not_bought_again() -> No
         assert len(here.notes.orders) == 1
 
 
-async def test_f73_a_machine_reclaimed_at_the_pools_minimum_is_not_bought_again() -> None:
+async def test_f73_a_machine_reclaimed_from_a_group_at_its_minimum_is_not_replaced_by_a_purchase() -> None:
     async with faulty(f"{SPOT}    min: 2\n", faults=REPLACING) as here:
         await here.sleep(120.0)
         machines_ordered = sum(order.count for order in here.notes.orders)
@@ -142,7 +142,7 @@ async def test_f73_a_machine_reclaimed_at_the_pools_minimum_is_not_bought_again(
         assert (sum(order.count for order in here.notes.orders), machines_ordered) == (2, 2)
 
 
-def test_f73_a_machine_that_a_group_launched_before_an_order_does_not_fill_it() -> None:
+def test_f73_a_machine_that_a_group_launched_before_an_order_does_not_count_for_that_order() -> None:
     ours = Order("a", "main", (KIND.key,), 1, NOW + 1.0, NOW + 1.0, ACCEPTED)
     coming = OrderedMachine("a-0", "a", (KIND.key,), 1.0, NOW + 1.0)
     ledger = replace(noticed().ledger, orders=(ours,), coming=(coming,))
@@ -150,7 +150,7 @@ def test_f73_a_machine_that_a_group_launched_before_an_order_does_not_fill_it() 
     assert [upcoming.id for upcoming in reconciled(Memory(ledger=ledger), at=NOW + 2.0, keeps_tokens=False).unordered] == ["found-i-1"]
 
 
-async def test_f73_if_a_group_cannot_replace_a_machine_its_pods_are_served_elsewhere() -> None:
+async def test_f73_if_a_group_cannot_replace_its_reclaimed_spot_machine_the_pods_run_on_demand() -> None:
     dry = Markets({key: Steps((0.0, 200.0), (5.0, 0.0)) for key in SPOT_KEYS}, began=BEGAN)
     async with faulty(SPOT_FIRST, faults=REPLACING, markets=dry) as here:
         await run(here, "web")
@@ -162,7 +162,7 @@ async def test_f73_if_a_group_cannot_replace_a_machine_its_pods_are_served_elsew
         assert {machine.offering.market for machine in here.cluster.core.list()} == {"on-demand"}
 
 
-async def test_f73_a_group_gets_time_to_replace_a_machine_whose_end_is_announced(tmp_path: Path) -> None:
+async def test_f73_after_an_interruption_notice_a_group_gets_time_to_replace_the_machine(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpu-spot", market="spot", CapacityRebalance=True)
         here.group("gpu-on-demand")
@@ -218,7 +218,7 @@ async def test_f74_a_group_that_is_no_longer_managed_is_reported_at_startup_and_
         assert {entry.about: entry.text for entry in (await here.status()).set_aside}["AutoScalingGroup us-east-1/eks-system"] == message
 
 
-async def test_f74_an_excluded_group_is_not_touched_and_other_groups_are_managed(tmp_path: Path) -> None:
+async def test_f74_an_excluded_group_is_left_alone_while_other_groups_are_managed(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("theirs", MinSize=1, DesiredCapacity=2)
         here.group("gpus")
@@ -231,7 +231,7 @@ async def test_f74_an_excluded_group_is_not_touched_and_other_groups_are_managed
         assert [name for node in await here.nodes() for name in taints(node)].count("gpuscaler.io/arriving") == 2
 
 
-async def test_f74_work_of_an_older_version_in_a_group_no_longer_managed_is_finished(tmp_path: Path) -> None:
+async def test_f74_orders_and_removals_of_an_older_version_are_finished_in_a_group_no_longer_managed(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         await system(here, 3)
         here.start(here.settings(groups="[eks-system]"))
@@ -259,7 +259,7 @@ async def everywhere(here: Stage) -> dict[str, str]:
     }
 
 
-async def test_f74_the_last_ready_replica_of_a_system_workload_is_not_moved_to_save_a_machine(tmp_path: Path) -> None:
+async def test_f74_consolidation_does_not_move_the_last_ready_replica_of_a_system_workload(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         first, second = await system(here, 2)
         for name, namespace, away_from in (("app", "default", second), ("coredns", "kube-system", first)):
@@ -283,7 +283,7 @@ def label_of(node: dict[str, Any]) -> str | None:
     return label
 
 
-async def test_f71_nodes_of_our_pools_get_their_pools_label_and_no_other_node_does() -> None:
+async def test_f71_only_nodes_of_managed_pools_get_the_label_of_their_pool() -> None:
     async with faulty(IDLE) as here:
         await launch(here)
         await here.sleep(60.0)
@@ -302,7 +302,7 @@ async def test_f71_nodes_of_our_pools_get_their_pools_label_and_no_other_node_do
         assert len({at for at, request in written if POOL_LABEL.encode() in request.body}) == 2
 
 
-async def test_f71_forbidden_labels_are_reported_once_and_retried_less_and_less_often() -> None:
+async def test_f71_if_labelling_nodes_is_forbidden_it_is_retried_less_and_less_often() -> None:
     async with faulty(IDLE) as here:
         message = 'nodes "sim-00001" is forbidden: User "gpuscaler" cannot patch resource "nodes" in API group "" at the cluster scope'
         await launch(here, 3)

@@ -46,7 +46,7 @@ async def lost(here: Stage, first: dict[str, str]) -> list[str]:
     return sorted(name for name, node in first.items() if now.get(name) != node or node not in alive)
 
 
-async def test_f77_pods_of_one_zone_keep_their_machines_although_their_group_balances_zones(tmp_path: Path) -> None:
+async def test_f77_pods_that_need_one_zone_keep_their_machines_although_their_group_balances_zones(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", **PAIR)
         here.start()
@@ -65,7 +65,7 @@ async def test_f77_pods_of_one_zone_keep_their_machines_although_their_group_bal
         assert sorted(running(here).values()) == ["us-east-1a"] * 4
 
 
-async def test_f77_machines_at_one_price_are_bought_in_the_emptiest_zone(tmp_path: Path) -> None:
+async def test_f77_equally_priced_machines_are_bought_in_the_zone_with_the_fewest_machines(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", **THREE)
         here.start()
@@ -111,7 +111,7 @@ async def test_f77_removals_do_not_trigger_a_rebalance_that_ends_busy_machines(t
         assert [instance.protected for instance in busy] == [True, True]
 
 
-async def test_f77_protection_is_removed_once_zones_are_even(tmp_path: Path) -> None:
+async def test_f77_scale_in_protection_is_removed_once_zones_are_balanced(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", **PAIR)
         here.start()
@@ -128,7 +128,7 @@ async def test_f77_protection_is_removed_once_zones_are_even(tmp_path: Path) -> 
         assert (await here.status()).troubles == ()
 
 
-async def test_f77_without_protection_no_pod_is_placed_where_it_would_be_lost(tmp_path: Path) -> None:
+async def test_f77_if_machines_cannot_be_protected_no_running_pod_loses_its_machine_to_zone_balancing(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", **PAIR)
         here.endpoint.faults.all.append(denied("SetInstanceProtection"))
@@ -153,7 +153,7 @@ async def test_f77_without_protection_no_pod_is_placed_where_it_would_be_lost(tm
         assert "of its group is protected from scale-in" in held.held
 
 
-async def test_f77_protection_for_an_unfilled_order_is_removed_again(tmp_path: Path) -> None:
+async def test_f77_scale_in_protection_for_an_order_that_was_not_filled_is_removed(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", NewInstancesProtectedFromScaleIn=False)
         here.start(here.settings(launch="desired-capacity"))
@@ -171,7 +171,7 @@ async def test_f77_protection_for_an_unfilled_order_is_removed_again(tmp_path: P
 
 
 @pytest.mark.parametrize("pending", [10.0, 25.0])
-async def test_f77_machines_of_one_zone_are_protected_while_their_group_starts_another_for_them(pending: float, tmp_path: Path) -> None:
+async def test_f77_busy_machines_are_protected_while_their_group_launches_one_in_another_zone(pending: float, tmp_path: Path) -> None:
     async with aws_stage(tmp_path, Conditions(boot=QUICK, pending=pending)) as here:
         here.group("gpus", **PAIR)
         here.start()
@@ -188,7 +188,7 @@ async def test_f77_machines_of_one_zone_are_protected_while_their_group_starts_a
         assert len(here.machines()) <= 3
 
 
-async def test_f77_machines_that_their_group_protects_itself_are_left_to_the_group(tmp_path: Path) -> None:
+async def test_f77_scale_in_protection_set_by_the_group_itself_is_not_changed(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", **{**PAIR, "NewInstancesProtectedFromScaleIn": True})
         here.start()
@@ -203,7 +203,7 @@ async def test_f77_machines_that_their_group_protects_itself_are_left_to_the_gro
         assert "busy machines there are protected from scale-in before they open" in trouble
 
 
-async def test_f77_if_the_group_is_faster_than_protection_unbalancing_purchases_stop(tmp_path: Path) -> None:
+async def test_f77_purchases_that_unbalance_zones_stop_if_machines_cannot_be_protected_in_time(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", **{**PAIR, "MaxSize": 20})
         here.endpoint.faults.all.append(throttled("SetInstanceProtection"))
@@ -229,7 +229,7 @@ async def test_f77_if_the_group_is_faster_than_protection_unbalancing_purchases_
 
 
 @pytest.mark.parametrize("many", [3, 5])
-async def test_f77_busy_machines_of_other_zones_outlive_a_machine_started_to_balance_zones(many: int, tmp_path: Path) -> None:
+async def test_f77_a_machine_launched_to_balance_zones_is_ended_before_busy_machines(many: int, tmp_path: Path) -> None:
     async with aws_stage(tmp_path, Conditions(boot=QUICK, pending=25.0)) as here:
         here.group("gpus", **{**PAIR, "MaxSize": 20})
         here.start()
@@ -248,7 +248,7 @@ async def test_f77_busy_machines_of_other_zones_outlive_a_machine_started_to_bal
         assert sorted(running(here).values()) == [*[ZONES[0]] * many, ZONES[1]]
 
 
-async def test_f77_protection_stays_until_the_surplus_machine_has_left_its_group(tmp_path: Path) -> None:
+async def test_f77_scale_in_protection_stays_until_the_surplus_machine_has_left_the_group(tmp_path: Path) -> None:
     async with aws_stage(tmp_path, Conditions(boot=QUICK)) as here:
         here.group("gpus", **{**PAIR, "MaxSize": 20})
         here.start(here.settings(more="pools:\n  - {name: gpus, idle_after: 30s}\n"))
@@ -275,7 +275,7 @@ async def started(here: Stage, before: int = 0) -> int:
 
 
 @pytest.mark.parametrize("restart", [False, True])
-async def test_f77_an_idle_machine_keeps_a_pod_that_comes_while_its_group_balances_zones(restart: bool, tmp_path: Path) -> None:
+async def test_f77_a_pod_placed_on_an_idle_machine_keeps_it_while_the_group_balances_zones(restart: bool, tmp_path: Path) -> None:
     async with aws_stage(tmp_path, Conditions(boot=QUICK, pending=25.0)) as here:
         here.group("gpus", **{**PAIR, "MaxSize": 20})
         here.start()

@@ -36,7 +36,7 @@ async def in_time(here: World, seconds: float) -> bool:
     return False
 
 
-async def test_f101_if_bindings_are_refused_pods_are_nominated_and_still_reach_their_machines() -> None:
+async def test_f101_if_bindings_are_refused_pods_are_nominated_and_still_run_on_their_machines() -> None:
     async with faulty() as here:
         message = 'pods "p0" is forbidden: User "gpuscaler" cannot create resource "pods/binding" in API group ""'
         here.cluster.api.faults.add(Fault("POST", OURS, times=4, refusal=Failure(403, "Forbidden", message)))
@@ -64,7 +64,7 @@ class Deadly(Watch):
                 self._here.deaths.dead.set()
 
 
-async def test_f102_the_next_leader_binds_the_rest_of_a_gang_and_buys_nothing_twice() -> None:
+async def test_f102_the_next_leader_binds_the_rest_of_a_gang_and_buys_no_machine_twice() -> None:
     async with faulty(watch=Deadly) as here:
         for number in range(4):
             await here.submit(f"p{number}", 1, **{"gpuscaler.io/gang": "g", "gpuscaler.io/gang-size": "4"})
@@ -101,7 +101,7 @@ async def test_f109_no_pod_of_a_gang_runs_alone_after_its_other_machine_is_lost_
         assert await in_time(here, 300.0)
 
 
-async def test_f109_a_running_gang_is_not_touched_although_more_of_its_pods_are_pending() -> None:
+async def test_f109_a_running_gang_keeps_its_machines_although_another_pod_of_the_gang_is_pending() -> None:
     gang = {"gpuscaler.io/gang": "g", "gpuscaler.io/gang-size": "2"}
     async with faulty(f"{ONE_GPU_MACHINES}    max: 2\n", delays=STEADY) as here:
         for number in range(2):
@@ -118,7 +118,7 @@ async def test_f109_a_running_gang_is_not_touched_although_more_of_its_pods_are_
         assert len(here.cluster.core.history()) == 2
 
 
-async def test_f109_another_pod_on_a_machine_of_a_gang_is_not_ended_with_the_machine() -> None:
+async def test_f109_a_gangs_machine_on_which_another_pod_runs_is_not_ended() -> None:
     async with faulty(f"{ONE_GPU_MACHINES}    max: 2\n", delays=STEADY) as here:
         high = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000}
         await here.user.create(PRIORITY_CLASSES, high)
@@ -134,7 +134,7 @@ async def test_f109_another_pod_on_a_machine_of_a_gang_is_not_ended_with_the_mac
         assert node in {machine.id for machine in here.cluster.core.list()}
 
 
-async def test_f109_a_small_pod_takes_no_room_of_a_machine_kept_for_large_pods() -> None:
+async def test_f109_a_small_pod_does_not_run_on_a_machine_kept_for_large_pods() -> None:
     async with faulty(LARGE) as here:
         high = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000}
         await here.user.create(PRIORITY_CLASSES, high)
@@ -150,7 +150,7 @@ async def test_f109_a_small_pod_takes_no_room_of_a_machine_kept_for_large_pods()
         assert len(here.cluster.core.history()) == 1
 
 
-async def test_f103_while_a_device_plugin_restarts_nothing_is_bound_and_nothing_is_bought() -> None:
+async def test_f103_while_a_device_plugin_restarts_no_pod_is_bound_and_no_machine_is_bought() -> None:
     async with faulty(delays=SCATTERED) as here:
         for number in range(2):
             await here.submit(f"p{number}", 1, **{"gpuscaler.io/gang": "g", "gpuscaler.io/gang-size": "2"})
@@ -219,7 +219,7 @@ async def machines_of(here: World) -> list[dict[str, Any]]:
     return [node for node in await here.nodes() if not node["metadata"]["name"].startswith(STRANGER)]
 
 
-async def test_f55_a_pod_recreated_under_the_same_name_before_its_binding_is_not_bound() -> None:
+async def test_f55_a_pod_recreated_under_the_same_name_just_before_the_binding_is_not_bound() -> None:
     async def anew(here: World) -> None:
         await here.user.delete(PODS, "p0", namespace="default", grace=0)
         await here.user.create(PODS, pod("p0", 8), namespace="default")
@@ -249,7 +249,7 @@ async def test_f56_a_node_deleted_right_before_a_binding_gets_no_pod_and_the_pod
         assert (await here.bound())["p0"] in {node["metadata"]["name"] for node in await here.nodes()}
 
 
-async def test_f57_if_a_scheduler_binds_the_pod_elsewhere_at_the_same_time_others_get_the_room() -> None:
+async def test_f57_if_kube_scheduler_binds_a_promised_pod_elsewhere_other_pods_may_use_its_machine() -> None:
     async def elsewhere(here: World) -> None:
         await here.user.bind("default", "p0", BUSY_STRANGER)
 
@@ -265,7 +265,7 @@ async def test_f57_if_a_scheduler_binds_the_pod_elsewhere_at_the_same_time_other
         assert len(here.cluster.core.history()) == 1
 
 
-async def test_f58_rejections_by_kubelets_are_reported_and_two_in_a_row_switch_to_nomination() -> None:
+async def test_f58_pods_rejected_by_kubelets_are_reported_and_two_in_a_row_switch_binding_to_nomination() -> None:
     slow = replace(QUICK, image_pull=Delay(60.0, 60.0, 60.0))
     async with recorded(delays=slow) as (here, _):
         for name in ("p0", "p1"):
@@ -284,7 +284,7 @@ async def test_f58_rejections_by_kubelets_are_reported_and_two_in_a_row_switch_t
 
 
 @pytest.mark.parametrize("seed", [10, 20])
-async def test_f113_a_pod_that_spreads_over_zones_takes_no_room_planned_for_another(seed: int) -> None:
+async def test_f113_a_pod_that_spreads_over_zones_takes_no_capacity_planned_for_another_pod(seed: int) -> None:
     """Its own machine comes later. kube-scheduler would put it there, and one more machine would be bought for the other pod."""
     kept = await run_workload(seed)
 

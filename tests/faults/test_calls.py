@@ -12,7 +12,7 @@ from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.simulation.cloud.provider import CallFaults
 
 
-async def test_f04_a_cloud_that_refuses_everything_is_asked_less_and_less_often_and_demand_stays() -> None:
+async def test_f04_calls_to_a_throttling_cloud_become_less_frequent_and_pods_run_after_it_recovers() -> None:
     async with faulty(calls=CallFaults(throttled=1.0, retry_after=45.0)) as here:
         reads, read = [], here.cluster.provider.inventory
 
@@ -38,7 +38,7 @@ async def test_f04_a_cloud_that_refuses_everything_is_asked_less_and_less_often_
         assert len(here.cluster.core.history()) == 1
 
 
-async def test_f05_nothing_is_removed_during_a_cloud_outage_and_pending_pods_are_served_after_it() -> None:
+async def test_f05_during_a_cloud_outage_nothing_is_removed_and_afterwards_pending_pods_get_machines() -> None:
     async with faulty(IDLE.replace("60s", "5m")) as here:
         await here.submit("first", 1, **{"gpuscaler.io/run-for": "60s"})
         await here.sleep(90.0)
@@ -57,7 +57,7 @@ async def test_f05_nothing_is_removed_during_a_cloud_outage_and_pending_pods_are
         assert (await status(here)).troubles == ("",)
 
 
-async def test_f05_the_process_stays_alive_and_ready_during_a_cloud_outage_and_recovers_soon() -> None:
+async def test_f05_the_controller_stays_alive_and_ready_during_a_cloud_outage_and_recovers_soon() -> None:
     async with recorded() as (here, service):
         async with cloud_outage(here):
             for _ in range(30):
@@ -68,7 +68,7 @@ async def test_f05_the_process_stays_alive_and_ready_during_a_cloud_outage_and_r
         assert not any("the cloud is down" in trouble for trouble in service.troubles())
 
 
-async def test_f06_a_list_that_breaks_off_in_the_middle_is_not_used() -> None:
+async def test_f06_an_incomplete_list_of_machines_is_not_used() -> None:
     async with faulty(IDLE, pace=Pace(register=900.0)) as here:
         for number in range(4):
             await here.submit(f"p{number}")
@@ -97,7 +97,7 @@ async def test_f06_a_list_that_breaks_off_in_the_middle_is_not_used() -> None:
         assert here.notes.remarks == []
 
 
-async def test_f07_a_list_that_is_ninety_seconds_behind_causes_no_second_purchase() -> None:
+async def test_f07_a_list_of_machines_that_lags_by_90_seconds_causes_no_second_purchase() -> None:
     for tokens in (True, False):
         async with faulty(calls=CallFaults(stale_seconds=90.0, tokens=tokens)) as here:
             await here.submit("p")
@@ -113,7 +113,7 @@ async def test_f07_a_list_that_is_ninety_seconds_behind_causes_no_second_purchas
             assert [machine.ended_at for machine in here.cluster.core.history()] == [None]
 
 
-async def test_f07_machines_of_a_lost_answer_are_found_in_delayed_lists() -> None:
+async def test_f07_machines_of_an_order_whose_answer_was_lost_are_found_in_delayed_lists() -> None:
     async with faulty(calls=CallFaults(stale_seconds=90.0, tokens=False)) as here:
         buy = here.cluster.provider.buy
 

@@ -32,7 +32,7 @@ def dry(pools: str, *markets: str) -> Markets:
     return Markets({offering.key: Steps((0.0,), (0.0,)) for offering in offerings if offering.market in markets}, began=BEGAN)
 
 
-async def test_f11_if_one_spot_offering_has_no_capacity_the_next_is_asked_at_once() -> None:
+async def test_f11_if_one_spot_offering_has_no_capacity_the_next_one_is_requested_at_once() -> None:
     cheapest: OfferingKey = OfferingKey("gpu", "spot", "g4dn.xlarge", "us-east-1a")
     async with faulty(SPOT_FIRST, markets=Markets({cheapest: Steps((0.0,), (0.0,))}, began=BEGAN)) as here:
         for number in range(8):
@@ -48,7 +48,7 @@ async def test_f11_if_one_spot_offering_has_no_capacity_the_next_is_asked_at_onc
         assert await all_bound(here)
 
 
-async def test_f12_if_all_spot_pools_are_dry_on_demand_is_asked_within_ten_seconds() -> None:
+async def test_f12_if_no_spot_offering_has_capacity_on_demand_is_requested_within_ten_seconds() -> None:
     async with faulty(TWELVE_SPOT_POOLS, markets=dry(TWELVE_SPOT_POOLS, "spot")) as here:
         await here.submit("p")
         refused = 0.0
@@ -66,7 +66,7 @@ async def test_f12_if_all_spot_pools_are_dry_on_demand_is_asked_within_ten_secon
         assert markets(here) == ["on-demand"]
 
 
-async def test_f13_without_any_capacity_the_cloud_is_asked_less_than_once_a_second() -> None:
+async def test_f13_without_any_capacity_the_cloud_gets_less_than_one_request_a_second() -> None:
     async with faulty(SPOT_FIRST, markets=dry(SPOT_FIRST, "spot", "on-demand")) as here:
         await here.submit("p")
         await here.sleep(600.0)
@@ -80,7 +80,7 @@ async def test_f13_without_any_capacity_the_cloud_is_asked_less_than_once_a_seco
         assert "retried at" in waiting.reason
 
 
-async def test_f14_a_quota_pauses_its_whole_family_and_is_reported_while_others_are_tried() -> None:
+async def test_f14_an_exceeded_quota_pauses_its_whole_instance_family_and_others_are_tried() -> None:
     message = "VcpuLimitExceeded: You have requested more vCPU capacity than your current vCPU limit of 64 allows"
     family = ("g4dn.xlarge", "g4dn.2xlarge")
 
@@ -102,7 +102,7 @@ async def test_f14_a_quota_pauses_its_whole_family_and_is_reported_while_others_
         assert "vCPU limit of 64" in breaker.text
 
 
-async def test_f15_a_spot_price_that_is_too_low_pauses_the_pools_spot_for_half_an_hour_or_more() -> None:
+async def test_f15_a_maximum_spot_price_that_is_too_low_pauses_spot_in_the_pool_for_at_least_30_minutes() -> None:
     message = (
         "SpotMaxPriceTooLow: Your Spot request price of 0.05 is lower than the minimum required Spot request fulfillment price of 0.16"
     )
@@ -129,7 +129,7 @@ async def test_f15_a_spot_price_that_is_too_low_pauses_the_pools_spot_for_half_a
         assert "fulfillment price of 0.16" in breaker.text
 
 
-async def test_f16_after_a_partial_grant_only_the_rest_is_bought_elsewhere() -> None:
+async def test_f16_after_a_partial_grant_only_the_missing_machines_are_bought_in_another_offering() -> None:
     both = ONE_GPU_MACHINES.replace("[on-demand]", "[spot, on-demand]")
     spot = next(offering for offering in parse_policy(both).pools[0].offerings if offering.market == "spot")
     async with faulty(both, markets=Markets({spot.key: Steps((0.0,), (6.0,))}, began=BEGAN)) as here:

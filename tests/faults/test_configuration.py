@@ -21,7 +21,7 @@ KEY = OfferingKey("gpus", "on-demand", "g5.xlarge", "us-east-1a")
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_f82_a_refused_configuration_fixed_within_an_hour_is_asked_again_within_a_day(code: str) -> None:
+def test_f82_a_refused_configuration_fixed_within_an_hour_is_tried_again_within_a_day(code: str) -> None:
     cause = causes.interpret_error(code, "").cause
     breakers, now = step(Breakers(), Refused(KEY, 0.0, cause=cause)), 0.0
     while now < HOUR:
@@ -51,7 +51,7 @@ async def events(here: Stage, reason: str) -> list[str]:
         ("VcpuLimitExceeded", "auto", 0.0),
     ],
 )
-async def test_f82_a_fix_outside_the_group_is_noticed_without_help_even_across_a_restart(
+async def test_f82_a_fix_outside_of_the_group_is_found_by_retrying_even_after_a_restart(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], code: str, launch: str, away: float
 ) -> None:
     async with aws_stage(tmp_path) as here:
@@ -81,7 +81,7 @@ async def test_f82_a_fix_outside_the_group_is_noticed_without_help_even_across_a
     assert "an Event could not be written" not in capsys.readouterr().out
 
 
-async def test_f82_a_group_is_asked_again_at_once_after_it_was_changed(tmp_path: Path) -> None:
+async def test_f82_a_changed_group_is_tried_again_at_once(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus")
         here.region.hardware.troubles.append(Trouble(code="InvalidAMIID.Unavailable"))

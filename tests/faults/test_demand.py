@@ -35,7 +35,7 @@ pools:
 
 
 @pytest.mark.parametrize("price", ["0", "-0.5", ".inf", ".nan", "0.5 EUR", "null"])
-def test_f37_an_impossible_price_is_rejected_by_name_or_replaced_by_the_catalogues(price: str) -> None:
+def test_f37_an_impossible_price_is_rejected_and_a_missing_price_is_taken_from_the_catalogue(price: str) -> None:
     text = PRICED.replace("PRICE", price)
     if price == "null":
         (offering,) = parse_policy(text).pools[0].offerings
@@ -47,7 +47,7 @@ def test_f37_an_impossible_price_is_rejected_by_name_or_replaced_by_the_catalogu
     assert "expected dollars per hour above 0" in str(raised.value)
 
 
-async def test_f37_wrong_prices_in_a_changed_file_delay_no_pod(tmp_path: Path) -> None:
+async def test_f37_wrong_prices_in_a_changed_run_file_delay_no_pod(tmp_path: Path) -> None:
     async with replicated(tmp_path) as here:
         await here.sleep(10.0)
         (tmp_path / "run.yaml").write_text(f"cloud: simulated\n{PRICED.replace('PRICE', '-1')}")
@@ -67,7 +67,7 @@ async def test_f37_wrong_prices_in_a_changed_file_delay_no_pod(tmp_path: Path) -
         assert all((await here.here.bound()).values())
 
 
-async def test_f38_eighty_pods_created_by_mistake_stay_within_the_limits_and_their_rate() -> None:
+async def test_f38_purchases_for_80_pods_created_by_mistake_stay_within_the_limits_and_the_rate() -> None:
     async with faulty(LIMITED) as here:
         for number in range(80):
             await here.submit(f"p{number}")
@@ -84,7 +84,7 @@ async def test_f38_eighty_pods_created_by_mistake_stay_within_the_limits_and_the
         assert "limit" in waiting.reason
 
 
-def test_f38_a_plan_for_a_hundred_thousand_pods_keeps_the_limits_and_shows_the_full_cost() -> None:
+def test_f38_a_plan_for_100000_pods_respects_the_limits_and_shows_the_cost_without_limits() -> None:
     machines = pool(offering("g.8", 8.0, gpus=8, cpu=64, memory=512), offering("g.1", 1.5))
     limits = Limits(gpus=64, machines_per_minute=10, dollars_per_hour=50.0)
     plan = planned(pods("p", 100_000, spec(gpus=1)), machines, state=State(bought_last_minute=4), limits=limits)
@@ -95,7 +95,7 @@ def test_f38_a_plan_for_a_hundred_thousand_pods_keeps_the_limits_and_shows_the_f
     assert len(plan.unplaced) == 100_000 - sum(len(machine.pods) for machine in plan.machines)
 
 
-async def test_f39_short_lived_pods_cause_no_more_machines_than_are_pending_at_once() -> None:
+async def test_f39_for_short_lived_pods_no_more_machines_are_bought_than_pods_are_pending_at_once() -> None:
     async with faulty(IDLE) as here:
         for number in range(250):
             await here.submit(f"p{number}")
@@ -111,7 +111,7 @@ async def test_f39_short_lived_pods_cause_no_more_machines_than_are_pending_at_o
         assert len(here.cluster.core.history()) <= 2
 
 
-async def test_f40_a_pod_that_cannot_be_served_gets_one_event_with_the_reason() -> None:
+async def test_f40_a_pod_that_no_machine_can_run_gets_one_event_with_the_reason() -> None:
     async with recorded() as (here, _):
         await here.submit("big", 8)
         await here.sleep(300.0)

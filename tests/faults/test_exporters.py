@@ -10,7 +10,7 @@ SILENT = "127.0.0.2"
 ABOUT = f"exporter {SILENT} on node n1"
 
 
-async def test_f53_values_of_a_silent_exporter_count_until_they_are_stale_and_others_continue() -> None:
+async def test_f53_values_of_an_unreachable_exporter_count_until_they_are_stale_and_others_stay_current() -> None:
     pages: dict[str, str | int] = {"127.0.0.1": page(duty_line(40)), SILENT: page(duty_line(70, "p1"))}
     async with scraped(pages, *APART, stale=4.0) as nodes:
         await becomes(nodes, {"p0": "40", "p1": "70"})
@@ -22,7 +22,7 @@ async def test_f53_values_of_a_silent_exporter_count_until_they_are_stale_and_ot
         await becomes(nodes, {"p0": "50", "p1": "80"})
 
 
-async def test_f53_a_silent_exporter_gives_one_log_line_and_another_when_it_answers_again() -> None:
+async def test_f53_one_log_line_reports_that_an_exporter_is_unreachable_and_one_that_it_answers_again() -> None:
     with structlog.testing.capture_logs() as logs:
         async with scraped({"127.0.0.1": page(), SILENT: page()}) as nodes, telling(nodes):
             nodes.pages[SILENT] = 500

@@ -21,7 +21,7 @@ async def all_bound(here: Stage) -> bool:
     return bool(bound) and all(bound.values())
 
 
-async def test_f120_a_pod_does_not_follow_spot_from_zone_to_zone_for_ever(tmp_path: Path) -> None:
+async def test_f120_if_spot_alternates_between_zones_a_pod_is_moved_only_a_few_times(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("a-spot", market="spot", AvailabilityZones=[ZONES[0]])
         here.group("b-spot", market="spot", AvailabilityZones=[ZONES[1]])

@@ -15,7 +15,7 @@ from gpuscaler.embedded.aws.serving.faults import Fault
 from gpuscaler.simulation.cloud.delays import Delay
 
 
-async def test_f12_missing_spot_of_a_mixed_group_pauses_no_on_demand_offering_of_others(tmp_path: Path) -> None:
+async def test_f12_missing_spot_capacity_of_a_mixed_group_does_not_pause_on_demand_of_other_groups(tmp_path: Path) -> None:
     """AWS divides the group between markets: it does not request missing spot capacity on demand."""
     async with aws_stage(tmp_path) as here:
         group(here, "g5.xlarge", "g5.2xlarge", zones=("us-east-1a",), on_demand=50)
@@ -58,7 +58,7 @@ async def test_f67_machines_of_an_older_launch_template_keep_their_price(tmp_pat
         assert pool.dollars_per_hour == pytest.approx(55.04 + 2 * 1.006)
 
 
-def test_f05_a_group_whose_launch_template_is_unreadable_for_a_while_stays_a_pool() -> None:
+def test_f05_a_group_stays_a_pool_while_its_launch_template_cannot_be_read() -> None:
     aws = Aws()
     aws.group("gpus", instance_type="g5.xlarge")
     discovery = aws.discovery()
@@ -72,7 +72,7 @@ def test_f05_a_group_whose_launch_template_is_unreadable_for_a_while_stays_a_poo
     assert any("could not be read; its last known state is used" in warning for warning in after.warnings)
 
 
-async def test_f74_machines_arriving_in_a_group_whose_tag_a_person_removes_are_opened(tmp_path: Path) -> None:
+async def test_f74_ordered_machines_are_opened_although_a_user_removes_the_tag_of_their_group(tmp_path: Path) -> None:
     slow = replace(QUICK, boot=Delay(115.0, 120.0, 125.0))
     async with aws_stage(tmp_path, Conditions(boot=slow)) as here:
         here.group("gpus")

@@ -23,14 +23,14 @@ LIMITED = "limits: {LIMIT}\n" + IDLE
 
 
 @pytest.mark.parametrize("limit", ["gpus: 1", "machines: 1", "machines_per_minute: 1", "dollars_per_hour: 0.6"])
-async def test_exceeding_a_limit_is_noticed(limit: str) -> None:
+async def test_the_guard_detects_a_purchase_beyond_a_limit(limit: str) -> None:
     narrow = parse_policy(LIMITED.replace("LIMIT", limit))
     with pytest.raises((AssertionError, Violation), match="I5"):
         async with faulty(IDLE, watch=lambda here: Watch(here, lambda: narrow)) as here:
             await two(here)
 
 
-async def test_more_machines_than_a_pool_may_have_are_noticed() -> None:
+async def test_the_guard_detects_a_pool_above_its_maximum() -> None:
     narrow = parse_policy(IDLE + "    max: 1\n")
     with pytest.raises(AssertionError, match="2 machines of pool gpu, and the limit is 1"):
         async with faulty(IDLE, watch=lambda here: Watch(here, lambda: narrow)) as here:
@@ -76,13 +76,13 @@ async def take_taint_away(here: World) -> None:
 @pytest.mark.parametrize(
     ("touch", "message"), [(write, "I7"), (change, "I7"), (end, "I1"), (take_taint_away, "I7: foreign taints of node")]
 )
-async def test_any_change_to_foreign_objects_is_noticed(touch: Callable[[World], Awaitable[None]], message: str) -> None:
+async def test_the_guard_detects_any_change_to_objects_of_others(touch: Callable[[World], Awaitable[None]], message: str) -> None:
     with pytest.raises(AssertionError, match=message):
         async with faulty(IDLE) as here:
             await touch(here)
 
 
-async def test_a_machine_bought_in_addition_to_a_launched_one_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_guard_detects_a_machine_bought_in_addition_to_one_that_a_group_launched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stages, "unordered_machines", lambda *_what, **_more: ())
     monkeypatch.setattr(awaiting, "LONGEST_WAIT", 0.0)
     with pytest.raises(AssertionError, match="I12: sim-00002 was launched replacing sim-00001"):

@@ -18,7 +18,7 @@ pools:
 """
 
 
-async def test_f69_a_planner_that_ignores_ordered_machines_buys_one_machine_too_many_at_most(
+async def test_f69_a_planner_that_ignores_ordered_machines_buys_at_most_one_machine_too_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(existing, "upcoming_nodes", lambda *_: ({}, []))

@@ -54,7 +54,7 @@ async def until(here: World, moment: float) -> None:
     await here.sleep(moment - here.now())
 
 
-async def test_f23_grace_periods_are_cut_to_the_notice_and_a_replacement_is_ordered_at_once() -> None:
+async def test_f23_after_a_notice_grace_periods_are_shortened_to_it_and_a_replacement_is_ordered_at_once() -> None:
     async with faulty(SPOT, **dry(notice=120.0)) as here:
         await run(here, "web", terminationGracePeriodSeconds=600)
         await until(here, DRY_AT + 60.0)
@@ -72,7 +72,7 @@ async def test_f23_grace_periods_are_cut_to_the_notice_and_a_replacement_is_orde
 
 
 @pytest.mark.parametrize("late", [0.1, 1.1, 1.9])
-async def test_f24_a_machine_with_thirty_seconds_left_is_closed_and_its_pods_notified_within_three(late: float) -> None:
+async def test_f24_with_30_seconds_left_machines_are_tainted_and_pods_notified_or_evicted_within_3_seconds(late: float) -> None:
     async with faulty(SPOT, **dry(notice=30.0, late=late)) as here:
         await run(here, "web", annotations={"gpuscaler.io/grace": "10s"}, terminationGracePeriodSeconds=5)
         await run(here, "batch")
@@ -93,7 +93,7 @@ def evicted(watch: Watch) -> list[str]:
     return list(dict.fromkeys(request.path.split("/")[-2].split("-")[0] for _, request in watch.to("/eviction")))
 
 
-async def test_f25_a_machine_lost_without_notice_is_cleaned_up_and_its_market_not_trusted() -> None:
+async def test_f25_the_node_of_a_machine_lost_without_notice_is_deleted_and_its_market_is_avoided() -> None:
     async with faulty(SPOT, **dry(notice=0.0)) as here:
         await run(here, "web")
         await until(here, DRY_AT + 60.0)
@@ -123,7 +123,7 @@ async def test_f25_a_node_left_behind_is_deleted_once_the_cloud_lists_its_machin
         assert markets(here) == ["spot", "on-demand"]
 
 
-async def test_f26_a_repeated_notice_counts_once_and_a_notice_for_another_cluster_never() -> None:
+async def test_f26_a_repeated_interruption_notice_counts_once_and_one_for_another_cluster_is_ignored() -> None:
     async with faulty(SPOT) as here:
         await run(here, "web", replicas=2)
         await here.sleep(120.0)
@@ -152,7 +152,7 @@ async def test_f26_a_repeated_notice_counts_once_and_a_notice_for_another_cluste
         assert len(here.notes.remarks) == 2
 
 
-async def test_f27_fifty_interruptions_within_ten_seconds_are_replaced_in_a_few_orders() -> None:
+async def test_f27_fifty_machines_interrupted_within_ten_seconds_are_replaced_with_a_few_orders() -> None:
     async with faulty(MANY + SPOT, delays=QUICK, **dry(notice=120.0, spread=10.0)) as here:
         await run(here, "web", replicas=50)
         await until(here, DRY_AT - 1.0)

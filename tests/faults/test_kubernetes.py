@@ -21,7 +21,7 @@ from gpuscaler.kube.transport import Answer, Request
 from gpuscaler.lifecycle.pacing import Pace
 
 
-async def test_f08_a_machine_that_registers_while_the_api_server_is_away_is_not_given_up() -> None:
+async def test_f08_a_machine_that_registers_during_an_api_server_outage_is_not_ended() -> None:
     async with faulty(pace=Pace(register=90.0, ready=90.0)) as here:
         await here.submit("p")
         await bought(here, 1)
@@ -49,7 +49,7 @@ async def test_f08_nothing_is_removed_based_on_data_from_before_an_api_server_ou
         assert here.cluster.core.list() == ()
 
 
-async def test_f48_conflicts_on_every_write_of_a_node_for_a_minute_lose_no_taint() -> None:
+async def test_f48_a_minute_of_write_conflicts_on_a_node_loses_no_taint() -> None:
     async with faulty() as here:
         await here.submit("p")
         conflict = Failure(409, "Conflict", "the object has been modified")
@@ -92,7 +92,7 @@ class Stall:
             yield piece
 
 
-async def test_f09_stalled_watches_are_noticed_and_pods_that_came_in_the_meantime_are_served() -> None:
+async def test_f09_stalled_watches_are_detected_and_pods_created_in_the_meantime_get_machines() -> None:
     async with faulty(IDLE) as here:
         await here.submit("first", 1, **{"gpuscaler.io/run-for": "30s"})
         await here.sleep(90.0)
@@ -138,7 +138,7 @@ async def test_f09_a_pod_that_a_stalled_watch_does_not_show_keeps_its_machine() 
         assert taints(node) == set()
 
 
-async def test_f10_after_a_410_ten_thousand_pods_are_listed_within_a_minute_in_bounded_memory() -> None:
+async def test_f10_after_an_expired_watch_10000_pods_are_listed_within_a_minute_in_bounded_memory() -> None:
     async with faulty(IDLE) as here:
         theirs = {**pod("x"), "status": {"phase": "Pending"}}
         theirs["spec"]["schedulerName"] = "theirs"
@@ -170,7 +170,7 @@ async def test_f10_after_a_410_ten_thousand_pods_are_listed_within_a_minute_in_b
         assert sizes[-1] < 1.05 * sizes[0]
 
 
-async def test_f44_a_revoked_cluster_permission_affects_only_what_needs_it() -> None:
+async def test_f44_a_revoked_cluster_permission_stops_only_the_acts_that_need_it() -> None:
     async with faulty(IDLE) as here:
         await here.submit("first", 1, **{"gpuscaler.io/run-for": "30s"})
         await here.sleep(60.0)
@@ -229,7 +229,7 @@ class Rival(Watch):
                 await self._here.user.merge_patch(NODES, name, patch)
 
 
-async def test_f48_a_taint_that_another_writer_adds_at_the_same_moment_stays() -> None:
+async def test_f48_a_taint_that_another_client_adds_at_the_same_moment_stays() -> None:
     async with faulty(watch=Rival) as here:
         await here.submit("p")
         await here.sleep(120.0)

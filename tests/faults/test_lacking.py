@@ -17,7 +17,7 @@ from gpuscaler.lifecycle.pacing import Pace
 from gpuscaler.simulation.cloud.delays import Faults, MissingResource
 
 
-async def test_f68_two_machines_in_a_row_without_their_gpus_pause_their_type() -> None:
+async def test_f68_two_machines_in_a_row_that_never_show_their_gpus_pause_their_type() -> None:
     async with faulty(faults=NEVER, pace=Pace(ready=60.0)) as here:
         await here.submit("p")
         await here.sleep(900.0)
@@ -29,7 +29,7 @@ async def test_f68_two_machines_in_a_row_without_their_gpus_pause_their_type() -
         assert ["check the device plugin" in remark.text for remark in here.notes.remarks] == [True]
 
 
-async def test_f68_pods_that_do_not_request_the_missing_resource_are_served() -> None:
+async def test_f68_pods_that_do_not_request_the_missing_resource_run() -> None:
     async with faulty(pace=Pace(ready=60.0)) as here:
         await here.kill()
         here.policy = with_resource(here.policy, EFA)
@@ -93,7 +93,7 @@ async def ask(here: Stage, name: str, slices: int) -> None:
 
 
 @pytest.mark.usefixtures("divided")
-async def test_f68_machines_with_gpu_slices_open_teach_their_template_and_count_as_whole_gpus(tmp_path: Path) -> None:
+async def test_f68_machines_with_gpu_slices_open_correct_their_node_template_and_count_as_whole_gpus(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", instance_type="p4d.24xlarge", MinSize=1, DesiredCapacity=1)
         here.start(here.settings(more="limits: {gpus: 16}\n"))
@@ -113,7 +113,7 @@ async def test_f68_machines_with_gpu_slices_open_teach_their_template_and_count_
 
 
 @pytest.mark.usefixtures("divided")
-async def test_f68_a_machine_with_divided_gpus_serves_other_pods_and_is_not_bought_again(tmp_path: Path) -> None:
+async def test_f68_a_machine_whose_gpus_are_divided_runs_other_pods_and_is_not_bought_again(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", instance_type="p4d.24xlarge")
         here.start()
@@ -129,7 +129,7 @@ async def test_f68_a_machine_with_divided_gpus_serves_other_pods_and_is_not_boug
         assert len(here.machines()) == 1
 
 
-async def test_f68_machines_without_gpus_from_a_groups_minimum_delay_no_pod_and_are_not_churned(
+async def test_f68_machines_of_a_groups_minimum_that_lack_gpus_delay_no_pod_and_are_not_replaced_repeatedly(
     tmp_path: Path,
 ) -> None:
     faults = Faults(

@@ -26,7 +26,9 @@ async def all_bound(here: Stage) -> bool:
 
 
 @pytest.mark.parametrize(("code", "launch"), [(NO_CAPACITY, "auto"), (SHUTDOWN, "desired-capacity")], ids=["pending", "running"])
-async def test_f110_a_spot_group_whose_machines_end_early_is_stopped_and_pods_run_on_demand(code: str, launch: str, tmp_path: Path) -> None:
+async def test_f110_if_machines_of_a_spot_group_end_before_registering_the_group_is_paused_and_pods_run_on_demand(
+    code: str, launch: str, tmp_path: Path
+) -> None:
     async with aws_stage(tmp_path, Conditions(boot=QUICK)) as here:
         here.group("a-spot", market="spot")
         here.group("b-on-demand")
@@ -42,7 +44,7 @@ async def test_f110_a_spot_group_whose_machines_end_early_is_stopped_and_pods_ru
         assert any(breaker.cause == "failed" and "a-spot" in breaker.target for breaker in (await here.status()).breakers)
 
 
-async def test_f110_a_machine_that_a_group_launches_after_a_passing_failure_serves_the_pods(tmp_path: Path) -> None:
+async def test_f110_after_a_temporary_failure_pods_run_on_the_machine_that_their_group_launches(tmp_path: Path) -> None:
     async with aws_stage(tmp_path, Conditions(boot=QUICK)) as here:
         here.group("gpus")
         here.region.hardware.troubles.append(Trouble(BROKEN, times=2))

@@ -27,7 +27,7 @@ async def all_bound(here: Stage) -> bool:
 
 
 @pytest.mark.parametrize("joins", [False, True])
-async def test_f99_a_group_that_gives_up_machine_after_machine_is_stopped_and_reported(tmp_path: Path, *, joins: bool) -> None:
+async def test_f99_a_group_whose_launch_hook_abandons_every_machine_is_paused_and_reported(tmp_path: Path, *, joins: bool) -> None:
     async with aws_stage(tmp_path, Conditions(boot=QUICK if joins else Delays())) as here:
         here.group("gpus")
         here.client("autoscaling").put_lifecycle_hook(**hook(60))
@@ -42,7 +42,7 @@ async def test_f99_a_group_that_gives_up_machine_after_machine_is_stopped_and_re
         assert "lifecycle hook bootstrap of group gpus" in status.waiting[0].reason
 
 
-async def test_f99_a_machine_that_may_still_be_given_up_takes_no_pods_until_its_hook_is_completed(tmp_path: Path) -> None:
+async def test_f99_a_machine_that_its_launch_hook_may_still_abandon_takes_no_pods_until_the_hook_is_completed(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus")
         here.client("autoscaling").put_lifecycle_hook(**hook(3600))
@@ -59,7 +59,7 @@ async def test_f99_a_machine_that_may_still_be_given_up_takes_no_pods_until_its_
         assert here.machines() == [machine]
 
 
-async def test_f99_a_hook_that_lets_machines_continue_delays_no_pod(tmp_path: Path) -> None:
+async def test_f99_a_launch_hook_with_the_default_result_continue_delays_no_pod(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus")
         here.client("autoscaling").put_lifecycle_hook(**hook(7200, "CONTINUE"))

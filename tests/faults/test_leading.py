@@ -13,7 +13,7 @@ from gpuscaler.clouds.protocol import Refusal
 #: Nothing but the event loop is waited for, so one check of it is enough before time advances.
 
 
-async def test_f01_a_leader_that_dies_right_after_sending_a_purchase_buys_nothing_twice(tmp_path: Path) -> None:
+async def test_f01_if_a_leader_dies_right_after_sending_a_purchase_no_machine_is_bought_twice(tmp_path: Path) -> None:
     async with replicated(tmp_path) as here:
         leader = await here.leader()
         await here.submit()
@@ -38,7 +38,7 @@ async def stopped(replica: Replica) -> None:
 
 @pytest.mark.parametrize("seconds", [3.0, 14.0, 60.0])
 @pytest.mark.parametrize("at", ["buy", "GET /api/v1/nodes/", "PATCH /api/v1/nodes/", "/binding", "PUT"])
-async def test_f02_a_call_checked_before_a_pause_and_sent_after_it_does_no_harm(tmp_path: Path, at: str, seconds: float) -> None:
+async def test_f02_a_call_sent_after_a_pause_of_the_process_buys_no_machine_twice(tmp_path: Path, at: str, seconds: float) -> None:
     async with replicated(tmp_path) as here:
         leader = await here.leader()
         await here.sleep(5.0)
@@ -53,7 +53,7 @@ async def test_f02_a_call_checked_before_a_pause_and_sent_after_it_does_no_harm(
         assert all((await here.here.bound()).values())
 
 
-async def test_f02_a_request_to_end_a_machine_sent_after_a_pause_ends_no_machine_in_use(tmp_path: Path) -> None:
+async def test_f02_a_termination_sent_after_a_pause_of_the_process_ends_no_machine_in_use(tmp_path: Path) -> None:
     async with replicated(tmp_path) as here:
         leader = await here.leader()
         await here.submit("20s")
@@ -69,7 +69,7 @@ async def test_f02_a_request_to_end_a_machine_sent_after_a_pause_ends_no_machine
         assert len(here.here.cluster.core.history()) == 2
 
 
-async def test_f03_one_of_two_replicas_with_clocks_minutes_apart_leads_until_it_cannot(tmp_path: Path) -> None:
+async def test_f03_of_two_replicas_with_clocks_minutes_apart_one_leads_until_it_is_disconnected(tmp_path: Path) -> None:
     async with replicated(tmp_path) as here:
         leader = await here.leader()
         await here.submit()
@@ -89,7 +89,7 @@ async def test_f03_one_of_two_replicas_with_clocks_minutes_apart_leads_until_it_
 
 
 @pytest.mark.parametrize("jump", [3600.0, -3600.0])
-async def test_f45_a_clock_that_jumps_by_an_hour_ends_no_machine_early_or_late(tmp_path: Path, jump: float) -> None:
+async def test_f45_a_system_clock_that_jumps_by_an_hour_ends_no_machine_early_or_late(tmp_path: Path, jump: float) -> None:
     async with replicated(tmp_path) as here:
         await here.submit("20s")
         await here.submit("10m")
@@ -114,7 +114,7 @@ async def test_f45_a_clock_that_jumps_by_an_hour_ends_no_machine_early_or_late(t
 
 
 @pytest.mark.parametrize("code", ["RequestExpired", "SignatureDoesNotMatch"])
-async def test_f45_a_signature_rejected_for_its_time_pauses_the_pool_for_minutes_and_is_reported(code: str) -> None:
+async def test_f45_a_request_rejected_for_the_time_of_its_signature_pauses_the_pool_for_minutes_and_is_reported(code: str) -> None:
     message = interpret_error(code, "Signature expired: 20261122T080000Z is now earlier than 20261122T085500Z")
     async with faulty() as here:
         asked = refusing(here, lambda key: Refusal(message.cause, key, message.detail))

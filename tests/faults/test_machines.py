@@ -35,7 +35,7 @@ async def die_young(here: World) -> None:
         await asyncio.sleep(1.0)
 
 
-async def test_f17_two_machines_that_die_before_they_are_ready_pause_their_offering() -> None:
+async def test_f17_two_machines_that_end_before_they_are_ready_pause_their_offering() -> None:
     async with faulty(SPOT_FIRST) as here:
         here.support(die_young(here))
         await here.submit("p")
@@ -53,7 +53,7 @@ async def test_f17_two_machines_that_die_before_they_are_ready_pause_their_offer
         assert "it ended before it opened" in texts[0]
 
 
-async def test_f18_unregistered_machines_are_ended_by_id_and_three_of_them_pause_the_pool() -> None:
+async def test_f18_unregistered_machines_are_ended_by_id_and_three_in_a_row_pause_the_pool() -> None:
     async with faulty(SPOT_FIRST, faults=Faults(never_registers=1.0), pace=Pace(register=60.0)) as here:
         await here.submit("p")
         await here.sleep(7200.0)
@@ -72,7 +72,7 @@ async def test_f18_unregistered_machines_are_ended_by_id_and_three_of_them_pause
         assert "machines were bought without use" in here.notes.remarks[1].text
 
 
-async def test_f19_gpus_that_appear_two_minutes_after_ready_are_not_bought_twice() -> None:
+async def test_f19_a_node_that_shows_its_gpus_two_minutes_after_ready_causes_no_second_purchase() -> None:
     slow = Delays(boot=Delay(15.0, 15.0, 15.0), device_plugin=Delay(120.0, 120.0, 120.0), answer=Delay(1.0, 1.0, 1.0))
     async with faulty(delays=slow) as here:
         for number in range(8):
@@ -83,7 +83,7 @@ async def test_f19_gpus_that_appear_two_minutes_after_ready_are_not_bought_twice
         assert len(here.cluster.core.history()) == 8
 
 
-async def test_f19_a_machine_that_never_shows_its_gpus_is_replaced_and_the_device_plugin_reported() -> None:
+async def test_f19_a_machine_that_never_shows_its_gpus_is_replaced_and_its_device_plugin_is_reported() -> None:
     broken = Faults(never_registers=0.0, partial_grants=0.0, gpu_hours_between_failures=0.0, never_visible=1.0)
     async with faulty(faults=broken, pace=Pace(ready=120.0)) as here:
         await here.submit("p")
@@ -97,7 +97,7 @@ async def test_f19_a_machine_that_never_shows_its_gpus_is_replaced_and_the_devic
         assert here.cluster.core.history()[0].ended_at is not None
 
 
-async def test_f20_a_node_that_loses_a_gpu_is_planned_with_the_others_and_reported() -> None:
+async def test_f20_a_node_that_lost_a_gpu_is_reported_and_used_with_its_other_gpus() -> None:
     async with faulty(EIGHT) as here:
         for number in range(3):
             await here.submit(f"p{number}")
@@ -119,7 +119,7 @@ async def test_f20_a_node_that_loses_a_gpu_is_planned_with_the_others_and_report
         assert any(f"node {large.id} shows {8 - free} of 8 {GPU}" in warning for warning in (await status(here)).warnings)
 
 
-def test_f20_one_broken_machine_does_not_reduce_what_is_expected_of_the_next() -> None:
+def test_f20_a_machine_with_a_broken_gpu_does_not_reduce_the_gpus_of_the_node_template() -> None:
     policy = parse_policy(EIGHT)
     (metal,) = [offering for offering in policy.pools[0].offerings if offering.instance_type == "g4dn.metal"]
     seen = learned_templates.ReadyNode(metal.key, 0.0, {**metal.allocatable, GPU: 7, "memory": metal.allocatable["memory"] - 1})
@@ -135,7 +135,7 @@ def test_f20_one_broken_machine_does_not_reduce_what_is_expected_of_the_next() -
     assert offering.allocatable["memory"] == metal.allocatable["memory"] - 1
 
 
-async def test_f21_a_node_not_ready_for_forty_minutes_takes_no_pods_and_comes_back_as_it_was() -> None:
+async def test_f21_a_node_not_ready_for_40_minutes_gets_no_pods_and_is_used_again_afterwards() -> None:
     async with faulty(IDLE) as here:
         await here.submit("first", 1, **{"gpuscaler.io/run-for": "30s"})
         while not any(pod["status"].get("phase") == "Succeeded" for pod in await here.pods()):
@@ -156,7 +156,7 @@ async def test_f21_a_node_not_ready_for_forty_minutes_takes_no_pods_and_comes_ba
         assert [taints(node) for node in await here.nodes()] == [set(), set()]
 
 
-async def test_f21_a_node_that_stops_answering_during_its_removal_is_reopened_and_ended_later() -> None:
+async def test_f21_a_node_that_becomes_not_ready_during_its_removal_is_reopened_and_ended_later() -> None:
     async with faulty(IDLE) as here:
         await here.submit("first", 1, **{"gpuscaler.io/run-for": "30s"})
         while not any(LEAVING_TAINT in taints(node) for node in await here.nodes()):

@@ -120,7 +120,7 @@ def die(double: PrometheusDouble) -> Callable[[], None]:
     ],
     ids=["absent", "NaN", "negative", "stale", "Prometheus down"],
 )
-async def test_f41_a_metric_without_a_usable_value_is_an_error_and_costs_no_replica(
+async def test_f41_a_metric_without_a_usable_value_is_an_error_and_removes_no_replica(
     fault: Callable[[PrometheusDouble], Callable[[], None]], message: str
 ) -> None:
     double = PrometheusDouble()
@@ -141,7 +141,7 @@ async def test_f41_a_metric_without_a_usable_value_is_an_error_and_costs_no_repl
         assert not hpa.outcomes[-1].error
 
 
-async def test_f42_replicas_stay_while_the_metrics_api_is_away_and_a_new_instance_continues() -> None:
+async def test_f42_the_number_of_replicas_stays_while_the_metrics_api_is_down_and_after_it_restarts() -> None:
     double = PrometheusDouble()
     busy = scrape(double, 80.0)
     busy()

@@ -33,7 +33,7 @@ async def machine(here: World) -> str:
     return name
 
 
-async def test_f79_gpus_without_an_exporter_are_reported_until_their_nodes_are_labelled() -> None:
+async def test_f79_nodes_with_gpus_and_no_exporter_are_reported_until_they_are_labelled() -> None:
     async with faulty() as here:
         name = await machine(here)
         assert (await status(here)).warnings == ()

@@ -87,7 +87,7 @@ def test_a_mutant_changes_its_pattern_in_the_named_definition(tmp_path: Path, at
         ("(\n  count,  # how many\n  wait = PAUSE,\n)", "()"),
     ],
 )
-def test_the_layout_of_source_and_pattern_does_not_matter(tmp_path: Path, old: str, new: str) -> None:
+def test_a_mutant_applies_whatever_the_layout_of_source_and_pattern(tmp_path: Path, old: str, new: str) -> None:
     changed = mutant("Orders.buy", old, new).applied(package(tmp_path / "plain", orders=ORDERS))
     otherwise = mutant("Orders.buy", old, new).applied(package(tmp_path / "other", orders=LAID_OUT))
 
@@ -100,7 +100,7 @@ def purchase(source: str) -> str:
     return ast.unparse(orders.body[-1])
 
 
-def test_a_definition_that_moves_to_another_module_keeps_its_mutants(tmp_path: Path) -> None:
+def test_a_mutant_applies_after_its_definition_moved_to_another_module(tmp_path: Path) -> None:
     sources = package(tmp_path, orders="", others=ORDERS)
 
     module, changed = mutant("Orders.buy", "and left", "").applied(sources)
@@ -137,7 +137,7 @@ def test_a_definition_that_moves_to_another_module_keeps_its_mutants(tmp_path: P
         ),
     ],
 )
-def test_a_mutant_without_exactly_one_place_reports_what_it_saw_and_where(tmp_path: Path, at: str, old: str, saw: str) -> None:
+def test_a_mutant_that_matches_no_or_several_places_reports_what_it_found(tmp_path: Path, at: str, old: str, saw: str) -> None:
     sources = package(tmp_path, orders=ORDERS, others="def buy(count): ...\n")
 
     with pytest.raises(ValueError, match=re.escape(f"the mutant of F7 at {at}: saw {saw}")):

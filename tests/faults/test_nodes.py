@@ -39,7 +39,7 @@ async def all_bound(here: Stage) -> bool:
     return bool(pods) and all(pods.values())
 
 
-async def test_f60_nothing_is_bought_for_a_label_that_no_new_node_carries(tmp_path: Path) -> None:
+async def test_f60_no_machine_is_bought_for_a_label_that_new_nodes_will_not_have(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus")
         here.start()
@@ -50,7 +50,7 @@ async def test_f60_nothing_is_bought_for_a_label_that_no_new_node_carries(tmp_pa
         assert await here.bound() == {"train": ""}
 
 
-async def test_f60_a_machine_is_bought_if_a_tag_announces_the_label_that_discovery_writes(tmp_path: Path) -> None:
+async def test_f60_a_machine_is_bought_if_a_tag_announces_a_label_that_feature_discovery_sets(tmp_path: Path) -> None:
     async with aws_stage(tmp_path, Conditions(boot=QUICK, gpu_feature_discovery=True)) as here:
         here.group("gpus", tags={**DISCOVERED, PROMISED: "NVIDIA-A10G"}, user_data=REPLACING)
         here.start()
@@ -60,7 +60,7 @@ async def test_f60_a_machine_is_bought_if_a_tag_announces_the_label_that_discove
         assert len(here.machines()) == 1
 
 
-async def test_f88_a_label_promised_by_a_tag_but_missing_in_user_data_costs_one_machine(
+async def test_f88_for_a_label_in_a_tag_that_user_data_do_not_set_only_one_machine_is_bought(
     tmp_path: Path,
 ) -> None:
     async with aws_stage(tmp_path) as here:
@@ -80,7 +80,7 @@ async def test_f88_a_label_promised_by_a_tag_but_missing_in_user_data_costs_one_
         assert here.wrote()["LaunchInstances"] == 2
 
 
-async def test_f61_a_gang_gets_machines_of_two_types_with_the_same_gpu_model_without_a_label(tmp_path: Path) -> None:
+async def test_f61_a_gang_gets_machines_of_two_types_with_one_gpu_model_even_without_a_label_for_it(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("small", instance_type="g5.xlarge", MaxSize=1)
         here.group("large", instance_type="g5.2xlarge", MaxSize=1)
@@ -92,7 +92,7 @@ async def test_f61_a_gang_gets_machines_of_two_types_with_the_same_gpu_model_wit
         assert {name: len(here.machines(name)) for name in ("small", "large", "other")} == {"small": 1, "large": 1, "other": 0}
 
 
-def test_f61_fallbacks_of_a_machine_for_pods_that_stay_together_share_its_gpu_model() -> None:
+def test_f61_fallbacks_for_pods_that_spread_have_the_same_gpu_model() -> None:
     def spot(name: str, price: float, product: str) -> Any:
         made = offering(name, price, market="spot", cpu=4)
         return replace(made, labels={key: value for key, value in made.labels.items() if key != PRODUCT}, product=product)
@@ -114,7 +114,7 @@ def test_f61_fallbacks_of_a_machine_for_pods_that_stay_together_share_its_gpu_mo
     assert keys == (same.key,)
 
 
-def test_f62_user_data_that_replace_the_taints_of_a_node_group_are_reported() -> None:
+def test_f62_user_data_that_override_the_taints_of_a_node_group_are_reported() -> None:
     aws = Aws()
     names = {
         "clusterName": CLUSTER,
@@ -132,7 +132,7 @@ def test_f62_user_data_that_replace_the_taints_of_a_node_group_are_reported() ->
     assert "give gpuscaler.io/arriving to the node group" in message
 
 
-async def test_f62_user_data_that_start_no_kubelet_are_reported(tmp_path: Path) -> None:
+async def test_f62_user_data_that_do_not_start_a_kubelet_are_reported(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", user_data="kubelet --register-with-taints=dedicated=nvidia.com/gpu=true")
         here.start()
@@ -142,7 +142,7 @@ async def test_f62_user_data_that_start_no_kubelet_are_reported(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("team", ["blue", None], ids=["written over", "taken off"])
-async def test_f112_a_label_that_a_person_changes_on_a_pools_only_node_delays_no_pod(team: str | None, tmp_path: Path) -> None:
+async def test_f112_changing_a_label_by_hand_on_the_only_node_of_a_pool_delays_no_pod(team: str | None, tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", tags={**DISCOVERED, f"{CA}/node-template/label/team": "red"})
         here.start()

@@ -36,7 +36,7 @@ async def launch(here: World, count: int = 1, token: str = "by hand") -> None:
     await here.cluster.provider.buy(Order(token, pool.name, (pool.offerings[0].key,), count))
 
 
-async def test_f97_each_process_obeys_a_hold_at_once_and_until_it_is_resumed() -> None:
+async def test_f97_each_controller_obeys_a_hold_at_once_and_until_the_resume() -> None:
     async with faulty(IDLE) as here:
         await here.submit("first", 1, **{"gpuscaler.io/run-for": "5s"})
         async with asyncio.timeout(300.0):
@@ -64,7 +64,7 @@ async def test_f97_each_process_obeys_a_hold_at_once_and_until_it_is_resumed() -
         assert len(here.notes.orders) == orders, "the hold was obeyed only when the next poll showed it"
 
 
-async def test_f97_a_timed_hold_lasts_as_long_when_clocks_are_minutes_ahead_or_behind(tmp_path: Path) -> None:
+async def test_f97_a_timed_hold_lasts_its_duration_although_clocks_are_minutes_ahead_or_behind(tmp_path: Path) -> None:
     async with replicated(tmp_path) as here:
         for machines in (0, 1):
             leader, asked = await here.leader(), here.here.now()
@@ -82,7 +82,7 @@ async def test_f97_a_timed_hold_lasts_as_long_when_clocks_are_minutes_ahead_or_b
             await here.restart(leader)
 
 
-async def test_f33_machines_that_a_person_adds_or_ends_by_hand_are_accepted() -> None:
+async def test_f33_machines_added_or_ended_by_hand_are_handled() -> None:
     async with faulty(IDLE) as here:
         await launch(here, 2)
         await here.sleep(60.0)
@@ -124,7 +124,7 @@ async def test_f33_a_machine_ended_by_hand_is_reported_in_an_event_on_its_node()
     assert "is gone without any notice" in notes[0]
 
 
-async def test_f34_a_machine_that_its_group_replaces_is_adopted_and_nothing_more_is_bought() -> None:
+async def test_f34_a_replacement_that_a_group_launches_is_adopted_and_nothing_more_is_bought() -> None:
     async with faulty(IDLE) as here:
         await run(here, "web")
         await here.sleep(60.0)
@@ -144,7 +144,7 @@ async def test_f34_a_machine_that_its_group_replaces_is_adopted_and_nothing_more
         assert any("is gone without any notice" in remark.text for remark in here.notes.remarks)
 
 
-async def test_f35_a_pool_removed_from_the_settings_with_machines_on_their_way_delays_no_pod() -> None:
+async def test_f35_removing_a_pool_from_the_settings_while_its_machines_start_delays_no_pod() -> None:
     async with faulty(TWO_POOLS) as here:
         await here.submit("p")
         await bought(here, 1)
@@ -162,7 +162,7 @@ async def test_f35_a_pool_removed_from_the_settings_with_machines_on_their_way_d
         )
 
 
-async def test_f35_a_deleted_group_is_dropped_and_its_demand_served_elsewhere() -> None:
+async def test_f35_if_the_group_of_a_pool_was_deleted_pods_run_in_another_pool() -> None:
     async with faulty(TWO_POOLS) as here:
         await here.submit("first")
         await here.sleep(60.0)
@@ -187,7 +187,7 @@ async def test_f35_a_deleted_group_is_dropped_and_its_demand_served_elsewhere() 
         assert f"pool {pool}: configuration refused" in breaker.text
 
 
-async def test_f36_a_machine_that_only_looks_like_ours_is_not_touched() -> None:
+async def test_f36_a_machine_of_others_with_our_labels_or_tags_is_left_alone() -> None:
     async with faulty(IDLE) as here:
         await here.submit("p", 1, **{"gpuscaler.io/run-for": "20s"})
         await bought(here, 1)
@@ -220,7 +220,7 @@ async def test_f36_a_machine_that_only_looks_like_ours_is_not_touched() -> None:
         )
 
 
-async def test_f46_an_invalid_file_changes_nothing_and_is_reported(tmp_path: Path) -> None:
+async def test_f46_an_invalid_run_file_changes_nothing_and_is_reported(tmp_path: Path) -> None:
     async with replicated(tmp_path) as here:
         await here.submit()
         await here.sleep(60.0)
@@ -243,7 +243,7 @@ async def test_f46_an_invalid_file_changes_nothing_and_is_reported(tmp_path: Pat
         assert leader.place.troubles() == ()
 
 
-async def test_f33_labels_changed_on_running_nodes_affect_neither_ownership_nor_price() -> None:
+async def test_f33_changing_labels_of_running_nodes_affects_neither_ownership_nor_price() -> None:
     async with faulty(SPOT_FIRST + "    idle_after: 5m\n") as here:
         await here.submit("short", 1, **{"gpuscaler.io/run-for": "20m"})
         await here.submit("long")

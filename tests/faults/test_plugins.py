@@ -18,7 +18,7 @@ def allocatable(nodes: list[dict[str, object]], name: str) -> str:
 
 
 @pytest.mark.parametrize("seconds", [45.0, 290.0])
-async def test_f63_a_device_plugin_that_restarts_on_an_idle_node_buys_no_second_machine(seconds: float) -> None:
+async def test_f63_a_device_plugin_restart_on_an_idle_node_causes_no_purchase(seconds: float) -> None:
     async with faulty() as here:
         await here.submit("first", 1, **{"gpuscaler.io/run-for": "30s"})
         await bought(here, 1)
@@ -34,7 +34,7 @@ async def test_f63_a_device_plugin_that_restarts_on_an_idle_node_buys_no_second_
         assert len(here.cluster.core.history()) == 1
 
 
-async def test_f63_nothing_is_written_to_a_full_node_or_ended_while_its_device_plugin_restarts() -> None:
+async def test_f63_a_full_node_is_neither_changed_nor_ended_while_its_device_plugin_restarts() -> None:
     async with faulty(ONE_GPU_MACHINES + "    idle_after: 30s\n") as here:
         await here.submit("train")
         await bought(here, 1)
@@ -49,7 +49,7 @@ async def test_f63_nothing_is_written_to_a_full_node_or_ended_while_its_device_p
         assert len(here.cluster.core.list()) == 1
 
 
-async def test_f63_a_restart_of_the_controller_does_not_restart_the_five_minutes() -> None:
+async def test_f63_restarting_the_controller_does_not_restart_the_five_minutes_for_missing_devices() -> None:
     async with faulty(pace=Pace(resync=5.0)) as here:
         await here.submit("first", 1, **{"gpuscaler.io/run-for": "30s"})
         await bought(here, 1)
@@ -66,7 +66,7 @@ async def test_f63_a_restart_of_the_controller_does_not_restart_the_five_minutes
         await bought(here, 2, within=60.0)
 
 
-async def test_f63_missing_devices_are_reported_and_replaced_by_a_machine_after_five_minutes() -> None:
+async def test_f63_missing_devices_are_reported_and_a_replacement_is_bought_after_five_minutes() -> None:
     async with faulty() as here:
         await here.submit("first", 1, **{"gpuscaler.io/run-for": "30s"})
         await bought(here, 1)
@@ -86,7 +86,7 @@ async def test_f63_missing_devices_are_reported_and_replaced_by_a_machine_after_
 EIGHT = ONE_GPU_MACHINES.replace("g4dn.xlarge", "g4dn.metal")
 
 
-async def test_f63_an_empty_machine_with_a_broken_gpu_is_replaced_once_for_a_pod_that_needs_all() -> None:
+async def test_f63_an_empty_machine_with_a_broken_gpu_is_replaced_once_for_a_pod_that_needs_all_gpus() -> None:
     async with faulty(EIGHT + "    idle_after: 10m\n") as here:
         await here.submit("first", 8, **{"gpuscaler.io/run-for": "30s"})
         await bought(here, 1)
@@ -105,7 +105,7 @@ async def test_f63_an_empty_machine_with_a_broken_gpu_is_replaced_once_for_a_pod
         assert len(here.cluster.core.history()) == 2
 
 
-async def test_f63_a_gpu_that_breaks_on_a_busy_machine_moves_no_pod_and_buys_nothing() -> None:
+async def test_f63_a_gpu_that_breaks_on_a_busy_machine_causes_no_eviction_and_no_purchase() -> None:
     async with faulty(EIGHT) as here:
         await here.submit("train", 8)
         await bought(here, 1)

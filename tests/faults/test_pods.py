@@ -45,7 +45,7 @@ async def uids(here: World) -> set[str]:
 
 
 @pytest.mark.parametrize("steering", ["bind", "nominate"])
-async def test_f85_running_replicas_stay_where_they_are_while_their_deployment_grows(steering: str) -> None:
+async def test_f85_running_replicas_are_not_moved_while_their_deployment_grows(steering: str) -> None:
     """Machines that are bought for the new replicas are promised to those, however well the running ones would fit there."""
     async with faulty(f"steering: {steering}\n{SERVING}") as here:
         await deploy(here, "web", 10)
@@ -72,7 +72,7 @@ async def annotate(here: World, resource: Resource, name: str, value: str | None
 NOTEBOOK = {"name": "nb", "resource": STATEFUL_SETS, "annotations": {}}
 
 
-async def test_f86_a_notebook_stays_on_its_expensive_machine_until_its_namespace_allows_moving() -> None:
+async def test_f86_a_notebook_stays_on_its_expensive_machine_until_its_namespace_allows_disruption() -> None:
     async with dear(NOTEBOOK) as here:
         offer_spot(here)
         await here.sleep(1200.0)
@@ -91,7 +91,7 @@ async def test_f86_a_notebook_stays_on_its_expensive_machine_until_its_namespace
         assert await all_bound(here)
 
 
-async def test_f86_an_annotation_added_by_an_owner_during_a_removal_cancels_it() -> None:
+async def test_f86_an_annotation_added_to_the_owner_of_a_pod_cancels_a_removal_in_progress() -> None:
     """The annotation comes after the plan: the replacement is there, and the pod stays all the same."""
     async with dear({**NOTEBOOK, "annotations": {"gpuscaler.io/disruption": "allow"}}) as here:
         offer_spot(here)
@@ -132,7 +132,7 @@ async def evictions_reported(service: Service, pod: str, top: Owner) -> list[str
     return [event.text for event in pod_events(service.history_writer.history, f"default/{pod}", top) if event.kind == "evicted"]
 
 
-async def test_f87_an_eviction_is_reported_on_the_pod_and_its_owner_with_its_saving() -> None:
+async def test_f87_an_eviction_is_reported_on_the_pod_and_its_owner_with_the_saving() -> None:
     async with recorded_move(name="nb", resource=STATEFUL_SETS, annotations=ALLOWED) as (here, service):
         await here.sleep(1200.0)
         notes = await evictions(here)
@@ -159,7 +159,7 @@ async def test_f87_a_replacement_pod_with_a_new_name_shows_why_the_old_pod_was_e
     assert reported == [notes["Deployment web"]]
 
 
-async def test_f87_if_the_machine_is_taken_away_the_event_says_so() -> None:
+async def test_f87_the_event_of_an_eviction_says_that_the_machine_is_interrupted() -> None:
     async with recorded_move(name="nb", resource=STATEFUL_SETS, annotations={}) as (here, _):
         (machine,) = here.cluster.core.list()
         here.announced.append(Notice(INTERRUPTION, provider_id(machine), here.now() + 120.0))
@@ -205,7 +205,7 @@ def selecting(name: str, **wants: str) -> dict[str, Any]:
     return body
 
 
-async def test_f88_a_node_without_the_label_its_pods_select_is_reported_and_not_bought_again() -> None:
+async def test_f88_a_node_that_lacks_the_label_its_pods_select_is_reported_and_not_bought_again() -> None:
     def forget(node: dict[str, Any]) -> None:
         del node["metadata"]["labels"]["team"]
 
@@ -234,7 +234,7 @@ async def test_f88_a_node_without_the_label_its_pods_select_is_reported_and_not_
     assert any("the label team=ml is on none of its 1 node" in line for line in lines)
 
 
-async def test_f88_a_machine_waits_for_a_label_that_comes_seconds_after_its_node() -> None:
+async def test_f88_a_machine_stays_closed_until_a_label_that_is_set_seconds_after_registration() -> None:
     late: list[str] = []
 
     def forget(node: dict[str, Any]) -> None:
@@ -255,7 +255,7 @@ async def test_f88_a_machine_waits_for_a_label_that_comes_seconds_after_its_node
             assert len(here.cluster.core.history()) == 1
 
 
-async def test_f89_plans_use_the_resources_that_live_nodes_offer_beyond_their_template() -> None:
+async def test_f89_plans_use_resources_that_existing_nodes_have_beyond_their_node_template() -> None:
     """Huge pages, which no tag announces, and memory that the rule reserves for the hypervisor."""
 
     def more(node: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuscaler.serving.listening.LOOK", 0.02)
 
 
-async def test_f51_hundreds_of_idle_connections_block_no_probe_and_begin_no_handshake(tmp_path: Path) -> None:
+async def test_f51_hundreds_of_idle_connections_block_no_probe_and_start_no_tls_handshake(tmp_path: Path) -> None:
     context, trust = secured(tmp_path)
     async with served(tls=context, bounds=Bounds()) as server:
         with ExitStack() as stack:
@@ -32,7 +32,7 @@ async def test_f51_hundreds_of_idle_connections_block_no_probe_and_begin_no_hand
             assert server.listener.handshakes == set()
 
 
-async def test_f51_an_endless_request_head_is_cut_off_in_time() -> None:
+async def test_f51_a_connection_with_an_endless_request_head_is_closed_in_time() -> None:
     async with served(bounds=SOON) as server:
         with ExitStack() as stack:
             slow = connected(stack, server)
@@ -41,7 +41,7 @@ async def test_f51_an_endless_request_head_is_cut_off_in_time() -> None:
             await until(lambda: server.listener.connections.closed == {"time: no complete head": 1})
 
 
-async def test_f51_a_flood_from_many_addresses_delays_neither_known_nor_new_clients(tmp_path: Path) -> None:
+async def test_f51_a_flood_of_connections_from_many_addresses_delays_neither_known_nor_new_clients(tmp_path: Path) -> None:
     context, trust = secured(tmp_path)
     async with served(tls=context, bounds=Bounds(turns=10, turns_at_once=1, first_byte=30)) as server:
         flood = {f"127.0.1.{number}": trust for number in range(1, 60)}
@@ -61,12 +61,12 @@ async def test_f51_a_flood_from_many_addresses_delays_neither_known_nor_new_clie
             assert len(begun) <= 8
 
 
-async def test_f52_an_exporter_is_not_trusted_about_pods_of_other_nodes() -> None:
+async def test_f52_values_of_an_exporter_about_pods_of_other_nodes_are_ignored() -> None:
     async with scraped({"127.0.0.1": page(duty_line(40)), "127.0.0.2": page(duty_line(100), duty_line(90, "p1"))}, *APART) as nodes:
         await becomes(nodes, {"p0": "40", "p1": "90"})
 
 
-async def test_f52_a_pod_with_exporter_labels_but_without_the_daemon_set_is_not_an_exporter() -> None:
+async def test_f52_a_pod_with_the_labels_of_an_exporter_that_no_daemon_set_owns_is_not_an_exporter() -> None:
     forged = {**exporter("forged", "127.0.0.2"), "metadata": on("n1", pod("forged", "gpus"))["metadata"]}
     forged["metadata"]["labels"] = {"app.kubernetes.io/component": "exporter"}
     await is_not_asked(forged)

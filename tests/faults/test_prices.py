@@ -34,7 +34,7 @@ def test_f83_without_list_prices_a_small_pod_gets_a_small_spot_machine_within_li
         assert machine.price_per_hour == pytest.approx(instance_types.price("g5.xlarge", region, "spot"), rel=0.02)
 
 
-def test_f83_one_throttled_call_changes_no_price() -> None:
+def test_f83_one_throttled_price_request_changes_no_price() -> None:
     discovered = account("us-west-1", THROTTLED, types=("g5.xlarge", "p5.48xlarge")).discover()
 
     assert prices(discovered, "on-demand") == {
@@ -52,14 +52,14 @@ def planned_removals(big: Offering, small: Offering) -> list[str]:
     return [removal.node for removal in made.removals]
 
 
-def test_f83_nothing_is_moved_for_an_unknown_saving() -> None:
+def test_f83_no_pod_is_moved_if_the_saving_is_unknown() -> None:
     assert planned_removals(BIG, SMALL) == ["a"]
     assert planned_removals(replace(BIG, price_from=BY_SIZE), SMALL) == []
     assert planned_removals(BIG, replace(SMALL, price_from=BY_SIZE)) == []
     assert planned_removals(BIG, replace(SMALL, price_from="us-east-1")) == ["a"]
 
 
-async def test_f83_the_reported_price_is_that_of_the_machine_that_came(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_f83_the_reported_price_is_that_of_the_granted_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async with aws_stage(tmp_path) as here:
         group(here, "g5.xlarge", "g5.48xlarge", zones=("us-east-1a",))
         here.start()

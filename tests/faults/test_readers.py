@@ -17,12 +17,12 @@ from gpuscaler.settings.run_settings import PagesSettings
 pytestmark = pytest.mark.looptime(False)
 
 
-def test_f98_a_public_address_is_rejected_for_pages_without_authentication() -> None:
+def test_f98_pages_without_authentication_cannot_be_served_on_a_public_address() -> None:
     with pytest.raises(SettingsError, match="expected a loopback address"):
         parse_settings(f"{FILE}\npages: {{address: ':8081'}}")
 
 
-async def test_f98_a_web_site_that_resolves_to_a_persons_own_machine_reads_nothing_there() -> None:
+async def test_f98_a_web_site_whose_name_resolves_to_the_local_machine_cannot_read_pages() -> None:
     listeners = Listeners()
     await listeners.serve_pages(PagesSettings(port=0), ROUTES)
     url = f"http://127.0.0.1:{listeners.ports['pages']}/status"
@@ -35,7 +35,7 @@ async def test_f98_a_web_site_that_resolves_to_a_persons_own_machine_reads_nothi
         await listeners.close()
 
 
-async def test_f98_other_addresses_serve_nothing_without_a_token_and_permission(tmp_path: Path) -> None:
+async def test_f98_pages_on_other_addresses_require_a_token_and_permission(tmp_path: Path) -> None:
     api = ReviewServer(tokens={"tenant": {"username": "tenant"}}, allows=lambda _spec: False)
     async with authenticated_pages(tmp_path, api) as (session, url):
         assert [(await get(session, f"{url}/status", token))[0] for token in ("", "made-up", "tenant")] == [401, 401, 403]

@@ -30,7 +30,7 @@ class Elsewhere(Calls):
 
 
 @pytest.mark.parametrize("first", ["ap-south-2", "us-east-1"])
-def test_f64_a_type_that_one_region_lacks_is_bought_in_another_in_either_order(
+def test_f64_a_type_missing_in_one_region_is_bought_in_another_whichever_is_read_first(
     first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(instance_types, "in_region", only_in_us_east_1)
@@ -47,7 +47,7 @@ def test_f64_a_type_that_one_region_lacks_is_bought_in_another_in_either_order(
     assert set(reasons(discovered)) == {"gpus-ap-south-2"}
 
 
-def test_f64_answers_of_a_simulated_account_are_not_used_for_the_real_account(tmp_path: Path) -> None:
+def test_f64_cached_answers_of_a_simulated_account_are_not_used_for_the_real_account(tmp_path: Path) -> None:
     aws = Aws()
     aws.group("gpus", instance_type="g5.xlarge")
     aws.discover(folder=tmp_path)

@@ -49,7 +49,7 @@ def offer_spot(here: World) -> None:
     here.controller.set_policy(here.policy)
 
 
-async def test_f28_a_budget_that_never_allows_evictions_keeps_its_node_while_others_are_removed() -> None:
+async def test_f28_a_disruption_budget_that_never_allows_evictions_keeps_its_node_while_others_are_removed() -> None:
     async with dear({"name": "web"}, {"name": "free"}) as here:
         await budget(here, "web", maxUnavailable=0)
         await here.sleep(5.0)
@@ -74,7 +74,7 @@ async def test_f28_a_budget_that_never_allows_evictions_keeps_its_node_while_oth
 
 
 @pytest.mark.parametrize("failure", [BUDGET, SEVERAL], ids=["429", "500"])
-async def test_f29_evictions_refused_for_an_hour_are_tried_less_and_less_often_until_they_succeed(failure: Failure) -> None:
+async def test_f29_evictions_refused_for_an_hour_are_retried_less_and_less_often_until_they_succeed(failure: Failure) -> None:
     async with dear() as here:
         here.cluster.api.faults.add(Fault(path="/eviction", refusal=failure))
         offer_spot(here)
@@ -105,7 +105,7 @@ async def test_f29_evictions_refused_for_an_hour_are_tried_less_and_less_often_u
 
 
 @pytest.mark.parametrize("after", [0.0, 0.5, 1.0])
-async def test_f30_a_pod_that_gets_onto_a_closed_node_keeps_its_machine(after: float) -> None:
+async def test_f30_a_pod_that_starts_on_a_node_being_removed_keeps_its_machine(after: float) -> None:
     async with faulty(IDLE) as here:
         await here.submit("first", 1, **{"gpuscaler.io/run-for": "30s"})
         name = ""
@@ -126,7 +126,7 @@ async def test_f30_a_pod_that_gets_onto_a_closed_node_keeps_its_machine(after: f
         assert [node for node, _ in here.notes.kept] == [name]
 
 
-async def test_f31_a_pod_that_never_ends_is_reported_and_does_not_block_its_removal() -> None:
+async def test_f31_a_pod_that_never_terminates_is_reported_and_does_not_block_the_removal() -> None:
     async with dear(pools=LARGE) as here:
         (name,) = await here.bound()
         await here.user.merge_patch(PODS, name, {"metadata": {"finalizers": ["example.com/hold"]}}, namespace="default")
@@ -144,7 +144,7 @@ async def test_f31_a_pod_that_never_ends_is_reported_and_does_not_block_its_remo
 
 @pytest.mark.parametrize("forgets", [False, True])
 @pytest.mark.parametrize("step", range(1, 5))
-async def test_f32_a_controller_that_dies_in_the_middle_of_a_removal_leaves_no_node_closed(step: int, forgets: bool) -> None:
+async def test_f32_if_a_controller_dies_during_a_removal_no_node_stays_tainted(step: int, forgets: bool) -> None:
     async with dear(seed=step) as here:
         offer_spot(here)
 

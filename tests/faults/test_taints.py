@@ -23,7 +23,7 @@ async def test_f84_a_taint_promised_by_tags_but_missing_from_the_kubelet_flag_is
         assert "its tags promise the taint nvidia.com/gpu=true:NoSchedule, which the user data" in reported
 
 
-async def test_f84_taints_that_stand_in_one_place_cause_no_warning(tmp_path: Path) -> None:
+async def test_f84_taints_that_the_kubelet_flag_contains_cause_no_warning(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", tags=DISCOVERED | GPU, user_data=f"kubelet {OURS},nvidia.com/gpu=true:NoSchedule")
         assert "taint" not in await warnings(here)

@@ -52,7 +52,7 @@ async def create(here: World, *pods: Object) -> None:
         await here.user.create(PODS, each, namespace=each["metadata"]["namespace"])
 
 
-async def test_f90_a_pod_whose_requests_overflow_when_summed_blocks_no_other_pod() -> None:
+async def test_f90_a_pod_with_requests_that_overflow_when_summed_blocks_no_other_pod() -> None:
     async with faulty() as here:
         await create(here, pod("poison", containers(1024, memory=HUGE), namespace="default"))
         await here.sleep(5.0)
@@ -74,7 +74,7 @@ def test_f90_many_bound_pods_with_the_largest_request_only_fill_their_own_node()
     assert [placement.node for placement in made.placements] == ["n2"]
 
 
-def test_f91_rows_joined_thousands_of_times_are_evaluated_without_recursion() -> None:
+def test_f91_extending_a_node_table_thousands_of_times_needs_no_recursion() -> None:
     rows = Rows(NodeTable([built("first")]))
     for number in range(2 * sys.getrecursionlimit()):
         rows = rows.extended([built(f"more-{number}")])
@@ -83,7 +83,7 @@ def test_f91_rows_joined_thousands_of_times_are_evaluated_without_recursion() ->
     assert mask.all()
 
 
-def test_f91_six_hundred_gangs_are_planned_for_without_recursion() -> None:
+def test_f91_planning_600_gangs_needs_no_recursion() -> None:
     made = plan(cluster_of([*gangs(600, 1, alike=True), *ordinary(1)]), State(), policy(POOLS), NOW)
 
     assert "others/o0" in {key for machine in made.machines for key in machine.pods}
@@ -104,7 +104,7 @@ def make_plans_fail(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["planning", "observing"])
-async def test_f93_a_pod_that_makes_planning_fail_is_found_and_skipped_while_others_are_served(
+async def test_f93_a_pod_that_makes_planning_fail_is_found_and_skipped_and_other_pods_get_machines(
     monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     make_plans_fail(monkeypatch, place)
@@ -126,7 +126,7 @@ async def test_f93_a_pod_that_makes_planning_fail_is_found_and_skipped_while_oth
         assert here.controller.failures.count == 2
 
 
-async def test_f93_a_skipped_object_is_remembered_after_a_restart_and_retried_when_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_f93_a_skipped_object_is_still_skipped_after_a_restart_and_retried_when_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     make_plans_fail(monkeypatch, "planning")
     async with faulty() as here:
         here.fails_on_purpose = True
@@ -145,7 +145,7 @@ async def test_f93_a_skipped_object_is_remembered_after_a_restart_and_retried_wh
         await bought(here, 2)
 
 
-async def test_f93_an_error_that_no_object_causes_is_reported_and_ends_with_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_f93_a_planning_error_that_no_object_causes_is_reported_until_it_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_given: Any, **_more: Any) -> Any:
         raise ZeroDivisionError("a mistake of ours")
 
@@ -165,7 +165,7 @@ async def test_f93_an_error_that_no_object_causes_is_reported_and_ends_with_its_
 
 
 @pytest.mark.parametrize(("module", "name"), [(planner, "collect_demand"), (stages, "adopt_machines")])
-async def test_f93_a_process_whose_turns_all_fail_reports_it_and_is_not_restarted(
+async def test_f93_a_controller_whose_turns_all_fail_reports_that_and_stays_alive(
     monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str
 ) -> None:
     def broken(*_given: Any, **_more: Any) -> Any:
@@ -191,7 +191,9 @@ async def test_f93_a_process_whose_turns_all_fail_reports_it_and_is_not_restarte
 
 @pytest.mark.looptime(False)
 @pytest.mark.parametrize("poison", ["[" * 200_000, '{"a":' * 100_000, "{}"])
-async def test_f92_an_invalid_message_is_deleted_at_once_and_the_next_messages_are_read(harness: ProviderHarness, poison: str) -> None:
+async def test_f92_an_invalid_queue_message_is_deleted_at_once_and_the_next_messages_are_read(
+    harness: ProviderHarness, poison: str
+) -> None:
     await drain(harness)
     queue = harness.aws.account.region("us-east-1").queues["events"]
     first, _ = machines(harness)
@@ -204,7 +206,7 @@ async def test_f92_an_invalid_message_is_deleted_at_once_and_the_next_messages_a
     assert harness.provider.inbox.counts.malformed == 1
 
 
-def test_f94_a_namespace_with_too_many_rules_for_a_plan_delays_no_other() -> None:
+def test_f94_a_namespace_with_too_many_affinity_rules_for_a_plan_delays_no_other_namespace() -> None:
     made = plan(cluster_of([*mixed(600), *ordinary(50)]), State(), policy(POOLS), NOW)
     cut = [each for each in made.unplaced if each.reasons[0].excluded_by == "budget"]
 
@@ -213,13 +215,13 @@ def test_f94_a_namespace_with_too_many_rules_for_a_plan_delays_no_other() -> Non
     assert all(each.reasons[0].detail.startswith("planning budget of namespace tenant used up") for each in cut)
 
 
-def test_f94_hundreds_of_namespaces_with_rules_delay_no_other() -> None:
+def test_f94_hundreds_of_namespaces_with_affinity_rules_delay_no_other_namespace() -> None:
     made = plan(cluster_of([*many_namespaces(1900), *ordinary(200, distinct=200)]), State(), policy(POOLS), NOW)
 
     assert len({key for machine in made.machines for key in machine.pods if key.startswith("others/")}) == 200
 
 
-def test_f94_a_label_that_all_pods_have_does_not_slow_down_the_search_for_rules() -> None:
+def test_f94_a_label_common_to_all_pods_does_not_slow_down_the_search_for_affinity_rules() -> None:
     labels = [{"app": "x", "job": str(number)} for number in range(1000)]
     rules = [LabelSelector(tuple(Requirement(key, "In", (value,)) for key, value in label.items())) for label in labels]
     index = SelectorIndex(rules)
@@ -227,7 +229,7 @@ def test_f94_a_label_that_all_pods_have_does_not_slow_down_the_search_for_rules(
     assert sum(len(index.candidates(label)) for label in labels) < 3000
 
 
-def test_f94_hundreds_of_host_ports_are_planned_without_the_optimiser() -> None:
+def test_f94_pods_with_hundreds_of_host_ports_are_planned_without_the_optimiser() -> None:
     made, proof = Planner(policy(POOLS)).plan_and_proof(cluster_of([*random_ports(60), *ordinary(5)]), State(), NOW)
 
     assert not made.unplaced
@@ -237,14 +239,14 @@ def test_f94_hundreds_of_host_ports_are_planned_without_the_optimiser() -> None:
     assert len(proof.problem.items) < 10
 
 
-def test_f95_a_pod_that_requests_years_to_save_its_work_gets_an_hour_and_a_warning() -> None:
+def test_f95_a_pod_that_requests_years_of_checkpoint_time_gets_an_hour_and_a_warning() -> None:
     cluster = cluster_of([pod("slow", annotations={"gpuscaler.io/grace": "2500000h"})])
 
     assert cluster.pods["tenant/slow"].options.grace == 3600.0
     assert cluster.warnings == ("Pod tenant/slow: gpuscaler.io/grace: saw '2500000h', expected at most 3600 s (max_grace); cut to it",)
 
 
-def test_f95_no_machine_is_removed_if_waiting_for_its_pods_costs_more_than_it_saves() -> None:
+def test_f95_no_machine_is_removed_if_waiting_for_its_pods_costs_more_than_the_removal_saves() -> None:
     others = [big("keep"), *crowd("k", "keep", 2, options=ANCHOR)]
     slow = scale_down_of([big("a"), movable("x", "a", options={"grace": 3600.0}), *others])
 
@@ -252,7 +254,7 @@ def test_f95_no_machine_is_removed_if_waiting_for_its_pods_costs_more_than_it_sa
     assert removed(slow) == []
 
 
-def test_f96_three_hundred_pods_without_gpus_buy_no_machine_with_gpus() -> None:
+def test_f96_no_machine_with_gpus_is_bought_for_300_pods_without_gpus() -> None:
     few = [pod(n, apart(near({"matchLabels": {"a": "b"}})), labels={"a": "b"}, cpu="1m", gpu="0") for n in range(300)]
     made = plan(cluster_of(few), State(), policy(POOLS), NOW)
 
@@ -260,7 +262,7 @@ def test_f96_three_hundred_pods_without_gpus_buy_no_machine_with_gpus() -> None:
     assert {each.reasons[0].excluded_by for each in made.unplaced} == {"taint"}
 
 
-def test_f96_without_limits_the_default_limit_bounds_what_is_bought() -> None:
+def test_f96_the_default_limit_bounds_purchases_if_no_limit_is_configured() -> None:
     made = plan(cluster_of([pod(n) for n in range(1000)]), State(), with_default_limit(policy(POOLS)), NOW)
 
     assert 50.0 < sum(machine.price_per_hour for machine in made.machines) <= 100.0

@@ -49,7 +49,9 @@ async def reasons(here: Stage, node: str) -> list[str]:
 
 @pytest.mark.parametrize("market", ["on-demand", "spot"])
 @pytest.mark.parametrize("queue", [True, False])
-async def test_f76_a_machine_that_its_group_ends_is_closed_at_once_drained_and_released(tmp_path: Path, market: str, queue: bool) -> None:
+async def test_f76_a_machine_that_its_group_ends_is_tainted_at_once_drained_and_released_from_its_hook(
+    tmp_path: Path, market: str, queue: bool
+) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", market=market)
         url = here.queue()
@@ -73,7 +75,7 @@ async def test_f76_a_machine_that_its_group_ends_is_closed_at_once_drained_and_r
         assert here.region.instances[machine].ended_at is not None
 
 
-async def test_f76_a_budget_holds_until_shortly_before_the_hook_gives_up(tmp_path: Path) -> None:
+async def test_f76_a_disruption_budget_is_respected_until_shortly_before_the_hook_times_out(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus")
         here.client("autoscaling").put_lifecycle_hook(**HOOK)
@@ -90,7 +92,7 @@ async def test_f76_a_budget_holds_until_shortly_before_the_hook_gives_up(tmp_pat
         assert node not in set((await here.bound()).values())
 
 
-async def test_f76_the_hook_of_a_managed_node_group_is_left_to_eks(tmp_path: Path) -> None:
+async def test_f76_the_lifecycle_hook_of_a_managed_node_group_is_left_to_eks(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus")
         here.client("autoscaling").put_lifecycle_hook(**{**HOOK, "LifecycleHookName": "Terminate-LC-Hook"})
@@ -105,7 +107,7 @@ async def test_f76_the_hook_of_a_managed_node_group_is_left_to_eks(tmp_path: Pat
         assert "CompleteLifecycleAction" not in here.session.call_counts
 
 
-async def test_f76_without_a_hook_pods_get_the_remaining_time(tmp_path: Path) -> None:
+async def test_f76_without_a_lifecycle_hook_pods_get_the_remaining_time_of_their_machine(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus")
         here.start(here.settings(queue_url=here.queue()))
@@ -118,7 +120,7 @@ async def test_f76_without_a_hook_pods_get_the_remaining_time(tmp_path: Path) ->
         assert (await here.status()).removals == ()
 
 
-async def test_f76_a_group_that_already_ends_a_machine_is_not_lowered_for_it_again(tmp_path: Path) -> None:
+async def test_f76_desired_capacity_is_not_lowered_for_a_machine_that_its_group_already_ends(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus")
         here.client("autoscaling").put_lifecycle_hook(**HOOK)

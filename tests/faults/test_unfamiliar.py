@@ -52,7 +52,9 @@ def misread(here: World, change: Callable[[Instance], Instance]) -> Callable[[],
 @pytest.mark.parametrize(
     "fields", [{"market": "Teleported"}, {"zone": "us-east-1z"}, {"instance_type": "g4dn.huge"}], ids=["market", "zone", "type"]
 )
-async def test_f67_a_machine_without_an_offering_counts_and_stops_buying_until_it_has_one(fields: dict[str, str]) -> None:
+async def test_f67_a_machine_without_a_matching_offering_counts_for_limits_and_stops_buying_until_it_matches(
+    fields: dict[str, str],
+) -> None:
     async with faulty(TWO) as here:
         end = misread(here, lambda instance: replace(instance, **fields) if instance.pool == "gpu" else instance)
         await here.submit("first")
@@ -88,7 +90,7 @@ async def test_f67_a_machine_of_unknown_type_counts_for_limits_like_the_most_exp
 
 
 @pytest.mark.parametrize("spelling", ["Spot", "SPOT", "s-pot"])
-def test_f67_an_aws_machine_is_spot_however_its_market_is_spelled(spelling: str) -> None:
+def test_f67_a_spot_machine_of_aws_is_recognised_in_every_spelling_of_its_market(spelling: str) -> None:
     spot, on_demand = (OfferingKey("gpus", market, "g5.xlarge", "us-east-1a") for market in ("spot", "on-demand"))
 
     assert launched_offering({"MarketType": spelling, "InstanceType": "g5.xlarge"}, (on_demand, spot)) == spot

@@ -37,7 +37,7 @@ async def silence_nodes(here: World, *pods: str) -> list[str]:
     return [bound[name] for name in pods]
 
 
-async def test_f75_a_node_that_never_answers_again_is_reported_and_replaced_after_45_minutes() -> None:
+async def test_f75_a_node_that_stays_not_ready_is_reported_and_replaced_after_45_minutes() -> None:
     async with faulty(ONE) as here:
         (name,) = await silence_nodes(here, "first")
         await here.user.delete(PODS, "first", namespace="default", grace=0)
@@ -59,7 +59,7 @@ async def test_f75_a_node_that_never_answers_again_is_reported_and_replaced_afte
         assert (await status(here)).unready == ()
 
 
-async def test_f75_a_node_that_answers_again_during_its_drain_stays() -> None:
+async def test_f75_a_node_that_becomes_ready_again_during_its_drain_stays() -> None:
     async with faulty(ONE) as here:
         (name,) = await silence_nodes(here, "first")
         while not any(LEAVING_TAINT in taints(node) for node in await here.nodes()):
@@ -72,7 +72,7 @@ async def test_f75_a_node_that_answers_again_during_its_drain_stays() -> None:
         assert ("it is Ready again") in [why for _, why in here.notes.kept]
 
 
-async def test_f75_the_second_silent_node_of_a_pool_is_ended_ten_minutes_later() -> None:
+async def test_f75_the_second_not_ready_node_of_a_pool_is_ended_ten_minutes_after_the_first() -> None:
     async with faulty(TWO) as here:
         await silence_nodes(here, "a", "b")
         while len(watch_of(here).ended) < 2:
@@ -82,7 +82,7 @@ async def test_f75_the_second_silent_node_of_a_pool_is_ended_ten_minutes_later()
         assert second - first >= 10 * MINUTE - 1.0
 
 
-async def test_f75_no_machine_is_ended_while_most_of_its_zone_does_not_answer() -> None:
+async def test_f75_no_machine_is_ended_while_most_nodes_of_its_zone_are_not_ready() -> None:
     async with faulty(FOUR) as here:
         await here.submit("fine")
         names = await silence_nodes(here, "a", "b", "c")
@@ -96,7 +96,7 @@ async def test_f75_no_machine_is_ended_while_most_of_its_zone_does_not_answer() 
         assert watch_of(here).ended == [f"simulated:///us-east-1a/{names[0]}"]
 
 
-async def test_f75_no_machine_is_ended_while_too_many_nodes_of_the_cluster_do_not_answer() -> None:
+async def test_f75_no_machine_is_ended_while_too_many_nodes_of_the_cluster_are_not_ready() -> None:
     """Half of each zone, which alone says nothing about the zone."""
     zones = {"us-east-1a": 4, "us-east-1b": 4, "us-east-1c": 2}
     async with faulty(ONE.replace("[us-east-1a]", f"[{', '.join(zones)}]").replace("max: 1", "max: 12")) as here:
@@ -121,7 +121,7 @@ async def test_f75_no_machine_is_ended_while_too_many_nodes_of_the_cluster_do_no
         assert [machine.rpartition("/")[2] for machine in watch_of(here).ended] == silent[:1]
 
 
-async def test_f75_a_machine_that_its_cloud_is_about_to_repair_is_left_to_the_cloud() -> None:
+async def test_f75_a_machine_that_the_cloud_is_about_to_repair_is_left_to_the_cloud() -> None:
     async with faulty(ONE) as here:
         await silence_nodes(here, "first")
         (machine,) = here.cluster.core.list()
@@ -133,7 +133,7 @@ async def test_f75_a_machine_that_its_cloud_is_about_to_repair_is_left_to_the_cl
 
 
 @pytest.mark.parametrize("how", ["never", "annotated"])
-async def test_f75_a_machine_that_a_person_wants_to_inspect_stays(how: str) -> None:
+async def test_f75_a_not_ready_machine_that_a_user_excluded_from_removal_stays(how: str) -> None:
     async with faulty(f"{ONE}    unready_after: 0\n" if how == "never" else ONE) as here:
         (name,) = await silence_nodes(here, "first")
         if how == "annotated":
@@ -145,7 +145,7 @@ async def test_f75_a_machine_that_a_person_wants_to_inspect_stays(how: str) -> N
         assert any(f"node {name} of pool gpu has not been Ready since" in trouble for trouble in (await status(here)).troubles)
 
 
-async def test_f75_a_condition_dated_hours_ago_by_a_wrong_clock_ends_no_machine_within_minutes() -> None:
+async def test_f75_a_not_ready_condition_dated_hours_ago_by_a_wrong_clock_ends_no_machine_within_minutes() -> None:
     async with faulty(ONE) as here:
         await here.submit("first")
         while not await all_bound(here):

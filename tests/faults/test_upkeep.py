@@ -40,7 +40,7 @@ from gpuscaler.simulation.cloud.provider import SimulatedProvider
 
 
 @pytest.mark.looptime(False)  # real sockets take real time
-async def test_f43_a_renewed_token_is_used_at_once_and_the_refused_write_is_repeated(tmp_path: Path) -> None:
+async def test_f43_after_a_refusal_the_renewed_token_is_used_at_once_and_the_write_is_repeated(tmp_path: Path) -> None:
     ca, file = trustme.CA(), tmp_path / "token"
     file.write_text("old\n")
 
@@ -89,7 +89,7 @@ def older(memory: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("after", [0.0, 5.0, 30.0])
-async def test_f47_a_memory_of_the_next_or_the_previous_version_is_continued(after: float) -> None:
+async def test_f47_a_saved_state_of_the_next_or_the_previous_version_is_continued(after: float) -> None:
     async with faulty(IDLE) as here:
         for number in range(3):
             await here.submit(f"p{number}", 1, **{"gpuscaler.io/run-for": "20m"})
@@ -141,7 +141,7 @@ async def stalls(worst: list[float]) -> None:
 
 
 @pytest.mark.looptime(False)  # real durations are measured
-async def test_f49_with_5000_nodes_and_100000_pods_a_turn_is_quick_and_never_delays_the_lease() -> None:
+async def test_f49_with_5000_nodes_and_100000_pods_a_turn_is_quick_and_does_not_delay_lease_renewals() -> None:
     kind = offering("g.8", 8.0, gpus=8, cpu=256, memory=1024)
     policy = Policy((pool(kind, idle_after=60.0),))
     nodes = [node(f"n{number}", kind, provider_id=f"simulated:///z1/n{number}") for number in range(5_000)]
@@ -194,7 +194,7 @@ async def test_f49_with_5000_nodes_and_100000_pods_a_turn_is_quick_and_never_del
     check_counted_once(controller.memory.ledger)
 
 
-async def test_f50_machines_are_bought_and_opened_while_no_listener_takes_the_records() -> None:
+async def test_f50_machines_are_bought_and_opened_although_every_listener_for_records_hangs() -> None:
     times = []
     for hangs in (False, True):
         async with recorded() as (here, service):

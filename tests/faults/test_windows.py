@@ -19,7 +19,7 @@ def times_opened(seen: list[tuple[float, list[bool], list[bool]]]) -> int:
     return sum(before == [True] and after == [False] for (_, before, _), (_, after, _) in pairwise(seen))
 
 
-async def test_f104_a_daemon_set_that_may_not_create_pods_is_reported_and_tried_less_and_less_often() -> None:
+async def test_f104_a_daemon_set_that_may_not_create_pods_is_reported_and_gets_windows_less_and_less_often() -> None:
     async with faulty(BIND, delays=STEADY) as here:
         refusal = Failure(403, "Forbidden", 'pods "nvidia" is forbidden: exceeded quota: few')
         here.cluster.api.faults.add(Fault("POST", MAKING, times=10_000, refusal=refusal))
@@ -45,7 +45,7 @@ class Deadly(Watch):
             self._here.deaths.dead.set()
 
 
-async def test_f105_the_next_leader_closes_a_machine_whose_window_was_open_when_the_leader_died() -> None:
+async def test_f105_if_a_leader_dies_during_a_window_the_next_leader_closes_the_machine() -> None:
     async with faulty(BIND, delays=STEADY, watch=Deadly) as here:
         await here.submit("p")
         assert await here.until_dead(60.0)
@@ -61,7 +61,7 @@ async def test_f105_the_next_leader_closes_a_machine_whose_window_was_open_when_
         assert len(here.cluster.core.history()) == 1
 
 
-async def test_f106_a_node_registered_without_our_taint_gets_it_before_its_gpus_show() -> None:
+async def test_f106_a_node_registered_without_our_taint_is_tainted_before_it_shows_its_gpus() -> None:
     async with faulty(BIND, delays=STEADY, steered=False) as here:
         await here.submit("p")
         seen = await watch_nodes(here, SHOWS + 10.0)
@@ -70,7 +70,7 @@ async def test_f106_a_node_registered_without_our_taint_gets_it_before_its_gpus_
         assert here.notes.outcomes == {"Kept": 1}
 
 
-async def test_f107_a_machine_whose_window_cannot_be_closed_gets_its_pods_all_the_same() -> None:
+async def test_f107_a_machine_whose_window_cannot_be_closed_still_gets_its_promised_pods() -> None:
     async with faulty(BIND, delays=STEADY) as here:
         await here.submit("p")
         while all(map(is_closed, await here.nodes())):
@@ -91,7 +91,7 @@ async def test_f107_a_machine_whose_window_cannot_be_closed_gets_its_pods_all_th
         assert len(here.cluster.core.history()) == 1
 
 
-async def test_f108_a_node_that_a_person_cordons_stays_cordoned_and_has_no_window() -> None:
+async def test_f108_a_node_that_a_user_cordons_stays_cordoned_and_has_no_window() -> None:
     async with faulty(BIND, delays=STEADY) as here:
         await here.submit("p")
         while not await here.nodes():
@@ -105,7 +105,7 @@ async def test_f108_a_node_that_a_person_cordons_stays_cordoned_and_has_no_windo
         assert (is_closed(node), node["spec"]["unschedulable"], shows_gpus(node)) == (True, True, False)
 
 
-async def test_f108_a_machine_that_a_person_cordons_before_it_opens_stays_cordoned() -> None:
+async def test_f108_a_machine_that_a_user_cordons_before_it_opens_stays_cordoned() -> None:
     async with faulty(BIND, delays=STEADY) as here:
         await here.submit("p")
         while not all((await here.bound()).values()):

@@ -72,7 +72,7 @@ async def zones_of_nodes(here: Stage) -> list[str]:
     ],
     ids=["one type in two zones", "two types in two zones", "two types in one zone"],
 )
-async def test_f80_a_pod_of_one_zone_gets_a_machine_there_from_a_group_with_several_zones(
+async def test_f80_a_pod_that_needs_one_zone_gets_a_machine_in_that_zone_from_a_group_with_several_zones(
     tmp_path: Path, types: tuple[str, ...], zones: tuple[str, ...]
 ) -> None:
     async with aws_stage(tmp_path) as here:
@@ -89,7 +89,7 @@ async def all_bound(here: Stage) -> bool:
     return all((await here.bound()).values())
 
 
-async def test_f80_a_gang_of_one_zone_gets_its_machines_in_the_zone_that_has_them(tmp_path: Path) -> None:
+async def test_f80_a_gang_that_needs_one_zone_gets_its_machines_in_the_zone_with_capacity(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         group(here, "g5.xlarge", "g5.2xlarge")
         here.limit(0, zone="us-east-1a")
@@ -100,7 +100,7 @@ async def test_f80_a_gang_of_one_zone_gets_its_machines_in_the_zone_that_has_the
         assert await zones_of_nodes(here) == ["us-east-1b", "us-east-1b"]
 
 
-async def test_f80_if_one_zone_has_no_capacity_the_next_is_asked_in_the_same_order(tmp_path: Path) -> None:
+async def test_f80_one_order_names_the_other_zones_in_case_the_first_has_no_capacity(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         group(here, "g5.xlarge", "g5.2xlarge")
         here.limit(0, zone="us-east-1a")
@@ -116,7 +116,7 @@ async def test_f80_if_one_zone_has_no_capacity_the_next_is_asked_in_the_same_ord
         )
 
 
-async def test_f80_if_the_group_chooses_the_zone_pod_and_pool_advise_one_group_per_zone(tmp_path: Path) -> None:
+async def test_f80_if_a_group_chooses_the_zone_reason_and_warning_advise_one_group_per_zone(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         group(here, "g5.xlarge", "g5.2xlarge", on_demand=50)
         here.start()
@@ -133,7 +133,9 @@ OLD_EBS = "topology.ebs.csi.aws.com/zone"
 
 
 @pytest.mark.parametrize("key", [OLD_EBS, WELL_KNOWN, "failure-domain.beta.kubernetes.io/zone"])
-async def test_f81_a_pod_with_a_volume_gets_a_machine_in_its_zone_for_any_drivers_zone_label(tmp_path: Path, key: str) -> None:
+async def test_f81_a_pod_with_a_volume_gets_a_machine_in_the_volumes_zone_for_the_zone_label_of_any_driver(
+    tmp_path: Path, key: str
+) -> None:
     async with aws_stage(tmp_path) as here:
         group(here, "g5.xlarge", "g5.2xlarge")
         here.start()
@@ -143,7 +145,7 @@ async def test_f81_a_pod_with_a_volume_gets_a_machine_in_its_zone_for_any_driver
         assert await zones_of_nodes(here) == ["us-east-1b"]
 
 
-async def test_f81_a_pod_with_a_claim_gets_a_machine_where_its_storage_class_allows_volumes(tmp_path: Path) -> None:
+async def test_f81_a_pod_with_an_unbound_claim_gets_a_machine_in_a_zone_that_its_storage_class_allows(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         group(here, "g5.xlarge", "g5.2xlarge")
         here.start()

@@ -14,7 +14,7 @@ from gpuscaler.planning.state import State
 
 
 @pytest.mark.parametrize("distinct", [False, True])
-def test_two_thousand_joint_gangs_cause_no_recursion_and_no_slowdown(distinct: bool) -> None:
+def test_a_node_table_extended_thousands_of_times_needs_no_recursion(distinct: bool) -> None:
     rows = Rows(NodeTable([built("first")])).joined(Rows(NodeTable([built("second", offering(zone="z2"))])))
     depth = sys.getrecursionlimit()
     for number in range(2 * depth):
@@ -32,7 +32,7 @@ def test_two_thousand_joint_gangs_cause_no_recursion_and_no_slowdown(distinct: b
     assert table.undecided == ()
 
 
-def test_six_hundred_gangs_are_planned_beside_an_ordinary_pod() -> None:
+def test_an_ordinary_pod_is_planned_beside_600_gangs() -> None:
     made = plan(cluster_of([*gangs(600, 1, alike=True), *ordinary(1)]), State(), policy(POOLS), NOW)
 
     assert "others/o0" in {key for machine in made.machines for key in machine.pods}

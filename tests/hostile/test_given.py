@@ -82,7 +82,7 @@ def within_bounds(cluster: Cluster, made: Plan, count: int) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_hostile_workload_alone_is_planned_within_the_budget_of_one_plan(name: str) -> None:
+def test_planning_a_hostile_workload_stays_within_the_work_budget_of_a_plan(name: str) -> None:
     count, at_least = FILES[name]
     cluster = cluster_from_file(name)
     made = plan(cluster, State(), tenants(), NOW)
@@ -92,7 +92,7 @@ def test_a_hostile_workload_alone_is_planned_within_the_budget_of_one_plan(name:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_ordinary_pods_are_served_beside_a_hostile_workload_as_without_it(name: str) -> None:
+def test_ordinary_pods_get_the_same_places_with_and_without_a_hostile_workload(name: str) -> None:
     count, at_least = FILES[name]
     cluster = cluster_from_file(name, *ordinary(ORDINARY))
     made = plan(cluster, State(), tenants(), NOW)
@@ -104,13 +104,13 @@ def test_ordinary_pods_are_served_beside_a_hostile_workload_as_without_it(name: 
     assert len(types_bought_for(made, "tenant")) >= at_least
 
 
-def test_every_file_of_the_folder_is_covered() -> None:
+def test_every_recorded_hostile_workload_is_tested() -> None:
     if not FOLDER.exists():
         pytest.skip("../shared/cases/hostile is not there")
     assert {path.name.partition(".")[0] for path in FOLDER.glob("*.json.gz")} == set(FILES)
 
 
-def test_hundreds_of_gangs_of_a_higher_priority_leave_an_ordinary_pod_its_machine() -> None:
+def test_an_ordinary_pod_gets_a_machine_beside_hundreds_of_gangs_of_higher_priority() -> None:
     """``gen2.py``: gangs are placed before the pod of another namespace, and none of them costs it its place in the plan."""
     crowd = gangs(980, 2, alike=True)
     for gang_pod in crowd:
@@ -122,7 +122,7 @@ def test_hundreds_of_gangs_of_a_higher_priority_leave_an_ordinary_pod_its_machin
 
 
 @pytest.mark.parametrize("where", [{}, {"nodeName": "n1"}])
-def test_a_pod_with_a_thousand_containers_costs_no_other_pod_its_machine(where: Object) -> None:
+def test_other_pods_get_machines_beside_a_pod_with_a_thousand_containers(where: Object) -> None:
     """``fz4.py``: 1,024 containers of 2^53 bytes each."""
     made = plan(cluster_of([pod(1, {**where, **containers(1024, memory=HUGE)}), node("n1"), *ordinary(2)]), State(), policy(), NOW)
 

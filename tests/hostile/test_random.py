@@ -16,7 +16,7 @@ DRAWS = max(8, RUNS // 100)
 
 
 @pytest.mark.parametrize("number", range(DRAWS))
-def test_no_workload_of_a_tenant_stops_the_plan_for_others(number: int) -> None:
+def test_random_objects_of_one_tenant_do_not_keep_other_pods_from_being_planned(number: int) -> None:
     luck = Random(f"hostile/{SEED}/{number}")
     objects = workload(luck, luck.choice([20, 100, 300]))
     others = ordinary(20)

@@ -29,7 +29,7 @@ def types_bought(made: Plan) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", FEW)
-def test_ordinary_pods_are_served_as_without_hostile_ones(name: str) -> None:
+def test_ordinary_pods_get_the_same_places_with_and_without_hostile_pods(name: str) -> None:
     make, _ = CASES[name]
     alone = plan(cluster_of(ordinary(200)), State(), policy(POOLS), NOW)
     among = plan(cluster_of([*make(FEW[name]), *ordinary(200)]), State(), policy(POOLS), NOW)
@@ -38,7 +38,7 @@ def test_ordinary_pods_are_served_as_without_hostile_ones(name: str) -> None:
     assert not any(each.pod.startswith("others/") for each in among.unplaced)
 
 
-def test_the_same_pods_give_the_same_plan() -> None:
+def test_planning_hostile_pods_twice_gives_the_same_plan() -> None:
     cluster = cluster_of([*CASES["zonal"][0](600), *ordinary(100)])
 
     first, second = (plan(cluster, State(), policy(), NOW) for _ in range(2))
@@ -46,7 +46,7 @@ def test_the_same_pods_give_the_same_plan() -> None:
     assert any(reason.excluded_by == "budget" for each in first.unplaced for reason in each.reasons)
 
 
-def test_a_pod_with_rules_of_absurd_size_is_skipped_and_named() -> None:
+def test_a_pod_with_affinity_rules_of_absurd_size_is_skipped_and_reported() -> None:
     cluster = cluster_of([*CASES["many_terms"][0](1), *ordinary(1)])
 
     (aside,) = cluster.set_aside

@@ -18,7 +18,7 @@ def planned(*objects: Object) -> Plan:
 
 @pytest.mark.parametrize("count", [2, 1023, 1024, 2000])
 @pytest.mark.parametrize("resource", ["memory", "nvidia.com/gpu", "ephemeral-storage", "x.io/thing"])
-def test_a_pod_with_container_requests_that_sum_beyond_the_bound_is_skipped_and_named(count: int, resource: str) -> None:
+def test_a_pending_pod_whose_requests_sum_beyond_the_bound_is_skipped_and_reported(count: int, resource: str) -> None:
     made = planned(pod(1, containers(count, **{resource: HUGE})))
 
     (aside,) = made.set_aside
@@ -28,7 +28,7 @@ def test_a_pod_with_container_requests_that_sum_beyond_the_bound_is_skipped_and_
     assert [placement.pod for placement in made.placements] == ["others/o0"]
 
 
-def test_a_bound_pod_with_such_a_sum_is_skipped_and_its_node_is_named() -> None:
+def test_a_bound_pod_whose_requests_sum_beyond_the_bound_is_skipped_and_reported_with_its_node() -> None:
     made = planned(pod(1, {**BOUND, **containers(1100, memory=HUGE)}))
 
     assert [aside.node for aside in made.set_aside] == ["n1"]
@@ -36,7 +36,7 @@ def test_a_bound_pod_with_such_a_sum_is_skipped_and_its_node_is_named() -> None:
 
 @pytest.mark.parametrize("count", [2, 511, 512, 1100])
 @pytest.mark.parametrize("name", ["n1", "ghost"])
-def test_many_bound_pods_with_the_largest_request_fill_only_their_node(count: int, name: str) -> None:
+def test_many_bound_pods_with_the_largest_request_fill_no_other_node(count: int, name: str) -> None:
     made = planned(*(pod(n, {"nodeName": name, **containers(1, memory=HUGE)}) for n in range(count)))
 
     assert not made.set_aside
@@ -59,7 +59,7 @@ def test_many_nominated_pods_with_the_largest_request_fill_their_node() -> None:
     assert [(placement.pod, placement.node) for placement in planned(*crowd).placements] == [("others/o0", "n2")]
 
 
-def test_nodes_that_offer_more_than_can_be_counted_are_cut_to_the_maximum() -> None:
+def test_allocatable_resources_beyond_the_bound_are_reduced_to_the_bound() -> None:
     boast = dict.fromkeys(("cpu", "memory", "pods", "nvidia.com/gpu"), "9223372036854775807")
     boasting = [node(f"b{number}", allocatable=boast) for number in range(1100)]
     made = planned(*boasting, *(pod(n, containers(1, memory=HUGE)) for n in range(3)))

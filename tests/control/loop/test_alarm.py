@@ -21,7 +21,7 @@ def is_planned(alarm: Alarm, *, anyway: bool = False) -> bool:
     return alarm.plans.take(alarm.begin_turn(), urgent=anyway)
 
 
-async def test_a_plan_that_is_due_anyway_waits_for_pods_that_are_arriving() -> None:
+async def test_a_due_plan_is_delayed_while_pods_are_still_arriving() -> None:
     alarm = Alarm(Pace(debounce=0.2, patience=0.6))
     assert is_planned(alarm)
     alarm.note_changes(pod_batch("first"))
@@ -35,7 +35,7 @@ async def test_a_plan_that_is_due_anyway_waits_for_pods_that_are_arriving() -> N
     assert 0.19 <= alarm.time() - came_last <= 0.3
 
 
-async def test_a_plan_that_is_due_anyway_is_made_at_once_if_no_pod_has_come() -> None:
+async def test_a_due_plan_is_made_at_once_if_no_pod_has_arrived() -> None:
     alarm = Alarm(Pace())
     assert is_planned(alarm)
     await asyncio.sleep(1.0)

@@ -14,7 +14,7 @@ def inventory(at: float, *, early: bool = False, replaces: bool = True) -> Inven
     return Inventory(at, HERE, (Delivery("gpus", early=early),) if replaces else ())
 
 
-def test_plans_wait_for_a_newer_list_after_a_node_has_gone() -> None:
+def test_after_a_node_is_deleted_plans_wait_for_a_newer_list_of_machines() -> None:
     awaiting = InventoryWait()
     awaiting.observe(NODES, {}, inventory(100.0), 100.0)
 
@@ -25,7 +25,7 @@ def test_plans_wait_for_a_newer_list_after_a_node_has_gone() -> None:
     assert not awaiting.must_wait(inventory(106.0), 106.0)
 
 
-def test_plans_do_not_wait_long_for_a_list() -> None:
+def test_plans_stop_waiting_for_a_newer_list_of_machines_after_the_longest_wait() -> None:
     awaiting = InventoryWait()
     awaiting.observe(NODES, {}, inventory(100.0), 100.0)
     awaiting.observe({}, {}, inventory(100.0), 105.0)
@@ -33,7 +33,7 @@ def test_plans_do_not_wait_long_for_a_list() -> None:
     assert not awaiting.must_wait(inventory(100.0), 105.0 + LONGEST_WAIT)
 
 
-def test_plans_do_not_wait_if_no_group_replaces_machines() -> None:
+def test_plans_do_not_wait_for_a_newer_list_if_no_group_replaces_machines() -> None:
     awaiting = InventoryWait()
     awaiting.observe(NODES, {}, inventory(100.0, replaces=False), 100.0)
 
@@ -41,7 +41,7 @@ def test_plans_do_not_wait_if_no_group_replaces_machines() -> None:
     assert not awaiting.must_wait(inventory(100.0, replaces=False), 105.0)
 
 
-def test_a_group_that_replaces_machines_early_gets_a_few_seconds_after_the_announcement() -> None:
+def test_plans_give_a_group_that_replaces_machines_early_a_few_seconds_after_a_notice() -> None:
     awaiting = InventoryWait()
     awaiting.observe(NODES, {}, inventory(100.0, early=True), 100.0)
 
@@ -53,7 +53,7 @@ def test_a_group_that_replaces_machines_early_gets_a_few_seconds_after_the_annou
     assert not awaiting.observe(NODES, {"i-1": 220.0}, inventory(110.0, early=True), 111.0)
 
 
-def test_plans_wait_for_the_first_list_for_at_most_ten_seconds() -> None:
+def test_plans_wait_for_the_first_list_of_machines_for_at_most_ten_seconds() -> None:
     awaiting = InventoryWait()
 
     assert not awaiting.observe({}, {}, None, 100.0)

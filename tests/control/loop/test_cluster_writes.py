@@ -62,7 +62,7 @@ async def test_a_node_is_cordoned_during_its_window_and_uncordoned_afterwards(ke
     assert await spec_after(client, window, Lift("a", "")) == {"taints": [other]}
 
 
-async def test_a_persons_cordon_stays_and_prevents_a_window() -> None:
+async def test_a_node_that_a_user_cordoned_stays_cordoned_and_gets_no_window() -> None:
     client = empty_cluster_client()
     await client.create(NODES, {**NODE, "spec": {**NODE["spec"], "unschedulable": True}})
 
@@ -78,7 +78,9 @@ async def test_a_persons_cordon_stays_and_prevents_a_window() -> None:
         ('nodes "a" is forbidden: User "gpuscaler" cannot patch resource "nodes" in API group "" at the cluster scope', False),
     ],
 )
-async def test_a_policy_blocks_one_node_only_and_a_missing_right_pauses_all_acts_of_the_kind(said: str, others: bool) -> None:
+async def test_an_admission_policy_blocks_acts_on_one_node_and_a_missing_right_pauses_all_acts_of_that_type(
+    said: str, others: bool
+) -> None:
     api = ApiServer(lambda: 1_790_000_000.0)
     user = Client(MemoryTransport(api), limit=RateLimit(qps=1e6, burst=1_000_000))
     for name in ("a", "b"):
@@ -94,13 +96,13 @@ async def test_a_policy_blocks_one_node_only_and_a_missing_right_pauses_all_acts
     assert (refused.tried, after.tried) == (True, others)
 
 
-async def test_excluding_a_node_that_is_gone_is_no_failure_and_marking_it_is_one() -> None:
+async def test_excluding_a_deleted_node_from_load_balancers_succeeds_and_tainting_it_fails() -> None:
     outcomes = await ClusterWriter(empty_cluster_client()).carry_out([Exclude("b", "idle"), Mark("b", "idle")])
 
     assert [outcome.detail for outcome in outcomes] == ["", "node b is gone"]
 
 
-async def test_interrupted_nodes_are_marked_before_hundreds_of_evictions_are_done() -> None:
+async def test_interrupted_nodes_are_tainted_before_hundreds_of_queued_evictions_finish() -> None:
     api = ApiServer(lambda: 1_790_000_000.0)
     user = Client(MemoryTransport(api), limit=RateLimit(qps=1e6, burst=1_000_000))
     await user.create(NODES, NODE)
@@ -115,7 +117,7 @@ async def test_interrupted_nodes_are_marked_before_hundreds_of_evictions_are_don
     await evictions
 
 
-async def test_a_queued_act_is_not_queued_twice_and_is_dropped_after_a_different_decision() -> None:
+async def test_an_act_is_queued_once_and_is_dropped_if_an_opposite_act_follows() -> None:
     api = ApiServer(lambda: 1_790_000_000.0)
     user = Client(MemoryTransport(api), limit=RateLimit(qps=1e6, burst=1_000_000))
     names = [f"n{number}" for number in range(2 * CONCURRENT_WRITES)]

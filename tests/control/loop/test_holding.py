@@ -46,7 +46,7 @@ async def write(here: World, data: dict[str, str]) -> None:
     await here.user.apply(CONFIG_MAPS, NAME, body, namespace="kube-system")
 
 
-async def test_nothing_is_bought_while_buying_is_held_and_the_pods_reason_says_so() -> None:
+async def test_while_buying_is_held_nothing_is_bought_and_the_hold_is_the_reason_of_pending_pods() -> None:
     async with world() as here:
         here.start()
         await here.sleep(5)
@@ -66,7 +66,7 @@ async def test_nothing_is_bought_while_buying_is_held_and_the_pods_reason_says_s
         assert len(here.notes.orders) == 1
 
 
-async def test_a_hold_that_was_not_polled_yet_stops_a_purchase_that_was_just_planned() -> None:
+async def test_a_hold_made_after_planning_stops_the_purchase_before_the_next_poll() -> None:
     async with world() as here:
         here.start()
         await here.sleep(POLL_SECONDS * 2.5)
@@ -79,7 +79,7 @@ async def test_a_hold_that_was_not_polled_yet_stops_a_purchase_that_was_just_pla
         assert here.notes.orders == []
 
 
-async def test_a_hold_with_a_duration_ends_by_itself() -> None:
+async def test_a_hold_with_a_duration_ends_without_a_resume() -> None:
     async with world() as here:
         here.start()
         await here.hold(buying=Hold(since=here.now(), until=here.now() + 600.0))
@@ -90,7 +90,7 @@ async def test_a_hold_with_a_duration_ends_by_itself() -> None:
         await until_bound(here, within=100.0)
 
 
-async def test_an_idle_node_stays_while_removing_is_held_and_is_removed_after_the_resume() -> None:
+async def test_an_idle_node_is_removed_only_after_a_hold_on_removing_ends() -> None:
     async with world(IDLE) as here:
         here.start()
         await here.submit("train", 1, **{"gpuscaler.io/run-for": "30s"})
@@ -110,7 +110,7 @@ async def test_an_idle_node_stays_while_removing_is_held_and_is_removed_after_th
         assert await here.nodes() == []
 
 
-async def test_a_removal_in_progress_is_undone_when_removing_is_held() -> None:
+async def test_a_hold_on_removing_undoes_a_removal_in_progress() -> None:
     async with world(IDLE) as here:
         here.start()
         await here.submit("train", 1, **{"gpuscaler.io/run-for": "5s"})
@@ -126,7 +126,7 @@ async def test_a_removal_in_progress_is_undone_when_removing_is_held() -> None:
         assert any("removing is on hold" in why for _, why in here.notes.kept)
 
 
-async def test_a_machine_that_the_cloud_takes_away_is_drained_while_everything_is_held() -> None:
+async def test_an_interrupted_machine_is_drained_even_while_buying_and_removing_are_held() -> None:
     async with world() as here:
         here.start()
         await here.submit("train")
@@ -141,7 +141,7 @@ async def test_a_machine_that_the_cloud_takes_away_is_drained_while_everything_i
         assert len(here.notes.orders) == 1, "a replacement was bought although buying is held"
 
 
-async def test_an_order_with_a_lost_answer_is_not_sent_again_while_buying_is_held() -> None:
+async def test_an_order_whose_answer_was_lost_is_not_repeated_while_buying_is_held() -> None:
     resent = 0
     for seed in range(4):
         async with world(calls=CallFaults(lost=1.0), seed=seed) as here:
@@ -159,7 +159,7 @@ async def test_an_order_with_a_lost_answer_is_not_sent_again_while_buying_is_hel
     assert resent, "none of these orders was lost"
 
 
-async def test_the_next_process_obeys_a_hold_that_was_made_before_it_started() -> None:
+async def test_a_new_controller_obeys_a_hold_made_before_its_start() -> None:
     async with world() as here:
         here.start()
         await here.sleep(5)
@@ -194,7 +194,7 @@ async def test_a_hold_that_cannot_be_parsed_holds_everything_and_is_reported(dat
 
 
 @pytest.mark.parametrize("failure", [Forbidden(403, "no"), Unreachable("nothing answers")], ids=["forbidden", "unreachable"])
-async def test_a_config_map_that_cannot_be_read_changes_nothing_and_is_reported(failure: Exception) -> None:
+async def test_if_the_holds_config_map_cannot_be_read_holds_stay_as_they_are_and_the_error_is_reported(failure: Exception) -> None:
     async with world() as here:
         await here.hold(removing=Hold(by="ann"))
         hold_watcher = HoldWatcher(here.user, namespace="kube-system", now=here.now)
@@ -208,7 +208,7 @@ async def test_a_config_map_that_cannot_be_read_changes_nothing_and_is_reported(
 
 
 @pytest.mark.parametrize("failure", [Unreachable("nothing answers"), TimeoutError(), ServerError(503, "busy")], ids=repr)
-async def test_a_process_that_has_not_read_the_config_map_yet_holds_everything_until_then(failure: Exception) -> None:
+async def test_a_controller_holds_buying_and_removing_until_its_first_read_of_the_holds_config_map(failure: Exception) -> None:
     async with world() as here:
         hold_watcher = HoldWatcher(here.user, namespace="kube-system", now=here.now)
         with pytest.MonkeyPatch.context() as patch:
@@ -222,7 +222,7 @@ async def test_a_process_that_has_not_read_the_config_map_yet_holds_everything_u
         assert (hold_watcher.holds, hold_watcher.trouble) == (Holds(), "")
 
 
-async def test_a_role_without_the_right_to_read_holds_stops_nothing() -> None:
+async def test_without_the_right_to_read_holds_nothing_is_held_and_the_error_is_reported() -> None:
     async with world() as here:
         hold_watcher = HoldWatcher(here.user, namespace="kube-system", now=here.now)
         with pytest.MonkeyPatch.context() as patch:
@@ -233,7 +233,7 @@ async def test_a_role_without_the_right_to_read_holds_stops_nothing() -> None:
         assert "could not be read, so holds stay as they were" in hold_watcher.trouble
 
 
-def test_the_text_of_a_hold_is_limited_to_the_length_of_a_sentence() -> None:
+def test_the_reason_text_of_a_hold_is_cut_to_the_length_of_a_sentence() -> None:
     (sentence,) = Holds(buying=Hold(by="b" * 10_000, reason="r" * 900_000)).sentences(0.0)
 
     assert len(sentence) < 600
@@ -246,7 +246,7 @@ def failing(failure: Exception) -> Callable[..., Awaitable[bytes]]:
     return get
 
 
-async def test_two_people_can_hold_different_activities_at_the_same_time() -> None:
+async def test_one_user_can_hold_buying_while_another_holds_removing() -> None:
     async with world() as here:
         await asyncio.gather(*(here.hold(**{activity: Hold(by=activity)}) for activity in ("buying", "removing")))
         hold_watcher = HoldWatcher(here.user, namespace="kube-system", now=here.now)

@@ -34,7 +34,7 @@ async def wait_for_machine(here: World) -> Counting:
     return notes
 
 
-async def test_heartbeats_of_other_nodes_cause_no_turns() -> None:
+async def test_heartbeats_of_unrelated_nodes_cause_no_extra_turns() -> None:
     async with world(delays=SLOW) as here:
         notes = await wait_for_machine(here)
         before = notes.looks
@@ -45,7 +45,7 @@ async def test_heartbeats_of_other_nodes_cause_no_turns() -> None:
         assert notes.looks - before <= 4
 
 
-async def test_a_new_node_causes_a_turn_soon_while_a_machine_is_expected() -> None:
+async def test_a_new_node_causes_an_early_turn_while_an_ordered_machine_is_expected() -> None:
     async with world(delays=SLOW) as here:
         notes = await wait_for_machine(here)
         before = notes.looks

@@ -32,7 +32,7 @@ async def read(here: World) -> Memory:
 
 
 @pytest.mark.parametrize("after", [0.0, 1.0, 10.0])
-async def test_a_memory_that_is_corrupted_while_machines_are_starting_is_written_again(after: float) -> None:
+async def test_a_saved_state_that_is_corrupted_while_machines_start_is_written_again(after: float) -> None:
     async with world() as here:
         here.start()
         await here.sleep(2.0)
@@ -48,7 +48,7 @@ async def test_a_memory_that_is_corrupted_while_machines_are_starting_is_written
         await check_still_working(here)
 
 
-async def test_a_memory_that_is_corrupted_while_its_write_is_in_doubt_is_written_again() -> None:
+async def test_a_saved_state_that_is_corrupted_after_a_write_without_an_answer_is_written_again() -> None:
     async with world() as here:
         here.start()
         await here.sleep(2.0)
@@ -65,7 +65,7 @@ async def test_a_memory_that_is_corrupted_while_its_write_is_in_doubt_is_written
         await read(here)
 
 
-async def test_a_process_that_starts_with_a_corrupted_memory_does_nothing_until_it_is_restored() -> None:
+async def test_a_controller_that_starts_with_a_corrupted_saved_state_does_nothing_until_it_is_restored() -> None:
     async with world(IDLE) as here:
         here.start()
         await here.sleep(2.0)
@@ -95,7 +95,7 @@ async def test_a_process_that_starts_with_a_corrupted_memory_does_nothing_until_
         await check_still_working(here)
 
 
-async def test_machines_that_are_nodes_are_removed_normally_after_a_corrupted_memory_is_deleted() -> None:
+async def test_after_a_corrupted_saved_state_is_deleted_registered_machines_are_removed_as_usual() -> None:
     async with world(IDLE) as here:
         here.start()
         await here.sleep(2.0)
@@ -115,7 +115,7 @@ async def test_machines_that_are_nodes_are_removed_normally_after_a_corrupted_me
         assert here.cluster.core.list() == ()
 
 
-async def test_a_memory_that_another_controller_wrote_over_a_corrupted_one_is_not_overwritten() -> None:
+async def test_a_saved_state_that_another_controller_repaired_is_not_overwritten() -> None:
     async with world() as here:
         first, second = (MemoryStore(here.user, namespace=SPACE) for _ in range(2))
         await first.save(Memory(decisions=1))
@@ -129,7 +129,7 @@ async def test_a_memory_that_another_controller_wrote_over_a_corrupted_one_is_no
 
 
 @pytest.mark.parametrize("packed", [SPOILT, b64encode(b"").decode(), "eJwr"])
-async def test_an_unreadable_memory_is_distinguished_from_a_missing_one(packed: str) -> None:
+async def test_an_unreadable_saved_state_is_not_treated_as_a_missing_one(packed: str) -> None:
     async with world() as here:
         await MemoryStore(here.user, namespace=SPACE).save(Memory(decisions=1))
         await corrupt_memory(here, packed)
@@ -138,7 +138,7 @@ async def test_an_unreadable_memory_is_distinguished_from_a_missing_one(packed: 
             await read(here)
 
 
-async def test_a_memory_that_unpacks_to_more_than_the_limit_is_rejected() -> None:
+async def test_a_saved_state_that_decompresses_beyond_the_limit_is_rejected() -> None:
     """Anyone who may write the ConfigMap can make a gibibyte of a megabyte."""
     async with world() as here:
         await MemoryStore(here.user, namespace=SPACE).save(Memory(decisions=1))

@@ -20,7 +20,7 @@ async def all_bound(here: Stage) -> bool:
     return all((await here.bound()).values())
 
 
-async def test_a_pending_pod_gets_an_instance_that_is_terminated_by_its_id_when_it_is_idle(tmp_path: Path) -> None:
+async def test_a_pending_pod_gets_an_instance_and_an_idle_instance_is_terminated_by_its_id(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus")
         here.start(here.settings(more=SOON))
@@ -38,7 +38,7 @@ async def test_a_pending_pod_gets_an_instance_that_is_terminated_by_its_id_when_
 
 
 @pytest.mark.parametrize("spelling", ["reference", "guide", "random"])
-async def test_words_in_replies_may_have_any_spelling_that_aws_uses(spelling: Any, tmp_path: Path) -> None:
+async def test_replies_of_aws_are_understood_in_every_spelling_that_aws_uses(spelling: Any, tmp_path: Path) -> None:
     async with aws_stage(tmp_path, Conditions(boot=QUICK, spelling=spelling)) as here:
         here.group("a-spot", market="spot")
         here.group("b-on-demand")
@@ -52,7 +52,7 @@ async def test_words_in_replies_may_have_any_spelling_that_aws_uses(spelling: An
         assert (len(here.machines()), status.troubles) == (2, ())
 
 
-async def test_nodes_without_distinguishing_labels_belong_to_the_group_that_lists_their_machines(tmp_path: Path) -> None:
+async def test_nodes_without_pool_or_market_labels_are_assigned_to_the_group_that_lists_their_machine(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("a-spot", market="spot")
         here.group("b-on-demand")
@@ -70,7 +70,7 @@ async def test_nodes_without_distinguishing_labels_belong_to_the_group_that_list
         assert pools["a-spot"][1] < pools["b-on-demand"][1] == pytest.approx(1.006)
 
 
-async def test_machines_that_a_dry_spot_group_refuses_are_bought_on_demand_within_seconds(tmp_path: Path) -> None:
+async def test_if_a_spot_group_has_no_capacity_machines_are_bought_on_demand_within_seconds(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("a-spot", market="spot")
         here.group("b-on-demand")
@@ -83,7 +83,7 @@ async def test_machines_that_a_dry_spot_group_refuses_are_bought_on_demand_withi
         assert any("spot" in breaker.target for breaker in (await here.status()).breakers)
 
 
-async def test_without_the_right_to_launch_instances_the_desired_capacity_is_set_and_status_says_why(tmp_path: Path) -> None:
+async def test_without_the_right_to_launch_instances_desired_capacity_is_used_and_status_gives_the_reason(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus")
         here.fault(operation="LaunchInstances", code="AccessDenied", status=403)
@@ -97,7 +97,7 @@ async def test_without_the_right_to_launch_instances_the_desired_capacity_is_set
         assert pool.way.startswith("desired-capacity: LaunchInstances is not available: IAM does not allow autoscaling:LaunchInstances")
 
 
-async def test_an_interrupted_machine_is_tainted_at_once_and_replaced_before_it_ends(tmp_path: Path) -> None:
+async def test_an_interrupted_machine_is_tainted_at_once_and_replaced_before_its_end(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("a-spot", market="spot")
         here.group("b-on-demand")
@@ -116,7 +116,7 @@ async def test_an_interrupted_machine_is_tainted_at_once_and_replaced_before_it_
         assert [node["spec"]["providerID"].rpartition("/")[2] for node in await here.nodes()] == here.machines("b-on-demand")
 
 
-async def test_changes_of_groups_take_effect_while_the_controller_runs(tmp_path: Path) -> None:
+async def test_changes_to_auto_scaling_groups_take_effect_without_a_restart(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", MaxSize=1)
         here.start()
@@ -131,7 +131,7 @@ async def test_changes_of_groups_take_effect_while_the_controller_runs(tmp_path:
         assert [pool.name for pool in (await here.status()).pools] == ["gpus", "more"]
 
 
-async def test_settings_of_a_group_take_effect_as_soon_as_the_file_is_written(tmp_path: Path) -> None:
+async def test_settings_of_a_group_take_effect_when_the_run_file_is_saved(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus")
         here.start(here.settings(more="pools:\n  - {name: gpus, max: 0}\n"))
@@ -160,7 +160,7 @@ async def test_a_failed_read_of_the_account_keeps_the_pools_and_is_reported(tmp_
         assert (await here.status()).troubles == ()
 
 
-async def test_an_account_that_does_not_answer_at_first_is_read_again_until_it_does(tmp_path: Path) -> None:
+async def test_an_aws_account_is_read_again_until_its_first_answer(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus")
         here.fault(operation="DescribeAutoScalingGroups", code="InternalFailure", status=500)
@@ -172,7 +172,7 @@ async def test_an_account_that_does_not_answer_at_first_is_read_again_until_it_d
         await here.until(lambda: all_bound(here), 120)
 
 
-async def test_a_dry_run_changes_nothing_in_the_account_and_does_not_read_the_queue(tmp_path: Path) -> None:
+async def test_a_dry_run_changes_nothing_in_the_aws_account_and_leaves_the_queue_unread(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus")
         url = here.queue()
@@ -185,7 +185,7 @@ async def test_a_dry_run_changes_nothing_in_the_account_and_does_not_read_the_qu
         assert await here.bound() == {"train": ""}
 
 
-async def test_a_process_that_has_lost_leadership_writes_nothing_to_the_account(tmp_path: Path) -> None:
+async def test_a_former_leader_writes_nothing_to_the_aws_account(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus")
         here.start(identity="one")
@@ -201,7 +201,9 @@ async def test_a_process_that_has_lost_leadership_writes_nothing_to_the_account(
 
 
 @pytest.mark.parametrize("after", [1, 12])
-async def test_an_increment_that_is_open_when_the_controller_ends_is_not_lost_or_repeated(after: float, tmp_path: Path) -> None:
+async def test_raising_desired_capacity_is_neither_lost_nor_repeated_if_the_controller_stops_before_the_outcome(
+    after: float, tmp_path: Path
+) -> None:
     """Either its answer was not there yet, or it was accepted: errors show only in activities, 30 s late."""
     async with aws_stage(tmp_path, Conditions(boot=QUICK, activity=30.0)) as here:
         here.group("a-spot", market="spot")
@@ -222,7 +224,7 @@ async def test_an_increment_that_is_open_when_the_controller_ends_is_not_lost_or
         assert (await here.status()).troubles == ()
 
 
-async def test_the_node_of_a_machine_that_ended_while_no_controller_ran_is_deleted(tmp_path: Path) -> None:
+async def test_the_node_of_a_machine_that_was_terminated_while_no_controller_ran_is_deleted(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus")
         here.client("autoscaling").set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)

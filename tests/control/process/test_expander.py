@@ -54,7 +54,7 @@ def pool_priorities(expander: PriorityExpander) -> list[int]:
     return [pool.priority for pool in expander.policy(POOLS).pools]
 
 
-async def test_priorities_are_those_of_the_config_map_while_it_exists(api: ApiServer) -> None:
+async def test_the_expander_config_map_overrides_the_priorities_of_the_settings(api: ApiServer) -> None:
     desk, expander = ConfigMapEditor(api), PriorityExpander(Client(MemoryTransport(api)))
     assert (await expander.poll(), pool_priorities(expander)) == (False, [0, 0])
 
@@ -73,7 +73,9 @@ async def test_priorities_are_those_of_the_config_map_while_it_exists(api: ApiSe
         ("{9: [dear]}", "priority", "saw no key priorities, expected one with YAML in it"),
     ],
 )
-async def test_an_invalid_config_map_is_reported_and_the_previous_priorities_stay(api: ApiServer, text: str, key: str, said: str) -> None:
+async def test_an_invalid_expander_config_map_is_reported_and_the_previous_priorities_stay(
+    api: ApiServer, text: str, key: str, said: str
+) -> None:
     desk, expander = ConfigMapEditor(api), PriorityExpander(Client(MemoryTransport(api)))
     await desk.write("{9: [dear]}")
     await expander.poll()
@@ -89,7 +91,7 @@ async def test_an_invalid_config_map_is_reported_and_the_previous_priorities_sta
     assert (await expander.poll(), pool_priorities(expander), expander.trouble) == (True, [9, 8], "")
 
 
-async def test_patterns_that_match_no_pool_are_reported(api: ApiServer) -> None:
+async def test_priority_patterns_that_match_no_pool_are_reported(api: ApiServer) -> None:
     desk, expander = ConfigMapEditor(api), PriorityExpander(Client(MemoryTransport(api)))
     await desk.write("{9: [nothing]}")
     await expander.poll()
@@ -98,7 +100,7 @@ async def test_patterns_that_match_no_pool_are_reported(api: ApiServer) -> None:
     assert expander.trouble.startswith("ConfigMap kube-system/cluster-autoscaler-priority-expander: saw no pattern that matches a pool")
 
 
-async def test_the_standing_always_says_whether_the_config_map_is_in_force(api: ApiServer) -> None:
+async def test_the_status_text_always_says_whether_the_expander_config_map_is_in_force(api: ApiServer) -> None:
     desk, expander = ConfigMapEditor(api), PriorityExpander(Client(MemoryTransport(api)))
     place = "ConfigMap kube-system/cluster-autoscaler-priority-expander"
     sentences = [expander.in_force.text]
@@ -122,7 +124,7 @@ async def test_the_standing_always_says_whether_the_config_map_is_in_force(api: 
     assert expander.in_force == PrioritiesInForce(absent)
 
 
-async def test_a_config_map_that_is_invalid_from_the_start_is_reported_as_not_in_force(api: ApiServer) -> None:
+async def test_an_expander_config_map_that_is_invalid_at_startup_is_reported_as_not_in_force(api: ApiServer) -> None:
     desk, expander = ConfigMapEditor(api), PriorityExpander(Client(MemoryTransport(api)))
     await desk.write("{9: [")
     await expander.poll()
@@ -131,7 +133,7 @@ async def test_a_config_map_that_is_invalid_from_the_start_is_reported_as_not_in
     assert "cluster-autoscaler-priority-expander is not in force (ConfigMap kube-system" in expander.in_force.text
 
 
-async def test_odd_patterns_are_remarked_on_and_logged_once(api: ApiServer) -> None:
+async def test_suspicious_priority_patterns_get_a_warning_that_is_logged_once(api: ApiServer) -> None:
     desk, expander = ConfigMapEditor(api), PriorityExpander(Client(MemoryTransport(api)))
     await desk.write("{9: [dear, spot.*]}")
     await expander.poll()
@@ -157,7 +159,9 @@ class Failing(MemoryTransport):
 
 
 @pytest.mark.parametrize("failure", [Forbidden(403, "no"), Unreachable("connection refused")], ids=["forbidden", "unreachable"])
-async def test_a_config_map_that_cannot_be_read_keeps_the_priorities_and_is_reported(api: ApiServer, failure: Exception) -> None:
+async def test_if_the_expander_config_map_cannot_be_read_priorities_stay_and_the_error_is_reported(
+    api: ApiServer, failure: Exception
+) -> None:
     transport = Failing(api)
     expander = PriorityExpander(Client(transport))
     await ConfigMapEditor(api).write("{9: [dear]}")
@@ -168,7 +172,7 @@ async def test_a_config_map_that_cannot_be_read_keeps_the_priorities_and_is_repo
     assert "could not be read, so the priorities of pools stay as they were" in expander.trouble
 
 
-async def test_a_running_controller_buys_by_new_priorities_after_the_next_read(api: ApiServer, tmp_path: Path) -> None:
+async def test_a_running_controller_applies_changed_priorities_after_its_next_read(api: ApiServer, tmp_path: Path) -> None:
     cluster, desk = Cluster(api, tmp_path), ConfigMapEditor(api)
     async with managed(api, Ticking().wall):
         _, recorder = cluster.start(RUN)

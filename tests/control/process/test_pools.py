@@ -43,7 +43,7 @@ async def running(discovered_pools: DiscoveredPools, seconds: float) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_pools_of_the_account_replace_those_of_the_file() -> None:
+async def test_pools_discovered_in_the_account_replace_pools_of_the_run_file() -> None:
     discovered_pools = Account(AccountReport(pools=(GPU, MORE))).discovered_pools()
     await discovered_pools.read_until_known()
 
@@ -52,7 +52,7 @@ async def test_pools_of_the_account_replace_those_of_the_file() -> None:
     assert ([pool.name for pool in policy.pools], policy.limits.gpus) == (["gpu", "more"], 8)
 
 
-async def test_an_account_without_a_pool_is_logged_with_the_reasons() -> None:
+async def test_if_no_pool_is_discovered_the_reasons_are_logged() -> None:
     aside = tuple(Skipped(f"AutoScalingGroup r/{name}", f"the tag says cluster {name}") for name in "abcde")
     with structlog.testing.capture_logs() as lines:
         await Account(AccountReport(set_aside=aside)).discovered_pools().read_until_known()
@@ -75,7 +75,7 @@ async def test_the_account_is_read_about_every_three_minutes_and_changed_pools_a
     assert len(set(pauses)) == len(pauses) >= 4
 
 
-async def test_a_region_that_fails_is_reported_and_its_pools_stay() -> None:
+async def test_a_region_that_cannot_be_read_is_reported_and_keeps_its_pools() -> None:
     calls: list[int] = []
     broken = AccountReport(pools=(GPU,), failed=("Region us-east-1: IAM does not allow it",))
     account = Account(AccountReport(pools=(GPU,)), broken, CloudError(UNKNOWN, "no route"), AccountReport(pools=(GPU,)))
@@ -95,7 +95,7 @@ async def test_a_region_that_fails_is_reported_and_its_pools_stay() -> None:
 @pytest.mark.parametrize(
     "nothing", [CloudError(UNKNOWN, "no route"), AccountReport(failed=("Region us-east-1: no route",), complete=False)]
 )
-async def test_leading_does_not_begin_before_the_account_was_read(nothing: AccountReport | CloudError) -> None:
+async def test_a_controller_does_not_lead_before_it_has_read_the_account(nothing: AccountReport | CloudError) -> None:
     account = Account(nothing, nothing, nothing, AccountReport(pools=(GPU,)))
     discovered_pools = account.discovered_pools()
 
@@ -105,7 +105,7 @@ async def test_leading_does_not_begin_before_the_account_was_read(nothing: Accou
     assert (discovered_pools.trouble, discovered_pools.newest.pools) == ("", (GPU,))
 
 
-async def test_leading_begins_with_the_regions_that_answer() -> None:
+async def test_a_controller_leads_with_the_regions_that_answered() -> None:
     discovered_pools = Account(AccountReport(pools=(GPU,), failed=("Region us-west-2: no route",), complete=False)).discovered_pools()
 
     await discovered_pools.read_until_known()

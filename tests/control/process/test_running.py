@@ -168,7 +168,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
                 await made.stop()
 
 
-async def test_a_missing_right_to_watch_events_is_reported_as_long_as_it_is_missing(cluster: Cluster) -> None:
+async def test_a_missing_right_to_watch_events_is_reported_until_it_is_granted(cluster: Cluster) -> None:
     message = 'events is forbidden: User "gpuscaler" cannot watch resource "events" in API group "" at the cluster scope'
     cluster.api.faults.add(Fault(path="/events", refusal=Failure(403, "Forbidden", message)))
     _, recorder = cluster.start()
@@ -191,7 +191,7 @@ async def test_a_pending_pod_gets_a_machine_of_the_simulated_cloud(cluster: Clus
     assert (await cluster.lease())["holderIdentity"] == "one"
 
 
-async def test_a_process_that_loses_its_lease_while_something_fails_leads_again_later(cluster: Cluster) -> None:
+async def test_a_leader_that_loses_its_lease_while_a_task_fails_leads_again_later(cluster: Cluster) -> None:
     async def fails_at_the_end() -> None:
         try:
             await asyncio.Event().wait()
@@ -213,7 +213,7 @@ async def test_a_process_that_loses_its_lease_while_something_fails_leads_again_
     assert (await cluster.lease())["holderIdentity"] == "one"
 
 
-async def test_a_dry_run_writes_nothing_anywhere(cluster: Cluster) -> None:
+async def test_a_dry_run_writes_nothing_to_the_api_server(cluster: Cluster) -> None:
     await cluster.submit("train")
     await asyncio.sleep(5)
     before = {kind.kind.plural: len(kind.within("")) for kind in cluster.api.store}
@@ -225,7 +225,7 @@ async def test_a_dry_run_writes_nothing_anywhere(cluster: Cluster) -> None:
     assert {kind.kind.plural: len(kind.within("")) for kind in cluster.api.store} == before
 
 
-async def test_stopping_releases_the_lease_so_that_another_process_leads_at_once(cluster: Cluster) -> None:
+async def test_a_stopped_controller_releases_its_lease_and_another_one_leads_at_once(cluster: Cluster) -> None:
     cluster.start(identity="one")
     await asyncio.sleep(10)
     cluster.start(identity="two")
@@ -239,7 +239,7 @@ async def test_stopping_releases_the_lease_so_that_another_process_leads_at_once
     assert (await cluster.lease())["holderIdentity"] == "two"
 
 
-async def test_a_changed_file_takes_effect_while_the_controller_runs(cluster: Cluster) -> None:
+async def test_a_changed_run_file_takes_effect_without_a_restart(cluster: Cluster) -> None:
     _, recorder = cluster.start(f"{SMALL}limits: {{gpus: 0}}")
     await cluster.submit("train")
     await asyncio.sleep(60)
@@ -251,7 +251,7 @@ async def test_a_changed_file_takes_effect_while_the_controller_runs(cluster: Cl
     assert len(recorder.changes) == 1
 
 
-async def test_a_file_that_changes_while_the_provider_is_made_takes_effect_too(cluster: Cluster) -> None:
+async def test_a_run_file_changed_while_the_cloud_provider_is_created_takes_effect(cluster: Cluster) -> None:
     async def make(settings: RunSettings, place: ProcessContext) -> ProviderSetup:
         made = await providers.make(settings, place)
         await asyncio.sleep(30)
@@ -267,7 +267,7 @@ async def test_a_file_that_changes_while_the_provider_is_made_takes_effect_too(c
     assert len(recorder.changes) == 1
 
 
-async def test_a_process_that_slept_through_its_lease_leads_again(cluster: Cluster) -> None:
+async def test_a_leader_suspended_until_its_lease_expired_leads_again(cluster: Cluster) -> None:
     """A write is stopped and lost leadership is detected at nearly the same time: one must not hide the other."""
 
     async def slow() -> None:
@@ -290,7 +290,7 @@ async def test_a_process_that_slept_through_its_lease_leads_again(cluster: Clust
     assert await cluster.bound() == ["train"]
 
 
-async def test_a_pod_that_is_pending_when_the_controller_starts_is_served_at_once(cluster: Cluster) -> None:
+async def test_a_pod_that_was_pending_before_the_controller_started_is_served_at_once(cluster: Cluster) -> None:
     await cluster.submit("train")
     await asyncio.sleep(30)
     _, recorder = cluster.start()
@@ -299,7 +299,7 @@ async def test_a_pod_that_is_pending_when_the_controller_starts_is_served_at_onc
     assert len(recorder.orders) == 1
 
 
-async def test_pools_that_a_changed_file_adds_can_be_bought_from(cluster: Cluster) -> None:
+async def test_machines_are_bought_in_a_pool_that_a_changed_run_file_adds(cluster: Cluster) -> None:
     cluster.start(f"{SMALL}    max: 0\n")
     await cluster.submit("train")
     await asyncio.sleep(30)
@@ -310,7 +310,7 @@ async def test_pools_that_a_changed_file_adds_can_be_bought_from(cluster: Cluste
     assert [node["metadata"]["labels"]["gpuscaler.io/pool"] for node in await cluster.all(NODES)] == ["more"]
 
 
-async def test_a_leader_that_is_cut_off_writes_nothing_more_and_another_process_takes_over(cluster: Cluster) -> None:
+async def test_a_disconnected_leader_stops_writing_and_another_controller_takes_over(cluster: Cluster) -> None:
     network = MemoryTransport(cluster.api)
     _, first = cluster.start(identity="one", transport=network)
     await asyncio.sleep(10)
@@ -329,7 +329,7 @@ async def test_a_leader_that_is_cut_off_writes_nothing_more_and_another_process_
     assert first.controller is None
 
 
-async def test_a_memory_that_another_process_wrote_is_read_again(cluster: Cluster) -> None:
+async def test_a_saved_state_that_another_controller_changed_is_read_again(cluster: Cluster) -> None:
     _, recorder = cluster.start()
     await asyncio.sleep(10)
     before = recorder.controller
@@ -341,7 +341,7 @@ async def test_a_memory_that_another_process_wrote_is_read_again(cluster: Cluste
     assert recorder.controller is not before
 
 
-async def test_a_memory_of_a_newer_version_is_not_changed_and_ends_the_process(cluster: Cluster) -> None:
+async def test_a_saved_state_of_a_newer_version_is_left_unchanged_and_ends_the_process(cluster: Cluster) -> None:
     cluster.start()
     await asyncio.sleep(10)
     await cluster.stop()
@@ -353,7 +353,7 @@ async def test_a_memory_of_a_newer_version_is_not_changed_and_ends_the_process(c
     assert (await cluster.lease())["holderIdentity"] == ""
 
 
-async def test_all_records_of_the_real_program_are_made_beside_the_controller(cluster: Cluster) -> None:
+async def test_the_run_command_writes_events_status_and_history_while_it_controls(cluster: Cluster) -> None:
     def records(settings: RunSettings, place: ProcessContext) -> service.Service:
         return service.make_service(settings, place, pod="", host="here", set_level=lambda _level: None)
 
@@ -371,7 +371,7 @@ async def test_all_records_of_the_real_program_are_made_beside_the_controller(cl
     assert all(not life.done() for life in cluster.lives)
 
 
-async def test_pods_on_real_nodes_are_left_to_their_kubelets(cluster: Cluster) -> None:
+async def test_the_simulated_kubelet_ignores_pods_on_real_nodes(cluster: Cluster) -> None:
     real = node("real", providerID="aws:///us-east-1a/i-1")
     cluster.api.load([real, pod("bound", 0, nodeName="real", status={"phase": "Pending"})])
     cluster.start()
@@ -384,14 +384,14 @@ async def test_pods_on_real_nodes_are_left_to_their_kubelets(cluster: Cluster) -
     assert phases == {"bound": "Pending", "train": "Running"}
 
 
-async def test_a_file_of_spot_series_that_cannot_be_used_ends_the_process_and_names_the_key(cluster: Cluster) -> None:
+async def test_an_unusable_spot_series_file_ends_the_process_with_an_error_about_its_key(cluster: Cluster) -> None:
     cluster.start(SMALL.replace("boot: 20s", "boot: 20s, dry: nowhere.csv"))
     with pytest.raises(UnusableError, match=r"simulated\.dry: .*nowhere\.csv: cannot be read"):
         async with asyncio.timeout(30):
             await cluster.lives[-1]
 
 
-async def test_pods_that_another_kubelet_runs_too_run_once(cluster: Cluster) -> None:
+async def test_a_pod_handled_by_two_simulated_kubelets_runs_once(cluster: Cluster) -> None:
     """As with `gpuscaler cluster` and `gpuscaler run` at once: one starts a pod before the other has its image."""
     picture = Picture(cluster.user, clock=Ticking().monotonic, random=Random(3), resources=(PODS, NODES))
     phases: list[str] = []

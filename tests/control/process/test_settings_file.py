@@ -21,14 +21,14 @@ def path(tmp_path: Path) -> Path:
     return made
 
 
-def test_a_file_that_is_invalid_at_the_first_read_is_an_error(path: Path) -> None:
+def test_a_run_file_that_is_invalid_at_startup_is_an_error(path: Path) -> None:
     path.write_text("pools: [")
 
     with pytest.raises(SettingsError, match="not YAML"):
         SettingsFile(path)
 
 
-def test_a_file_with_other_content_gives_other_settings_once(path: Path) -> None:
+def test_changed_content_of_the_run_file_is_returned_as_new_settings_once(path: Path) -> None:
     file = SettingsFile(path)
     before = file.settings
     path.write_text(OTHER)
@@ -37,7 +37,7 @@ def test_a_file_with_other_content_gives_other_settings_once(path: Path) -> None
     assert changed_keys(before, file.settings) == ("log",)
 
 
-def test_a_change_that_keeps_size_and_time_is_detected(path: Path) -> None:
+def test_a_changed_run_file_with_the_same_size_and_modification_time_is_detected(path: Path) -> None:
     file = SettingsFile(path)
     times = path.stat()
     path.write_text(GOOD.replace("name: a", "name: b"))
@@ -47,7 +47,7 @@ def test_a_change_that_keeps_size_and_time_is_detected(path: Path) -> None:
     assert file.settings.policy.pools[0].name == "b"
 
 
-def test_a_config_map_that_is_swapped_by_its_symbolic_link_is_detected(tmp_path: Path) -> None:
+def test_a_run_file_replaced_through_the_symbolic_link_of_a_config_map_volume_is_detected(tmp_path: Path) -> None:
     """As a kubelet does it: run.yaml -> ..data/run.yaml, ..data -> the current folder."""
     for name, text in (("one", GOOD), ("two", OTHER)):
         (tmp_path / name).mkdir()
@@ -62,7 +62,7 @@ def test_a_config_map_that_is_swapped_by_its_symbolic_link_is_detected(tmp_path:
     assert file.settings.log.level == "debug"
 
 
-def test_another_text_with_the_same_meaning_changes_nothing(path: Path) -> None:
+def test_a_reformatted_run_file_with_the_same_settings_changes_nothing(path: Path) -> None:
     file = SettingsFile(path)
     path.write_text(f"# a comment\n{GOOD}")
 
@@ -70,7 +70,7 @@ def test_another_text_with_the_same_meaning_changes_nothing(path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["pools: [", f"{GOOD}nonsense: 1\n", None])
-def test_an_invalid_or_missing_file_keeps_the_settings_and_is_reported_until_it_is_repaired(path: Path, text: str | None) -> None:
+def test_an_invalid_or_missing_run_file_keeps_the_settings_and_is_reported_until_repaired(path: Path, text: str | None) -> None:
     file = SettingsFile(path)
     before = file.settings
     if text is None:
@@ -86,7 +86,7 @@ def test_an_invalid_or_missing_file_keeps_the_settings_and_is_reported_until_it_
     assert file.trouble == ""
 
 
-async def test_each_change_is_reported_once_with_the_previous_settings(path: Path) -> None:
+async def test_each_change_of_settings_is_reported_once_with_the_previous_settings(path: Path) -> None:
     file = SettingsFile(path)
     reports: list[object] = []
 
@@ -103,7 +103,7 @@ async def test_each_change_is_reported_once_with_the_previous_settings(path: Pat
     assert ["not YAML" in str(reports[1]), "expected a list" in str(reports[2]), len(reports)] == [True, True, 4]
 
 
-async def test_a_mistake_that_is_undone_is_reported_as_resolved(path: Path) -> None:
+async def test_restoring_a_valid_run_file_is_reported_as_resolved(path: Path) -> None:
     reports: list[str] = []
     following = asyncio.create_task(SettingsFile(path).follow(lambda _before, _now: reports.append("changed"), reports.append))
     for text in ("pools: 5", GOOD):
@@ -118,7 +118,7 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def test_settings_of_discovered_pools_take_effect_at_once_and_regions_after_a_restart(path: Path) -> None:
+def test_changed_settings_of_discovered_pools_take_effect_at_once_and_changed_regions_after_a_restart(path: Path) -> None:
     aws = "cloud: aws\naws: {cluster: a, regions: [us-east-1]}\n"
     path.write_text(aws)
     file = SettingsFile(path)

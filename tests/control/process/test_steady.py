@@ -14,7 +14,7 @@ class Clocks:
         return self.time
 
 
-def test_small_corrections_are_followed() -> None:
+def test_the_steady_clock_follows_small_corrections_of_the_system_clock() -> None:
     clocks = Clocks()
     steady = SteadyClock(clocks.wall, clocks.monotonic)
     for _ in range(100):
@@ -24,7 +24,7 @@ def test_small_corrections_are_followed() -> None:
     assert steady.trouble == ""
 
 
-def test_a_jump_in_either_direction_is_not_followed_and_is_reported() -> None:
+def test_the_steady_clock_reports_jumps_of_the_system_clock_and_does_not_follow_them() -> None:
     for jump, words in ((3600.0, "3600 s ahead of"), (-3600.0, "3600 s behind")):
         clocks = Clocks()
         steady = SteadyClock(clocks.wall, clocks.monotonic)
@@ -34,7 +34,7 @@ def test_a_jump_in_either_direction_is_not_followed_and_is_reported() -> None:
         assert words in steady.trouble
 
 
-def test_a_clock_that_is_corrected_is_followed_again() -> None:
+def test_the_steady_clock_follows_the_system_clock_again_once_a_jump_is_undone() -> None:
     clocks = Clocks()
     steady = SteadyClock(clocks.wall, clocks.monotonic)
     clocks.off += 3600.0

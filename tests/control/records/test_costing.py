@@ -11,7 +11,7 @@ POLICY = Policy((pool(SMALL, LARGE, chooser="cloud"),))
 ORDERED = OrderedMachine("m", "t", (SMALL.key, LARGE.key), 4.72, 0.0, meant=2)
 
 
-def test_a_machine_that_the_cloud_has_not_chosen_yet_costs_a_range() -> None:
+def test_the_cost_of_a_machine_whose_type_the_cloud_has_not_chosen_yet_is_a_range() -> None:
     assert costing.format_ordered_price(ORDERED, POLICY) == "$0.19 to $4.72/h"
 
 
@@ -24,7 +24,7 @@ def test_fallback_offerings_are_not_part_of_the_price_range() -> None:
     assert costing.format_ordered_price(OrderedMachine("m", "t", (SMALL.key, LARGE.key), 0.19, 0.0), POLICY) == "$0.19/h"
 
 
-def test_an_offering_that_is_gone_has_the_planned_price() -> None:
+def test_a_machine_of_an_offering_that_no_longer_exists_has_the_planned_price() -> None:
     assert costing.format_ordered_price(ORDERED, Policy(())) == "$4.72/h"
 
 

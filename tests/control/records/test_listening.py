@@ -67,7 +67,7 @@ async def get(session: aiohttp.ClientSession, url: str, token: str = "") -> tupl
         return answer.status, await answer.text()
 
 
-async def test_authenticated_pages_are_for_users_who_may_read_the_path(tmp_path: Path) -> None:
+async def test_authenticated_pages_are_served_to_users_with_permission_for_the_path(tmp_path: Path) -> None:
     jane = {"username": "jane", "uid": "7", "groups": ["ops"]}
     api = ReviewServer(
         tokens={"good": jane, "also": {"username": "joe"}},
@@ -90,7 +90,7 @@ async def test_authenticated_pages_are_for_users_who_may_read_the_path(tmp_path:
         assert (await get(session, f"{url}/why/pod/default/a", "also"))[0] == 403
 
 
-async def test_why_presents_a_token_to_a_leader_behind_tls_and_shows_the_refusal_of_a_bad_one(tmp_path: Path) -> None:
+async def test_why_sends_its_token_to_a_leader_with_tls_and_shows_that_a_bad_token_is_refused(tmp_path: Path) -> None:
     api = ReviewServer(tokens={"good": {"username": "jane"}})
     files = ("--leader-ca-file", str(tmp_path / "ca.pem"), "--kubeconfig", str(kubeconfig(tmp_path, "http://127.0.0.1:1")))
 
@@ -106,12 +106,12 @@ async def test_why_presents_a_token_to_a_leader_behind_tls_and_shows_the_refusal
     assert "The leader cannot be queried (the leader answered 401: expected a bearer token of this cluster)" in bad.output
 
 
-async def test_no_request_is_admitted_while_the_api_server_is_unreachable(tmp_path: Path) -> None:
+async def test_no_request_for_a_page_is_admitted_while_the_api_server_is_unreachable(tmp_path: Path) -> None:
     async with authenticated_pages(tmp_path, ReviewServer(tokens={"good": {"username": "jane"}}, away=True)) as (session, url):
         assert await get(session, f"{url}/status", "good") == (503, "the API server could not check the token; the log says why\n")
 
 
-async def test_a_token_is_useless_without_tls(tmp_path: Path) -> None:
+async def test_a_token_sent_without_tls_is_not_accepted(tmp_path: Path) -> None:
     async with authenticated_pages(tmp_path, ReviewServer()) as (session, url):
         with pytest.raises(aiohttp.ClientError):
             await get(session, url.replace("https:", "http:") + "/status", "good")
@@ -125,7 +125,7 @@ async def test_a_token_is_useless_without_tls(tmp_path: Path) -> None:
         ("pages.authenticated", "pages.authenticated.certificate: /nowhere/tls.crt: saw No such file"),
     ],
 )
-async def test_an_unusable_address_is_reported_with_its_key(group: str, said: str) -> None:
+async def test_an_unusable_listen_address_is_reported_with_its_settings_key(group: str, said: str) -> None:
     listeners, away = Listeners(), AuthenticatedSettings("203.0.113.1", 1, "/nowhere/tls.crt", "/nowhere/tls.key")
     starts = {
         "http": lambda: listeners.serve_metrics(HttpSettings(host=away.host, port=1), ROUTES),

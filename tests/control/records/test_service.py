@@ -109,7 +109,7 @@ async def test_a_pending_pod_and_its_node_get_events_for_each_step() -> None:
     assert "idle" in next(note for _, reason, note in later if reason == "ScaleDown")
 
 
-async def test_unreadable_annotations_and_environment_variables_are_not_repeated_anywhere() -> None:
+async def test_values_of_unreadable_annotations_and_of_environment_variables_appear_in_no_record() -> None:
     invalid_pod = pod("odd", 1, {"gpuscaler.io/market": "hunter2"})
     invalid_pod["spec"]["containers"][0]["env"] = [{"name": "PASSWORD", "value": "correct-horse"}]
     with capture_logs() as lines:
@@ -142,7 +142,7 @@ async def test_pending_pods_get_events_about_refused_offerings() -> None:
     assert refusals[0].startswith("g4dn.xlarge on-demand in us-east-1a refused: no capacity")
 
 
-async def test_the_history_is_closed_at_the_end_even_if_the_api_server_hangs() -> None:
+async def test_the_history_is_closed_on_shutdown_even_if_the_api_server_hangs() -> None:
     async with running_service() as (here, service):
         await here.submit("a")
         await here.submit("b")
@@ -153,7 +153,7 @@ async def test_the_history_is_closed_at_the_end_even_if_the_api_server_hangs() -
         service.history_writer.history.decisions()
 
 
-async def test_the_status_shows_pools_pods_breakers_decisions_and_troubles() -> None:
+async def test_the_written_status_has_pools_pods_breakers_decisions_and_troubles() -> None:
     async with running_service() as (here, _):
         await here.submit("a")
         await here.submit("big", 8)
@@ -177,7 +177,7 @@ async def test_the_status_shows_pools_pods_breakers_decisions_and_troubles() -> 
     assert {"planned", "ordered", "opened", "unplaced"} <= {entry.about for entry in late.happened}
 
 
-async def test_a_dry_offering_is_in_the_status_with_the_time_of_the_next_try() -> None:
+async def test_the_status_shows_an_offering_without_capacity_and_the_time_of_its_next_try() -> None:
     async with running_service(markets=Markets({DRY: Steps([0.0], [0.0])})) as (here, _):
         await here.submit("a")
         await here.sleep(40.0)
@@ -212,7 +212,7 @@ async def test_a_changed_status_is_written_at_most_every_ten_seconds_and_refresh
     assert len(written) >= 8
 
 
-async def test_a_process_that_does_not_lead_writes_no_status() -> None:
+async def test_a_standby_writes_no_status() -> None:
     async with running_service() as (here, service):
         service.led_by(None)
         await here.user.delete(CONFIG_MAPS, "gpuscaler-status", namespace=NAMESPACE)
@@ -231,7 +231,7 @@ async def test_a_new_leader_writes_a_status_at_once() -> None:
         assert (await status(here)).at >= here.now() - 2.0
 
 
-async def test_a_machine_is_shown_as_coming_as_soon_as_it_is_ordered() -> None:
+async def test_the_status_counts_a_machine_as_coming_as_soon_as_it_is_ordered() -> None:
     ordered: list[tuple[int, int]] = []
 
     class Asking(Sink):
@@ -248,7 +248,7 @@ async def test_a_machine_is_shown_as_coming_as_soon_as_it_is_ordered() -> None:
     assert ordered == [(1, 1)]
 
 
-async def test_a_decision_is_written_at_once_so_that_it_survives_a_kill() -> None:
+async def test_a_decision_survives_the_kill_of_the_controller_right_after_it() -> None:
     ordered = asyncio.Event()
 
     class Waiting(Sink):
@@ -276,7 +276,7 @@ async def test_a_dry_run_writes_neither_events_nor_a_status_nor_a_file() -> None
         assert ("default/big",) in [waiting.pods for waiting in service.reporter.status.waiting]
 
 
-async def test_an_api_server_that_refuses_the_status_is_a_problem_and_no_failure() -> None:
+async def test_a_refused_write_of_the_status_is_reported_and_does_not_stop_the_controller() -> None:
     async with running_service() as (here, service):
         here.cluster.api.faults.add(Fault(method="PUT", path="gpuscaler-status", refusal=broken()))
         await here.submit("a")
@@ -284,7 +284,7 @@ async def test_an_api_server_that_refuses_the_status_is_a_problem_and_no_failure
         assert any("gpuscaler-status" in trouble for trouble in service.troubles())
 
 
-async def test_a_new_controller_reports_no_events_for_what_it_finds() -> None:
+async def test_a_new_controller_writes_no_events_about_existing_machines() -> None:
     async with running_service() as (here, service):
         await here.submit("a")
         await here.sleep(100.0)
@@ -297,7 +297,7 @@ async def test_a_new_controller_reports_no_events_for_what_it_finds() -> None:
         assert len(service.history_writer.history.recent_events(most=1_000)) == before
 
 
-async def test_a_loop_that_makes_no_turns_is_not_alive() -> None:
+async def test_the_liveness_probe_fails_if_the_control_loop_makes_no_turns() -> None:
     async with running_service() as (here, service):
         await here.sleep(60.0)
         assert service.liveness_problem() == ""
@@ -309,7 +309,7 @@ async def test_a_loop_that_makes_no_turns_is_not_alive() -> None:
         assert service.liveness_problem() == ""
 
 
-async def test_a_leader_that_waits_for_a_repaired_memory_is_alive_and_reports_it() -> None:
+async def test_a_leader_with_a_corrupted_saved_state_stays_alive_and_reports_it() -> None:
     async with running_service() as (here, service):
         await here.sleep(60.0)
         await here.kill()
@@ -323,7 +323,7 @@ async def test_a_leader_that_waits_for_a_repaired_memory_is_alive_and_reports_it
         assert [trouble.endswith("machines without a node might be bought twice") for trouble in troubles] == [True]
 
 
-async def test_metrics_count_events() -> None:
+async def test_a_metric_counts_events() -> None:
     async with running_service(IDLE_SOON) as (here, service):
         await here.user.create(PODS, pod("a", 1, {"gpuscaler.io/run-for": "60s"}), namespace="default")
         await here.sleep(500.0)
@@ -357,7 +357,7 @@ def sorted_labels(line: str) -> str:
     return f"{name}{{{','.join(sorted(labels.split(',')))}}}{value}"
 
 
-async def test_no_metric_has_the_name_of_a_pod_or_a_node() -> None:
+async def test_no_metric_contains_the_name_of_a_pod_or_a_node() -> None:
     async with running_service() as (here, service):
         for number in range(3):
             await here.submit(f"special-pod-{number}")
@@ -369,7 +369,7 @@ async def test_no_metric_has_the_name_of_a_pod_or_a_node() -> None:
     assert not [name for name in (*nodes, "special-pod") if name in text]
 
 
-async def test_a_part_that_fails_is_counted_and_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_record_is_counted_and_later_records_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running_service() as (here, service):
         await here.sleep(15.0)
         monkeypatch.setattr(reporting, "status_of", lambda *_, **__: 1 / 0)
@@ -393,7 +393,7 @@ async def test_a_part_that_fails_is_counted_and_started_again(monkeypatch: pytes
     ],
 )
 @pytest.mark.looptime(False)
-async def test_pages_that_cannot_be_served_end_the_process_with_an_error_about_the_key(http: HttpSettings, said: str) -> None:
+async def test_an_unusable_address_for_pages_ends_the_process_with_an_error_about_its_key(http: HttpSettings, said: str) -> None:
     async with world() as here:
         client = here.cluster.client("gpuscaler")
         surroundings = ServiceContext(
@@ -403,7 +403,7 @@ async def test_pages_that_cannot_be_served_end_the_process_with_an_error_about_t
             await Service(context=surroundings, settings=RunSettings(parse_policy(ONE_GPU_MACHINES), http=http)).run()
 
 
-async def test_the_level_of_the_log_follows_the_settings() -> None:
+async def test_the_log_level_follows_the_settings() -> None:
     levels: list[str] = []
     async with running_service() as (_, service):
         service.context = replace(service.context, set_level=levels.append)
@@ -412,7 +412,7 @@ async def test_the_level_of_the_log_follows_the_settings() -> None:
     assert levels == ["debug"]
 
 
-async def test_a_former_leader_shows_no_machines_that_its_successor_shows() -> None:
+async def test_a_former_leader_stops_publishing_metrics_about_machines() -> None:
     async with running_service() as (here, service):
         await here.submit("a")
         await here.sleep(100.0)
@@ -426,7 +426,7 @@ async def test_a_former_leader_shows_no_machines_that_its_successor_shows() -> N
 
 
 @pytest.mark.looptime(False)
-async def test_health_is_served_over_tls_if_there_is_a_certificate(tmp_path: Path) -> None:
+async def test_probes_are_served_over_tls_if_a_certificate_is_configured(tmp_path: Path) -> None:
     authority = trustme.CA()
     certificate, key = written(tmp_path, authority)
     async with world() as here:

@@ -22,11 +22,11 @@ from gpuscaler.planning.state.boot_times import Forecast
         (183_600, "2d3h"),
     ],
 )
-def test_a_duration_is_rounded_to_its_length(seconds: float, text: str) -> None:
+def test_a_long_duration_is_rounded_to_larger_units(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
 
 
-def test_a_forecast_states_typical_time_p95_and_price() -> None:
+def test_a_formatted_forecast_has_typical_time_p95_and_price() -> None:
     assert format_forecast_and_price(Forecast(220.0, 360.0, 5, ""), "$1.01/h") == "ready in about 3m40s, p95 6m, $1.01/h"
     assert (
         format_forecast_and_price(Forecast(30.0, 30.0, 1, "only 1 of its kind observed"), "$1.01/h")
@@ -38,16 +38,16 @@ def test_a_forecast_states_typical_time_p95_and_price() -> None:
     )
 
 
-def test_an_offering_states_its_known_parts() -> None:
+def test_a_formatted_offering_has_its_known_parts() -> None:
     assert format_offering(OfferingKey("gpu", "spot", "g5.xlarge", "us-east-1a")) == "g5.xlarge spot in us-east-1a"
     assert format_offering(OfferingKey("gpu", "spot", "g5.xlarge", "")) == "g5.xlarge spot"
     assert format_offering(OfferingKey("gpu", "", "", "")) == "a machine of pool gpu"
 
 
-def test_the_first_of_many_names_are_listed_and_the_others_counted() -> None:
+def test_a_long_list_of_names_shows_the_first_ones_and_counts_the_rest() -> None:
     assert format_names(("a", "b", "c")) == "a, b, c"
     assert format_names(("a", "b", "c", "d", "e")) == "a, b, c and 2 more"
 
 
-def test_money_has_cents_and_small_amounts_have_more_digits() -> None:
+def test_amounts_of_money_have_cents_and_small_amounts_have_more_digits() -> None:
     assert (format_dollars(0.0), format_dollars(12.5), format_dollars(0.0042)) == ("$0.00", "$12.50", "$0.0042")

@@ -23,30 +23,30 @@ def latest(*boots: float, bought: Boots | None = None, listed: bool = True) -> L
     return Latest(Cluster.of(nodes), Memory(boots=bought or Boots()), simulated=SET, inventory=lambda: inventory)
 
 
-def test_the_forecast_is_based_on_existing_nodes_until_a_machine_was_bought() -> None:
+def test_boot_times_are_forecast_from_existing_nodes_until_a_machine_is_bought() -> None:
     forecast = latest(40.0, 60.0, 50.0).forecast_for(KIND.key)
 
     assert (forecast.typical, forecast.seen) == (50.0, 0)
     assert forecast.basis == "from 3 of its kind that became nodes, without device plugins; none was bought by gpuscaler yet"
 
 
-def test_machines_that_were_bought_take_precedence_over_existing_nodes() -> None:
+def test_boot_times_of_bought_machines_take_precedence_over_those_of_existing_nodes() -> None:
     bought = Boots((BootTimes(KIND.pool, "g.1", (10.0,) * 9, (5.0,) * 9),))
 
     assert latest(40.0, bought=bought).forecast_for(KIND.key) == Forecast(15.0, 15.0, 9, "")
 
 
 @pytest.mark.parametrize("boots", [(), (-5.0,), (3600.0,)])
-def test_nodes_without_usable_boot_times_leave_the_forecast_to_the_settings(boots: tuple[float, ...]) -> None:
+def test_if_no_node_has_a_usable_boot_time_the_forecast_comes_from_the_settings(boots: tuple[float, ...]) -> None:
     assert latest(*boots).forecast_for(KIND.key) == SET
 
 
-def test_without_a_list_of_machines_and_for_another_kind_the_settings_are_used() -> None:
+def test_the_forecast_comes_from_the_settings_without_a_list_of_machines_or_for_another_offering() -> None:
     assert latest(40.0, listed=False).forecast_for(KIND.key) == SET
     assert latest(40.0).forecast_for(OTHER.key) == SET
 
 
-def test_the_settings_of_the_simulated_cloud_give_a_forecast() -> None:
+def test_boot_times_are_forecast_from_the_settings_of_the_simulated_cloud() -> None:
     text = "region: us-east-1\ncloud: {}\n{}pools: [{{name: a, types: [g5.xlarge]}}]\n"
     simulated = parse_settings(text.format("simulated", "simulated: {boot: 20s, device_plugin_delay: 5s}\n"))
 

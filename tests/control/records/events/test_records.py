@@ -64,7 +64,7 @@ def connect_recorder(here: World, *sinks: Sink) -> Records:
     return records
 
 
-async def test_each_step_of_a_machine_from_its_order_to_its_end_is_recorded_once() -> None:
+async def test_each_step_of_a_machine_from_order_to_termination_is_recorded_once() -> None:
     async with world(IDLE_SOON) as here:
         collector = EventCollector()
         connect_recorder(here, collector)
@@ -89,7 +89,7 @@ async def test_each_step_of_a_machine_from_its_order_to_its_end_is_recorded_once
     ]
 
 
-async def test_an_order_states_the_offering_its_price_and_when_it_should_be_ready() -> None:
+async def test_the_record_of_an_order_states_offering_price_and_expected_ready_time() -> None:
     async with world() as here:
         collector = EventCollector()
         connect_recorder(here, collector)
@@ -108,7 +108,7 @@ async def test_an_order_states_the_offering_its_price_and_when_it_should_be_read
     assert second.text.startswith("g4dn.xlarge on-demand in us-east-1a ordered: ready in about ")
 
 
-async def test_events_name_the_plan_that_led_to_them() -> None:
+async def test_events_name_the_decision_that_caused_them() -> None:
     async with world() as here:
         collector = EventCollector()
         connect_recorder(here, collector)
@@ -122,7 +122,7 @@ async def test_events_name_the_plan_that_led_to_them() -> None:
     ] * 4
 
 
-async def test_ids_of_decisions_continue_in_the_next_process() -> None:
+async def test_decision_numbers_continue_after_a_restart() -> None:
     async with world() as here:
         first, second = EventCollector(), EventCollector()
         connect_recorder(here, first)
@@ -140,7 +140,7 @@ async def test_ids_of_decisions_continue_in_the_next_process() -> None:
     assert [decision.id.split("-")[1] for decision in (*first.decisions, *second.decisions)] == ["1", "2", "3"]
 
 
-async def test_events_name_their_plan_in_the_next_process_too() -> None:
+async def test_events_still_name_their_decision_after_a_restart() -> None:
     async with world(IDLE_SOON) as here:
         first, second = EventCollector(), EventCollector()
         connect_recorder(here, first)
@@ -155,7 +155,7 @@ async def test_events_name_their_plan_in_the_next_process_too() -> None:
     assert [event.decision for event in (*opened, *removed)] == [first.decisions[0].id, second.decisions[-1].id]
 
 
-async def test_a_forecast_is_compared_with_the_actual_time() -> None:
+async def test_the_forecast_of_a_boot_time_is_compared_with_the_actual_time() -> None:
     delays = Delays(boot=Delay(30.0, 30.0, 30.0), device_plugin=Delay(0, 0, 0), answer=Delay(1, 1, 1), image_pull=Delay(0, 0, 0))
     async with world(delays=delays) as here:
         collector = EventCollector()
@@ -175,7 +175,7 @@ async def test_a_forecast_is_compared_with_the_actual_time() -> None:
     assert abs(second.late) < 5.0
 
 
-async def test_the_reason_of_an_unplaced_pod_is_reported_once_and_again_when_it_changes() -> None:
+async def test_the_reason_of_an_unplaced_pod_is_reported_once_per_change() -> None:
     async with world() as here:
         collector = EventCollector()
         connect_recorder(here, collector)
@@ -195,7 +195,7 @@ async def test_the_reason_of_an_unplaced_pod_is_reported_once_and_again_when_it_
     assert "color" in collector.of(kinds.UNPLACED)[1].text
 
 
-async def test_a_refusal_is_reported_on_pending_pods_with_the_clouds_words() -> None:
+async def test_a_refused_order_is_reported_on_pending_pods_with_the_message_of_the_cloud() -> None:
     async with world(markets=Markets({DRY: Steps([0.0], [0.0])})) as here:
         collector = EventCollector()
         connect_recorder(here, collector)
@@ -209,7 +209,7 @@ async def test_a_refusal_is_reported_on_pending_pods_with_the_clouds_words() -> 
     assert refused[0].text.startswith("g4dn.xlarge on-demand in us-east-1a refused: no capacity (")
 
 
-async def test_a_grant_with_a_lost_answer_is_reported_once_the_cloud_lists_the_machine() -> None:
+async def test_if_the_answer_to_an_order_is_lost_the_grant_is_reported_when_the_cloud_lists_the_machine() -> None:
     async with world(calls=CallFaults(lost=1.0, tokens=False), seed=1) as here:
         collector = EventCollector()
         connect_recorder(here, collector)
@@ -223,7 +223,7 @@ async def test_a_grant_with_a_lost_answer_is_reported_once_the_cloud_lists_the_m
     assert collector.kinds().index(kinds.GRANTED) < collector.kinds().index(kinds.OPENED)
 
 
-async def test_a_failing_sink_does_not_affect_other_sinks_or_the_controller() -> None:
+async def test_a_failing_event_sink_affects_neither_other_sinks_nor_the_controller() -> None:
     class Broken(Sink):
         def happened(self, what: HistoryEvent, /) -> None:
             raise RuntimeError(what.kind)
@@ -247,7 +247,7 @@ async def test_a_failing_sink_does_not_affect_other_sinks_or_the_controller() ->
     assert len(complaints) == len(set(complaints))
 
 
-async def test_the_log_has_a_line_for_a_decision_and_names_few_of_many_pods() -> None:
+async def test_a_decision_is_logged_in_one_line_that_names_only_a_few_of_many_pods() -> None:
     with structlog.testing.capture_logs() as logs:
         async with world() as here:
             connect_recorder(here, LogLines())
@@ -269,7 +269,7 @@ async def test_the_log_has_a_line_for_a_decision_and_names_few_of_many_pods() ->
         (lambda records: records.failed("the memory could not be written", OSError("no route"), 5.0), "could not be written: no route"),
     ],
 )
-def test_failures_are_reported_with_their_text(call: Callable[[Records], None], text: str) -> None:
+def test_failed_acts_are_reported_with_the_error_text(call: Callable[[Records], None], text: str) -> None:
     collector = EventCollector()
     call(Records((collector,)))
 
@@ -277,7 +277,7 @@ def test_failures_are_reported_with_their_text(call: Callable[[Records], None], 
     assert text in collector.events[0].text
 
 
-def test_a_lasting_failure_is_reported_once_a_minute() -> None:
+def test_a_repeated_failure_is_reported_once_a_minute() -> None:
     collector = EventCollector()
     records = Records((collector,))
     for second in range(90):
@@ -291,7 +291,7 @@ def test_a_lasting_failure_is_reported_once_a_minute() -> None:
     ]
 
 
-def test_an_unchanged_decision_is_recorded_once_and_again_after_an_action() -> None:
+def test_a_repeated_decision_is_recorded_again_only_after_an_act() -> None:
     collector, decision = EventCollector(), removal_decision()
     records = Records((collector,))
 

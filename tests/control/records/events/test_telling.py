@@ -77,7 +77,7 @@ class ObservedMachine:
 OPEN_AT_ONCE = [(kinds.GRANTED, ""), (kinds.REGISTERED, "n"), (kinds.READY, "n"), (kinds.OPENED, "n")]
 
 
-def test_a_machine_that_registers_and_opens_in_one_observation_is_open_and_not_lost() -> None:
+def test_a_machine_that_registers_and_opens_between_two_turns_is_reported_as_open_and_not_as_lost() -> None:
     life = ObservedMachine()
     life.answer(at=1.0)
     life.observe(WAITS, at=2.0)
@@ -87,7 +87,7 @@ def test_a_machine_that_registers_and_opens_in_one_observation_is_open_and_not_l
     assert life.kept.events[-1].text == "node n is open for default/p"
 
 
-def test_a_machine_that_is_a_node_before_its_order_is_answered_is_reported_as_open() -> None:
+def test_a_machine_that_registers_before_the_answer_to_its_order_is_reported_as_open() -> None:
     life = ObservedMachine()
     life.observe(WAITS, at=2.0, there=False)
     life.answer(at=59.0)
@@ -96,7 +96,7 @@ def test_a_machine_that_is_a_node_before_its_order_is_answered_is_reported_as_op
     assert life.kept.of_machines() == OPEN_AT_ONCE
 
 
-def test_a_machine_that_opens_before_the_first_observation_after_its_order_is_open() -> None:
+def test_a_machine_that_opens_before_the_next_turn_after_its_order_is_reported_as_open() -> None:
     life = ObservedMachine()
     life.answer(at=1.0)
     life.observe(WAITS, node("n", KIND, provider_id="i-1", created=NOW + 50.0), at=60.0)
@@ -104,7 +104,7 @@ def test_a_machine_that_opens_before_the_first_observation_after_its_order_is_op
     assert life.kept.of_machines() == OPEN_AT_ONCE
 
 
-def test_an_open_machine_with_a_lost_answer_is_reported_by_its_name() -> None:
+def test_if_the_answer_to_an_order_is_lost_its_open_machine_is_reported_by_name() -> None:
     life = ObservedMachine()
     life.lose_the_answer(at=1.0)
     life.observe(WAITS, node("n", KIND, provider_id="i-1", created=NOW + 50.0), at=60.0)
@@ -114,7 +114,7 @@ def test_an_open_machine_with_a_lost_answer_is_reported_by_its_name() -> None:
 
 
 @pytest.mark.parametrize("node_came", [False, True])
-def test_a_machine_that_ends_before_it_opened_is_reported_as_lost(node_came: bool) -> None:
+def test_a_machine_that_ends_before_opening_is_reported_as_lost(node_came: bool) -> None:
     life = ObservedMachine()
     life.answer(at=1.0)
     closed = node("n", KIND, provider_id="i-1", created=NOW + 50.0, ready=False, taints=(Taint("gpuscaler.io/arriving"),))
@@ -137,7 +137,7 @@ def answer_events(
     return [(event.kind, event.text, event.cause) for event in collector.events]
 
 
-def test_grants_and_refusals_of_one_order_are_counted_in_one_line() -> None:
+def test_one_log_line_counts_the_granted_and_refused_machines_of_an_order() -> None:
     (kind, text, cause), *rest = answer_events(asked=10, granted=3, refused=(offering_events.Refused(KIND.key, NOW, detail="none left"),))
     where = f"g.1 on-demand in {KIND.zone}"
 
@@ -147,14 +147,14 @@ def test_grants_and_refusals_of_one_order_are_counted_in_one_line() -> None:
     assert [kind for kind, *_ in rest] == [kinds.GRANTED] * 3 + [kinds.REFUSED]
 
 
-def test_machines_that_are_accepted_without_an_id_are_counted_separately() -> None:
+def test_machines_granted_without_an_id_are_counted_separately() -> None:
     (summary,) = [text for kind, text, _ in answer_events(asked=3, granted=1, pending=2) if kind == kinds.ANSWERED]
 
     assert summary.startswith("1 of 3 machines granted: 1 x g.1")
     assert summary.endswith("; 2 more accepted, ids follow")
 
 
-def test_an_answer_that_comes_in_parts_is_counted_in_parts() -> None:
+def test_each_part_of_a_partial_answer_to_an_order_is_counted() -> None:
     life = ObservedMachine()
     machines = tuple(ledger.OrderedMachine(f"m{number}", "t", (KIND.key,), 1.0, NOW) for number in range(3))
     order = ledger.Order("t", KIND.pool, (KIND.key,), 3, at=NOW, since=NOW)
@@ -170,7 +170,7 @@ def test_an_answer_that_comes_in_parts_is_counted_in_parts() -> None:
 
 
 @pytest.mark.parametrize(("step", "words"), [(ledger.Answered("t", NOW), ()), (ledger.Doubted("t", NOW), (kinds.ANSWER_LOST,))])
-def test_an_answer_that_neither_grants_nor_refuses_has_no_count(step: ledger.Event, words: tuple[str, ...]) -> None:
+def test_an_answer_without_grants_or_refusals_is_logged_without_a_count(step: ledger.Event, words: tuple[str, ...]) -> None:
     collector = EventCollector()
     order = ledger.Order("t", KIND.pool, (KIND.key,), 1, at=NOW, since=NOW)
     Records((collector,)).answered(OrderAnswer(order, (step,), ()), NOW)
@@ -178,7 +178,7 @@ def test_an_answer_that_neither_grants_nor_refuses_has_no_count(step: ledger.Eve
     assert tuple(event.kind for event in collector.events) == words
 
 
-def test_the_log_has_the_count_and_the_parts_at_debug_only() -> None:
+def test_the_answer_to_an_order_is_logged_at_info_or_warning_and_its_parts_at_debug() -> None:
     events = [(kinds.ANSWERED, ""), (kinds.ANSWERED, "capacity"), (kinds.GRANTED, ""), (kinds.REFUSED, "capacity"), (kinds.INSTEAD, "")]
     with structlog.testing.capture_logs() as lines:
         for kind, cause in events:
@@ -188,7 +188,7 @@ def test_the_log_has_the_count_and_the_parts_at_debug_only() -> None:
     assert [line.get("cause") for line in lines] == [None, "capacity", None, "capacity", None]
 
 
-def test_a_forbidden_act_is_reported_when_it_is_tried_and_not_during_the_pause() -> None:
+def test_a_forbidden_act_is_reported_at_each_attempt_and_not_during_the_pause_between() -> None:
     collector, act = EventCollector(), Nominate("default/p", "u", "n")
     records = Records((collector,))
     for tried in (True, False, False, True):
@@ -197,7 +197,7 @@ def test_a_forbidden_act_is_reported_when_it_is_tried_and_not_during_the_pause()
     assert [(event.kind, event.text) for event in collector.events] == [(kinds.ACTED, "nominate failed: pods is forbidden")] * 2
 
 
-def test_a_broken_promise_is_reported_with_its_reason_for_each_pod_even_if_already_paused() -> None:
+def test_a_broken_promise_is_reported_on_each_pod_with_its_reason_even_if_its_offering_is_paused() -> None:
     broken = {"p": ("a", "0/1 nodes: Insufficient cpu."), "q": ("b", "0/2 nodes: node a lies."), "r": ("c", "")}
     outcomes = tuple(Broken(KIND.key, WAITS.spec.digest, NOW, pod=pod_name, node=on, why=why) for pod_name, (on, why) in broken.items())
     after = ledger.Ledger(broken=tuple((pod_name, on) for pod_name, (on, _) in broken.items()))

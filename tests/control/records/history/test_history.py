@@ -31,7 +31,7 @@ def history_event(number: int, **fields: object) -> HistoryEvent:
     return replace(HistoryEvent(float(number), kinds.ORDERED, f"number {number}"), **fields)
 
 
-def test_events_are_found_by_pod_node_and_decision_oldest_first() -> None:
+def test_events_are_found_by_pod_node_or_decision_with_the_oldest_first() -> None:
     history = memory()
     history.add(
         [history_event(1, pods=("a/x", "a/y"), decision="d-1"), history_event(2, node="n"), history_event(3, pods=("a/x",), node="n")], []
@@ -56,7 +56,7 @@ def test_only_the_newest_decisions_and_events_are_kept() -> None:
     assert history.decision("d-1") is None
 
 
-def test_the_inputs_of_old_decisions_are_deleted_first_and_the_reason_is_kept() -> None:
+def test_inputs_of_old_decisions_are_deleted_and_the_reason_for_that_is_kept() -> None:
     history = memory(most_bytes=250)
     for number in range(4):
         history.add([], [stored_decision(number)])
@@ -68,7 +68,7 @@ def test_the_inputs_of_old_decisions_are_deleted_first_and_the_reason_is_kept() 
     assert old.missing == "the inputs of newer decisions take the 250 bytes that are kept (history.bytes)"
 
 
-def test_inputs_are_read_only_if_requested() -> None:
+def test_inputs_of_a_decision_are_loaded_only_on_request() -> None:
     history = memory()
     history.add([], [stored_decision(1)])
 
@@ -78,7 +78,7 @@ def test_inputs_are_read_only_if_requested() -> None:
     assert (without.inputs, with_inputs.inputs) == (None, b"x" * 100)
 
 
-def test_the_files_are_made_readable_only_for_their_owner(tmp_path: Path) -> None:
+def test_history_files_are_readable_by_their_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "history.db"
     for _ in range(2):
         history, trouble = open_history(str(tmp_path), decisions=3, most_bytes=1 << 20)
@@ -90,7 +90,7 @@ def test_the_files_are_made_readable_only_for_their_owner(tmp_path: Path) -> Non
         path.chmod(0o644)
 
 
-def test_a_file_keeps_the_history_across_restarts(tmp_path: Path) -> None:
+def test_a_history_file_keeps_the_history_across_restarts(tmp_path: Path) -> None:
     first, trouble = open_history(str(tmp_path / "new"), decisions=10, most_bytes=1_000)
     first.add([history_event(1, node="n")], [stored_decision(1)])
     first.close()
@@ -105,7 +105,7 @@ def test_a_file_keeps_the_history_across_restarts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["garbage", "another form"])
-def test_a_file_that_cannot_be_read_is_renamed_and_replaced(tmp_path: Path, damage: str) -> None:
+def test_an_unreadable_history_file_is_renamed_and_replaced(tmp_path: Path, damage: str) -> None:
     path = tmp_path / FILE
     if damage == "garbage":
         path.write_bytes(b"this is no database" * 100)
@@ -123,7 +123,7 @@ def test_a_file_that_cannot_be_read_is_renamed_and_replaced(tmp_path: Path, dama
     history.close()
 
 
-def test_a_folder_that_is_not_writable_is_reported_and_the_history_stays_in_memory(tmp_path: Path) -> None:
+def test_if_the_history_folder_is_not_writable_that_is_reported_and_history_stays_in_memory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
     history, trouble = open_history(str(tmp_path / "file"), decisions=10, most_bytes=1_000)
@@ -134,7 +134,7 @@ def test_a_folder_that_is_not_writable_is_reported_and_the_history_stays_in_memo
     assert trouble.endswith("decisions are kept in memory only")
 
 
-async def test_decisions_are_written_soon_and_can_be_replayed() -> None:
+async def test_decisions_are_written_within_seconds_and_can_be_replayed() -> None:
     keeper = HistoryWriter(memory(most_bytes=1_000_000))
     running = asyncio.create_task(keeper.run())
     keeper.happened(history_event(1, node="n"))
@@ -153,7 +153,7 @@ async def test_decisions_are_written_soon_and_can_be_replayed() -> None:
     assert len(keeper.history.events_about("node/n")) == 2
 
 
-async def test_many_decisions_at_once_keep_only_a_few_pictures_in_memory() -> None:
+async def test_many_decisions_at_once_keep_only_a_few_cluster_states_in_memory() -> None:
     keeper = HistoryWriter(memory())
     some = removal_decision()
     for number in range(WAITING + 3):
@@ -164,7 +164,7 @@ async def test_many_decisions_at_once_keep_only_a_few_pictures_in_memory() -> No
     assert keeper.lost == 3
 
 
-async def test_a_history_that_cannot_be_written_is_reported_once_and_counted() -> None:
+async def test_failed_writes_of_the_history_are_reported_once_and_counted() -> None:
     history = memory()
     keeper = HistoryWriter(history)
     history.close()

@@ -62,7 +62,7 @@ def test_replaying_any_cluster_gives_the_identical_plan(policy: Policy, seed: in
 
 @settings(max_examples=examples(15), derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(POLICIES), st.integers(0, 2**32), st.integers(1, 5))
-def test_decisions_that_are_packed_one_after_the_other_lose_nothing(policy: Policy, seed: int, steps: int) -> None:
+def test_packing_decisions_one_after_the_other_loses_no_object(policy: Policy, seed: int, steps: int) -> None:
     here, packer = World(Random(seed)), Packer()
     for _ in range(5):
         for _ in range(steps):
@@ -88,7 +88,7 @@ def streams(data: bytes) -> list[bytes]:
     return pieces
 
 
-def test_only_the_changes_of_a_large_cluster_are_written_again() -> None:
+def test_the_next_decision_of_a_large_cluster_is_written_as_changes_only() -> None:
     cluster, packer = Cluster.of((*pods("a", 3000, uid="u"), *(node(f"n{number}") for number in range(9)))), Packer()
     first = packer.pack(make_decision(cluster, State(), POLICY, NOW))
     some = [cluster.pods[f"default/a-{number}"] for number in (7, 2999)]
@@ -115,7 +115,7 @@ def test_only_the_changes_of_a_large_cluster_are_written_again() -> None:
     assert list(unpack_decision(fourth)[0].cluster.pods.items()) == list(other.pods.items())
 
 
-def test_after_many_small_changes_everything_is_written_again() -> None:
+def test_after_many_small_changes_the_whole_cluster_is_written_again() -> None:
     cluster, packer = Cluster.of(pods("a", 2000)), Packer()
     lengths = []
     for number in range(30):
@@ -130,7 +130,7 @@ def test_after_many_small_changes_everything_is_written_again() -> None:
     assert lengths != sorted(lengths)
 
 
-def test_pods_in_another_order_keep_that_order() -> None:
+def test_unpacked_pods_keep_the_order_of_the_cluster() -> None:
     cluster, packer = Cluster.of(pods("a", 9)), Packer()
     packer.pack(make_decision(cluster, State(), POLICY, NOW))
     other = Cluster.of(reversed(cluster.pods.values()))
@@ -138,11 +138,11 @@ def test_pods_in_another_order_keep_that_order() -> None:
     assert list(unpack_decision(packer.pack(make_decision(other, State(), POLICY, NOW)))[0].cluster.pods) == list(other.pods)
 
 
-def test_a_pod_is_written_with_all_its_fields() -> None:
+def test_a_packed_pod_keeps_all_its_fields() -> None:
     assert set(WirePod.__struct_fields__) == set(Pod.__struct_fields__)
 
 
-def test_skipped_objects_are_part_of_the_replayed_plan() -> None:
+def test_a_replayed_plan_includes_the_skipped_objects() -> None:
     cluster = Cluster.of(pods("a", 2), [Skipped("Pod x/y", "saw a number, expected a string")])
 
     again, _ = unpack_decision(pack_decision(make_decision(cluster, State(), POLICY, NOW)))
@@ -151,7 +151,7 @@ def test_skipped_objects_are_part_of_the_replayed_plan() -> None:
     assert replay_decision(again).identical
 
 
-def test_unpacked_pods_share_the_same_objects_as_before() -> None:
+def test_unpacked_pods_of_one_class_share_one_spec_object() -> None:
     again, _ = unpack_decision(pack_decision(make_decision(Cluster.of(pods("a", 3, spec())), State(), POLICY, NOW)))
 
     assert len({id(pod.spec) for pod in again.cluster.pods.values()}) == 1
@@ -188,7 +188,7 @@ async def test_each_decision_of_a_running_controller_replays_identically(seed: i
         assert replay_decision(unpack_decision(pack_decision(decision))[0]).differences == ()
 
 
-def test_a_plan_that_withheld_removals_is_replayed_without_them() -> None:
+def test_a_plan_with_withheld_removals_is_replayed_without_removals() -> None:
     decision = removal_decision()
     assert decision.plan.removals
     withheld = Decision("d", NOW, "", decision.cluster, decision.state, POLICY, without_removals(decision.plan))
@@ -200,7 +200,7 @@ def test_a_plan_that_withheld_removals_is_replayed_without_them() -> None:
     assert REMOVALS_WITHHELD in again.plan.warnings
 
 
-def test_a_plan_that_differs_is_reported_entry_by_entry() -> None:
+def test_differences_between_a_plan_and_its_replay_are_listed_entry_by_entry() -> None:
     decision = removal_decision()
     other = Decision("d", NOW, "", decision.cluster, decision.state, POLICY, replace(decision.plan, removals=(), gap=0.5))
 
@@ -210,7 +210,7 @@ def test_a_plan_that_differs_is_reported_entry_by_entry() -> None:
     assert "gap: recorded 0.5, now 0.0" in differences
 
 
-def test_entries_in_another_order_are_a_difference() -> None:
+def test_a_different_order_of_entries_counts_as_a_difference() -> None:
     decision = make_decision(Cluster.of(pods("a", 2, spec(gpus=1), unschedulable=True)), State(), POLICY, NOW)
     assert len(decision.plan.machines) == 2
     other = Decision("d", NOW, "", decision.cluster, State(), POLICY, replace(decision.plan, machines=decision.plan.machines[::-1]))
@@ -228,6 +228,6 @@ def test_entries_in_another_order_are_a_difference() -> None:
         (zlib.compress(len(NEWER).to_bytes(4) + NEWER), "in format version 9"),
     ],
 )
-def test_bytes_that_are_no_inputs_are_rejected_with_a_reason(data: bytes, said: str) -> None:
+def test_invalid_packed_inputs_are_rejected_with_a_reason(data: bytes, said: str) -> None:
     with pytest.raises(InputsError, match=said):
         unpack_decision(data)

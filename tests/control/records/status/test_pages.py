@@ -43,7 +43,7 @@ def removal(number: int, *, decision: str = "d-1", seconds: int = 60, why: str =
     return HistoryEvent(1.0, DECIDED, f"node n{number} will be removed: {why} {seconds}s", node=f"n{number}", decision=decision)
 
 
-def test_nodes_that_one_decision_removes_for_the_same_reason_are_one_line_of_the_status() -> None:
+def test_the_status_shows_nodes_removed_by_one_decision_for_the_same_reason_on_one_line() -> None:
     removals = [removal(number, seconds=60 + number) for number in range(5)]
     other = [removal(8, why="its pods fit elsewhere, which saves"), removal(9, decision="d-2")]
 
@@ -54,7 +54,7 @@ def test_nodes_that_one_decision_removes_for_the_same_reason_are_one_line_of_the
     ]
 
 
-def test_removals_of_many_nodes_do_not_displace_other_events_in_the_status() -> None:
+def test_the_status_still_shows_other_events_after_many_nodes_were_removed() -> None:
     assert shown_events(HistoryEvent(0.5, ORDERED, "one ordered"), *map(removal, range(300)))[0] == "one ordered"
 
 
@@ -90,7 +90,7 @@ async def get(url: str) -> tuple[int, Any]:
         return answer.status, await (answer.json() if "json" in kind else answer.text() if "text" in kind else answer.read())
 
 
-async def test_a_pod_is_explained_with_its_events() -> None:
+async def test_the_page_of_a_pod_shows_its_events() -> None:
     async with serve_pages() as (url, _):
         status, answer = await get(f"{url}/why/pod/{WAITS.key}")
 
@@ -99,7 +99,7 @@ async def test_a_pod_is_explained_with_its_events() -> None:
     assert answer["happened"] == [{"about": "ordered", "text": "number 5", "at": 5.0, "decision": "d-1"}]
 
 
-async def test_unknown_objects_are_not_found() -> None:
+async def test_pages_of_unknown_pods_nodes_and_decisions_return_404() -> None:
     async with serve_pages() as (url, _):
         pod, node, decision = [await get(f"{url}/{path}") for path in ("why/pod/x/y", "why/node/n", "decisions/d-9")]
 
@@ -111,7 +111,7 @@ async def test_unknown_objects_are_not_found() -> None:
     )
 
 
-async def test_decisions_are_listed_and_shown_individually_with_their_events() -> None:
+async def test_pages_list_decisions_and_show_each_one_with_its_events() -> None:
     async with serve_pages() as (url, _):
         listed, shown = await get(f"{url}/decisions"), await get(f"{url}/decisions/d-1")
 
@@ -121,7 +121,7 @@ async def test_decisions_are_listed_and_shown_individually_with_their_events() -
     assert shown[1]["plan"]["removals"][0]["node"] == "n1"
 
 
-async def test_downloaded_inputs_of_a_decision_give_the_same_plan() -> None:
+async def test_replaying_the_downloaded_inputs_of_a_decision_gives_the_same_plan() -> None:
     async with serve_pages() as (url, _):
         status, data = await get(f"{url}/decisions/d-1/inputs")
 
@@ -129,7 +129,7 @@ async def test_downloaded_inputs_of_a_decision_give_the_same_plan() -> None:
     assert replay_decision(unpack_decision(data)[0]).identical
 
 
-async def test_inputs_that_were_deleted_are_gone_with_a_reason() -> None:
+async def test_the_page_of_deleted_inputs_returns_410_and_the_reason() -> None:
     async with serve_pages(most_bytes=10) as (url, _):
         status, text = await get(f"{url}/decisions/d-1/inputs")
 
@@ -145,7 +145,7 @@ async def test_the_status_page_works_before_the_config_map_is_written() -> None:
     assert status["leader"]["identity"] == "me"
 
 
-async def test_a_history_that_cannot_be_read_is_reported_by_the_page() -> None:
+async def test_the_page_reports_an_unreadable_history() -> None:
     async with serve_pages() as (url, keeper):
         keeper.history.close()
         status, text = await get(f"{url}/decisions")
@@ -154,7 +154,7 @@ async def test_a_history_that_cannot_be_read_is_reported_by_the_page() -> None:
     assert text.startswith("the history of decisions cannot be read: ")
 
 
-async def test_a_process_that_does_not_lead_says_so_and_still_serves_its_history() -> None:
+async def test_a_standby_says_that_it_does_not_lead_and_still_serves_its_history() -> None:
     async with serve_pages(leads=False) as (url, _):
         now = [await get(f"{url}/{path}") for path in ("status", f"why/pod/{WAITS.key}", "why/node/n1")]
         before = await get(f"{url}/decisions")

@@ -38,7 +38,7 @@ def latest_with(*removals: Removal, spared: tuple[SparedNode, ...] = ()) -> Late
     return Latest(Cluster.of([node("n1", G1)]), memory, policy=POLICY)
 
 
-def test_held_removals_come_first_and_the_most_expensive_at_the_top() -> None:
+def test_blocked_removals_are_listed_first_with_the_most_expensive_at_the_top() -> None:
     given_up = SparedNode("n4", "i-4", G8.key, "it could not be drained", NOW + 600.0)
     removals = removal_statuses(
         latest_with(leaving("n1"), leaving("n2", detail=HELD), leaving("n3", G8, detail=HELD), spared=(given_up,)), NOW
@@ -52,7 +52,7 @@ def test_held_removals_come_first_and_the_most_expensive_at_the_top() -> None:
     ]
 
 
-def test_a_node_with_a_failed_drain_is_listed_as_long_as_it_is_spared() -> None:
+def test_a_node_whose_drain_failed_is_listed_until_it_may_be_removed_again() -> None:
     latest = latest_with(spared=(SparedNode("n4", "i-4", G8.key, "it could not be drained", NOW + 90.0),))
 
     assert [describe_removal(removal, NOW) for removal in removal_statuses(latest, NOW)] == [
@@ -61,19 +61,19 @@ def test_a_node_with_a_failed_drain_is_listed_as_long_as_it_is_spared() -> None:
     assert removal_statuses(latest, NOW + 90.0) == ()
 
 
-def test_a_line_states_the_step_its_age_the_holdup_and_when_the_machine_ends() -> None:
+def test_the_line_of_a_removal_states_its_step_age_obstacle_and_when_the_machine_ends() -> None:
     removal = removal_statuses(latest_with(leaving(detail=HELD, forced=True, ends=NOW + 45.0)), NOW)[0]
 
     assert describe_removal(removal, NOW) == f"n1 ($1.00/h): its pods are being evicted, since 1m: {HELD}; the machine ends in 45s [idle]"
     assert describe_removal(RemovalStatus("n", "gone", "ending", NOW, "idle"), NOW) == "n: its machine is being ended, since 0s [idle]"
 
 
-def test_an_explanation_of_a_node_says_when_its_machine_ends() -> None:
+def test_the_explanation_of_a_node_says_when_its_machine_ends() -> None:
     assert "the machine ends in 45s" in why_node(latest_with(leaving(forced=True, ends=NOW + 45.0)), "n1", (), NOW).now
     assert "the machine should have ended 5s ago" in why_node(latest_with(leaving(forced=True, ends=NOW - 5.0)), "n1", (), NOW).now
 
 
-def test_gauges_count_removals_and_sum_the_cost_of_held_ones() -> None:
+def test_gauges_count_removals_and_sum_the_cost_of_blocked_ones() -> None:
     status = status_of(
         latest_with(leaving("n1"), leaving("n2", detail=HELD), leaving("n3", G8, detail=HELD)), Process(), troubles=(), happened=(), now=NOW
     )
@@ -90,30 +90,30 @@ def events_between(before: Removal | None, after: Removal | None) -> list[tuple[
     return [(event.kind, event.text) for event in observation_events(memory, seen, Cluster(), {}, NOW)]
 
 
-def test_the_reason_for_a_held_removal_is_reported_once() -> None:
+def test_the_reason_of_a_blocked_removal_is_reported_once() -> None:
     held = leaving(detail=HELD)
 
     assert events_between(leaving(), held) == [(kinds.HELD, f"the removal of node n1 waits: {HELD}")]
     assert events_between(held, held) == []
 
 
-def test_a_machine_that_the_cloud_takes_away_is_reported_with_the_time_left() -> None:
+def test_an_interrupted_machine_is_reported_with_the_time_left() -> None:
     taken = leaving(forced=True, ends=NOW + 120.0, step=MARKING, pods=("default/p",))
 
     assert events_between(None, taken) == [(kinds.DECIDED, "node n1 will be removed: idle; its machine ends in 2m; 1 pod must move first")]
 
 
-def test_the_status_lists_removals_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_text_of_the_status_lists_removals(capsys: pytest.CaptureFixture[str]) -> None:
     print_status(status_of(latest_with(leaving(detail=HELD)), Process("me", "1"), troubles=(), happened=(), now=NOW), NOW)
 
     assert f"\nLeaving:\n  n1 ($1.00/h): its pods are being evicted, since 1m: {HELD} [idle]\n" in capsys.readouterr().out
 
 
-def test_a_removal_is_finished_when_the_left_behind_node_is_gone() -> None:
+def test_a_removal_is_finished_once_the_leftover_node_is_deleted() -> None:
     assert events_between(leaving(step=CLEARING), None) == [(kinds.REMOVED, "node n1 is gone: idle")]
 
 
-def test_a_checkpoint_request_is_reported_on_the_pod_and_a_blocking_budget_is_no_failure() -> None:
+def test_a_checkpoint_request_is_reported_on_the_pod_and_a_disruption_budget_is_not_reported_as_failure() -> None:
     asked = failed_act_event(Outcome(Checkpoint("default/p", "u", "n1", NOW, 300.0)), NOW)
 
     assert asked is not None

@@ -38,7 +38,7 @@ def machine(name: str, of: Any = G8, **fields: Any) -> OrderedMachine:
     return OrderedMachine(**{"id": name, "order": "t", "offerings": (of.key,), "price": of.price, "asked": NOW - 30, **fields})
 
 
-def test_a_pool_counts_each_machine_once_and_its_gpus_and_dollars() -> None:
+def test_the_status_of_a_pool_counts_each_machine_once_with_its_gpus_and_cost() -> None:
     closed = machine("m1", node="n3", instance="i-3", offering=G8.key, granted=NOW - 20)
     ledger = Ledger(coming=(closed, machine("m2", G1)), leaving=(Removal("n2", "i-2", G1.key, "idle", NOW, NOW),))
     shown = status(node("n1", G8), node("n2", G1), node("n3", G8), pod("a", spec(gpus=3), on="n1"), ledger=ledger)
@@ -55,19 +55,19 @@ def test_a_pool_counts_each_machine_once_and_its_gpus_and_dollars() -> None:
     ]
 
 
-def test_nodes_of_no_pool_count_as_nodes_and_not_as_machines() -> None:
+def test_nodes_outside_of_pools_count_as_nodes_and_not_as_machines() -> None:
     shown = status(node("other", G8, labels={"gpuscaler.io/pool": "someone-elses"}))
 
     assert (shown.nodes, shown.pools[0].machines, shown.kinds) == (1, 0, ())
 
 
-def test_limits_count_ordered_machines() -> None:
+def test_the_use_of_a_limit_includes_ordered_machines() -> None:
     shown = status(node("n1", G8), ledger=Ledger(coming=(machine("m1", G8),)))
 
     assert {limit.name: (limit.used, limit.most) for limit in shown.limits} == {"gpus": (16.0, 20.0), "dollars_per_hour": (13.0, 50.0)}
 
 
-def test_a_breaker_says_until_when() -> None:
+def test_the_status_of_a_breaker_states_its_target_cause_and_end() -> None:
     target = Target("", "spot", ("g.1",), "z1")
     shown = status(breakers=Breakers((Breaker(target, "capacity", 2, NOW - 60, NOW - 10, NOW + 100, detail="none left"),)))
 
@@ -76,7 +76,7 @@ def test_a_breaker_says_until_when() -> None:
     assert "none left" in breaker.text
 
 
-def test_pods_that_are_pending_for_the_same_reason_are_one_entry_with_a_few_names() -> None:
+def test_the_status_groups_pods_pending_for_the_same_reason_and_names_a_few() -> None:
     why = (Reason("gpu", "resource", "too large"),)
     plan = Plan(unplaced=tuple(Unplaced(f"default/p{number:02}", why) for number in range(12)))
     (waiting,) = status(plan=plan).waiting
@@ -85,7 +85,7 @@ def test_pods_that_are_pending_for_the_same_reason_are_one_entry_with_a_few_name
     assert waiting.pods == tuple(f"default/p{number:02}" for number in range(NAMED))
 
 
-def test_lists_are_limited_and_counts_include_everything() -> None:
+def test_lists_in_the_status_are_cut_and_counts_include_all_entries() -> None:
     plan = Plan(
         unplaced=tuple(Unplaced(f"default/p{number}", (Reason("gpu", "taint", f"{number} " + "é" * 900),)) for number in range(500))
     )
@@ -96,14 +96,14 @@ def test_lists_are_limited_and_counts_include_everything() -> None:
     assert len(msgspec.json.encode(status_config_map(shown, "kube-system"))) < 100_000
 
 
-def test_nodes_with_the_same_finding_are_one_warning() -> None:
+def test_nodes_with_the_same_problem_share_one_warning() -> None:
     seven = {**G8.allocatable, "nvidia.com/gpu": 7}
     (warning,) = status(*(node(f"n{number}", G8, allocatable=seven) for number in range(5))).warnings
 
     assert warning.startswith("5 nodes, n0, n1, n2 and 2 more show 7 of 8 nvidia.com/gpu that a g.8 has; plans use the shown number;")
 
 
-def test_nodes_that_a_taint_keeps_closed_for_the_same_reason_are_one_warning() -> None:
+def test_nodes_kept_closed_for_the_same_reason_share_one_warning() -> None:
     closed = [node(f"n{number}", G8, taints=(Taint(ARRIVING_TAINT),), created=NOW - 3600.0) for number in range(3)]
     (warning,) = status(*closed).warnings
 
@@ -112,7 +112,7 @@ def test_nodes_that_a_taint_keeps_closed_for_the_same_reason_are_one_warning() -
     )
 
 
-def test_blockers_of_machines_are_one_line_with_their_number_and_cost(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_line_gives_the_number_and_cost_of_machines_with_blockers(capsys: pytest.CaptureFixture[str]) -> None:
     stays = (
         BlockedNode("n1", "job", "pod default/a belongs to a running Job and states no restart cost"),
         BlockedNode("n2", "job", "pod default/b belongs to a running Job and states no restart cost"),
@@ -133,13 +133,13 @@ def test_blockers_of_machines_are_one_line_with_their_number_and_cost(capsys: py
     ) in capsys.readouterr().out
 
 
-def test_without_held_machines_there_is_no_line_about_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_line_about_machines_with_blockers_is_missing_if_there_are_none(capsys: pytest.CaptureFixture[str]) -> None:
     print_status(status(node("n1", G1), plan=Plan(blocked_nodes=(BlockedNode("n1", "in-use", "pods run on it"),))), NOW)
 
     assert "Held" not in capsys.readouterr().out
 
 
-def test_the_status_shows_priorities_in_force_and_warns_of_odd_patterns(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_status_shows_the_priorities_in_force_and_warns_of_suspicious_patterns(capsys: pytest.CaptureFixture[str]) -> None:
     latest = Latest(
         policy=POLICY, priorities=lambda: PrioritiesInForce("the ConfigMap is in force: 9: gpu", ("its pattern 5: x matches no pool",))
     )
@@ -150,7 +150,7 @@ def test_the_status_shows_priorities_in_force_and_warns_of_odd_patterns(capsys: 
     assert "\nWarnings:\n  its pattern 5: x matches no pool\n" in output
 
 
-def test_the_summary_is_a_line_for_people() -> None:
+def test_the_summary_of_the_status_is_one_readable_line() -> None:
     shown = status(node("n1", G8), pod("a", spec(gpus=3), on="n1"), ledger=Ledger(coming=(machine("m1", pods=("default/b",)),)))
 
     assert summary(shown) == ("1 machine in 1 pool at $6.50/h; 3 of 8 GPUs in use; 0 pods cannot be placed, 1 waits for ordered machines")
@@ -164,7 +164,7 @@ def exporter(**labels: str) -> Workload:
     return replace(daemon("exporter", spec(node_selector=tuple(labels.items()))), template_labels=LabelSet(EXPORTER))
 
 
-def test_nodes_with_gpus_that_no_exporter_selects_are_reported() -> None:
+def test_nodes_with_gpus_that_no_exporter_daemon_set_selects_are_reported() -> None:
     selected, unknown = node("n1", G8, labels={"gpu": "yes"}), node("n2", G8)
     paused = node("n3", G8, labels={"nvidia.com/gpu.deploy.client": "paused-for-driver-upgrade"})
     plain = node("n4", offering("c.1", 0.1, gpus=0))
@@ -177,7 +177,7 @@ def test_nodes_with_gpus_that_no_exporter_selects_are_reported() -> None:
     assert status(selected, unknown, exporter(gpu="yes"), replace(exporter(), name="other")).warnings == ()
 
 
-def test_a_leader_on_a_node_with_gpus_is_reported() -> None:
+def test_the_status_reports_a_leader_that_runs_on_a_node_with_gpus() -> None:
     def warnings(on: str) -> tuple[str, ...]:
         own = pod("gpuscaler-0", spec(cpu=1), on=on)
         items = (node("gpu", G8), node("plain", offering("c.1", 0.1, gpus=0)), own)
@@ -190,7 +190,7 @@ def test_a_leader_on_a_node_with_gpus_is_reported() -> None:
     assert warnings("plain") == warnings("gone") == ()
 
 
-def test_the_status_lists_machines_by_type_the_time_of_the_plan_and_the_leaders_pages(
+def test_the_status_has_machines_by_type_the_time_of_the_last_plan_and_the_address_of_the_leader(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     pages = {"pod": "leader", "namespace": "gpu", "port": 8081, "address": "127.0.0.1"}

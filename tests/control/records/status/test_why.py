@@ -49,13 +49,13 @@ def node_lines(latest: Latest, name: str = "n1") -> tuple[str, ...]:
     return why_node(latest, name, [], NOW).now
 
 
-def test_a_pod_with_an_ordered_machine_shows_the_order_and_the_forecast() -> None:
+def test_why_shows_the_order_and_the_forecast_for_a_pod_with_an_ordered_machine() -> None:
     (line,) = pod_lines(latest(WAITS, ledger=Ledger(coming=(machine(),))))
 
     assert line == f"g.1 {G1.market} in {G1.zone} was ordered 30s ago; once granted, it should be ready in about 1m; $1.00/h"
 
 
-def test_a_ready_machine_shows_why_it_is_still_closed() -> None:
+def test_why_shows_the_reason_that_a_ready_machine_is_still_closed() -> None:
     shut = node("n1", G1, taints=(Taint("gpuscaler.io/arriving"),))
     ready = machine(instance="i-1", offering=G1.key, granted=NOW - 90, node="n1", registered=NOW - 30, ready=NOW - 1)
     sent = Ledger(coming=(ready,), promises=(Promise("n1", G1.key, (WAITS.key,), NOW - 1, nominated=NOW - 1, sent=(WAITS.key,)),))
@@ -67,7 +67,7 @@ def test_a_ready_machine_shows_why_it_is_still_closed() -> None:
     assert any("the binding of pod default/a was sent" in line for line in node_lines(latest(WAITS, shut, ledger=promised)))
 
 
-def test_a_pod_with_a_booting_machine_shows_when_it_should_be_ready() -> None:
+def test_why_shows_when_the_booting_machine_of_a_pod_should_be_ready() -> None:
     granted = machine(instance="i-1", offering=G1.key, granted=NOW - 20)
     late = machine(instance="i-1", offering=G1.key, granted=NOW - 90, node="n9", registered=NOW - 10)
 
@@ -75,7 +75,7 @@ def test_a_pod_with_a_booting_machine_shows_when_it_should_be_ready() -> None:
     assert "is node n9, not ready yet; it should have been ready 30s ago" in pod_lines(latest(WAITS, ledger=Ledger(coming=(late,))))[0]
 
 
-def test_a_promised_pod_shows_its_node() -> None:
+def test_why_shows_the_node_of_a_promised_pod() -> None:
     promised = Ledger(promises=(Promise("n1", G1.key, (WAITS.key,), NOW, OPEN),))
 
     assert pod_lines(latest(WAITS, ledger=promised)) == (
@@ -83,7 +83,7 @@ def test_a_promised_pod_shows_its_node() -> None:
     )
 
 
-def test_a_promised_pod_is_not_shown_as_ignored() -> None:
+def test_why_does_not_call_a_promised_pod_ignored() -> None:
     promised = Ledger(promises=(Promise("n1", G1.key, (WAITS.key,), NOW, OPEN),))
     ignored = Plan(ignored=(Ignored(WAITS.key, "nominated to node n1"),))
 
@@ -92,7 +92,7 @@ def test_a_promised_pod_is_not_shown_as_ignored() -> None:
     )
 
 
-def test_an_unplaced_pod_shows_the_reason_for_each_pool() -> None:
+def test_why_shows_the_reason_of_each_pool_for_an_unplaced_pod() -> None:
     plan = Plan(unplaced=(Unplaced(WAITS.key, (Reason("gpu", "taint", "g.1: it has a taint"), Reason("cpu", "resource", "no GPU"))),))
 
     assert pod_lines(latest(WAITS, plan=plan)) == (
@@ -102,7 +102,7 @@ def test_an_unplaced_pod_shows_the_reason_for_each_pool() -> None:
     )
 
 
-def test_a_pod_that_is_ignored_or_fits_on_a_node_says_so() -> None:
+def test_why_says_that_a_pod_is_ignored_or_fits_on_a_node() -> None:
     ignored = Plan(ignored=(Ignored(WAITS.key, "it has scheduling gates"),))
     fits = Plan(placements=(Placement(WAITS.key, "n1"),))
 
@@ -110,7 +110,7 @@ def test_a_pod_that_is_ignored_or_fits_on_a_node_says_so() -> None:
     assert pod_lines(latest(WAITS, plan=fits)) == ("it fits on node n1; kube-scheduler will bind it",)
 
 
-def test_a_running_pod_shows_its_node_and_whether_that_is_leaving() -> None:
+def test_why_shows_the_node_of_a_running_pod_and_whether_the_node_is_being_removed() -> None:
     runs = pod("a", spec(gpus=1), on="n1")
     leaving = Ledger(leaving=(Removal("n1", "i-1", G1.key, "idle for 10m", NOW - 5, NOW),))
 
@@ -135,7 +135,7 @@ def test_a_running_pod_shows_its_node_and_whether_that_is_leaving() -> None:
         ({"tries": 1}, {"deleted": NOW - 5.0}, "it is terminating and is overdue"),
     ],
 )
-def test_a_pod_on_a_leaving_node_shows_the_progress_of_its_eviction(eviction: dict[str, Any], more: dict[str, Any], line: str) -> None:
+def test_why_shows_the_progress_of_the_eviction_of_a_pod(eviction: dict[str, Any], more: dict[str, Any], line: str) -> None:
     evictions = (Eviction("default/a", "u-a", **eviction), Eviction("default/b", "u-b", why="another program's"))
     leaving = Removal("n1", "i-1", G1.key, "idle for 10m", NOW - 50, NOW - 30, step=DRAINING, evictions=evictions)
 
@@ -143,7 +143,7 @@ def test_a_pod_on_a_leaving_node_shows_the_progress_of_its_eviction(eviction: di
     assert lines == ("it is on node n1, which is leaving: idle for 10m", line)
 
 
-def test_a_pod_that_does_not_exist_is_unknown_unless_it_has_events() -> None:
+def test_why_knows_a_deleted_pod_only_by_its_events() -> None:
     happened = [HistoryEvent(NOW - 60, kinds.ORDERED, "g.1 ordered", pods=("x/y",), decision="d-7")]
 
     assert not why_pod(latest(), "x/y", [], NOW).known
@@ -155,7 +155,7 @@ def test_a_pod_that_does_not_exist_is_unknown_unless_it_has_events() -> None:
     ]
 
 
-def test_a_node_that_stays_shows_its_blocker_and_its_pods() -> None:
+def test_why_shows_the_blocker_and_the_pods_of_a_node_that_stays() -> None:
     plan = Plan(blocked_nodes=(BlockedNode("n1", "restart-cost", "pod default/a would lose its work"),))
 
     assert node_lines(latest(node("n1", G1), pod("a", spec(gpus=1), on="n1"), plan=plan)) == (
@@ -165,7 +165,7 @@ def test_a_node_that_stays_shows_its_blocker_and_its_pods() -> None:
     )
 
 
-def test_a_busy_node_shows_the_blocker_from_the_last_plan_with_consolidation() -> None:
+def test_why_shows_the_blocker_of_a_busy_node_from_the_last_consolidation() -> None:
     cluster = Cluster.of([node("n1", G1), pod("a", spec(gpus=1), on="n1", ready=True, options={"disruption": "allow"})])
     records = Records()
     stays: list[str] = []
@@ -182,7 +182,7 @@ def test_a_busy_node_shows_the_blocker_from_the_last_plan_with_consolidation() -
     ]
 
 
-def test_an_idle_node_shows_for_how_long_apart_from_daemon_sets() -> None:
+def test_why_shows_how_long_a_node_with_only_daemon_set_pods_has_been_idle() -> None:
     daemon = pod("log", spec(cpu=1), on="n1", owner=Owner("DaemonSet", "log", "u"))
 
     assert node_lines(latest(node("n1", G1), daemon, idle=125.0))[1:] == (
@@ -190,7 +190,7 @@ def test_an_idle_node_shows_for_how_long_apart_from_daemon_sets() -> None:
     )
 
 
-def test_a_leaving_node_shows_the_reason_and_the_step() -> None:
+def test_why_shows_the_reason_and_the_step_of_a_removal() -> None:
     leaving = Removal("n1", "i-1", G1.key, "idle for 10m", NOW - 70, NOW, DRAINING, detail="a budget allows none")
 
     assert node_lines(latest(node("n1", G1), ledger=Ledger(leaving=(leaving,))))[:2] == (
@@ -199,20 +199,20 @@ def test_a_leaving_node_shows_the_reason_and_the_step() -> None:
     )
 
 
-def test_a_node_of_no_pool_is_never_removed_and_says_so() -> None:
+def test_why_says_that_a_node_outside_of_pools_is_never_removed() -> None:
     foreign = node("other", G1, labels={"gpuscaler.io/pool": "someone-elses"})
 
     assert node_lines(latest(foreign), "other") == ("it belongs to no pool of the settings: it is never removed",)
 
 
-def test_a_node_with_a_pools_labels_that_the_cloud_does_not_list_shows_no_price() -> None:
+def test_why_shows_no_price_for_a_node_whose_machine_the_cloud_does_not_list() -> None:
     latest_state = latest(node("other", G1, provider_id="aws:///z1/i-9"))
     latest_state.unlisted = frozenset({"other"})
 
     assert node_lines(latest_state, "other") == ("it belongs to no pool: the cloud does not list aws:///z1/i-9; it is never removed",)
 
 
-def test_a_machine_that_is_no_node_yet_is_explained_by_its_id() -> None:
+def test_why_explains_an_unregistered_machine_by_its_id() -> None:
     granted = Ledger(coming=(machine(instance="i-1", offering=G1.key, granted=NOW - 20),))
 
     answer = why_node(latest(ledger=granted), "i-1", [], NOW)
@@ -221,7 +221,7 @@ def test_a_machine_that_is_no_node_yet_is_explained_by_its_id() -> None:
     assert answer.now[0].endswith("was granted; it should be ready in about 40s; $1.00/h, bought for 1 pod")
 
 
-def test_a_node_that_never_existed_is_unknown() -> None:
+def test_why_reports_a_node_that_never_existed_as_unknown() -> None:
     answer = why_node(latest(), "unknown", [], NOW)
 
     assert (answer.known, answer.now) == (False, ("there is no such node now",))
