@@ -19,7 +19,7 @@ from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, Forbidden
 from gpuscaler.kube.http import HttpTransport
 from gpuscaler.kube.resources import CONFIG_MAPS, DAEMON_SETS, LEASES, NODES, PODS, Resource
-from gpuscaler.lifecycle.actions import Act, OpenWindow, Checkpoint, Close, Discourage, Exclude, Label, Lift, Mark, Nominate, Unmark
+from gpuscaler.lifecycle.actions import Act, Checkpoint, Close, Discourage, Exclude, Label, Lift, Mark, Nominate, OpenWindow, Unmark
 from gpuscaler.lifecycle.node_marks.soft_taints import SOFT_TAINTS
 
 pytestmark = pytest.mark.e2e
@@ -229,13 +229,13 @@ def _own_writes(account: Client) -> dict[str, Callable[[], Awaitable[Any]]]:
     }
 
 
-def test_a_controller_that_scales_up_and_down_is_refused_nothing(seen: Seen) -> None:
+def test_no_request_of_a_controller_that_scales_up_and_down_is_refused(seen: Seen) -> None:
     assert DENIED not in seen.log
     assert "is forbidden" not in seen.log
     assert '"kind": "opened"' in seen.log
 
 
-def test_every_action_on_nodes_and_pods_is_admitted(seen: Seen) -> None:
+def test_every_write_to_nodes_and_pods_that_the_controller_makes_is_admitted(seen: Seen) -> None:
     assert seen.acts == []
     assert seen.others_admitted == dict.fromkeys(seen.others_admitted, "")
 
@@ -254,7 +254,7 @@ def test_no_other_change_of_a_pod_is_admitted(seen: Seen, what: str) -> None:
     assert "may change only" in seen.pods[what]
 
 
-def test_other_objects_are_refused_though_rbac_allows_any_name(seen: Seen) -> None:
+def test_writes_to_other_objects_are_refused_though_rbac_allows_any_name(seen: Seen) -> None:
     assert {name: DENIED in message for name, message in seen.others.items()} == dict.fromkeys(seen.others, True), seen.others
 
 
