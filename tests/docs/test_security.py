@@ -1,4 +1,4 @@
-"""All claims of SECURITY.md are tested: each of its paragraphs about the program names an existing test."""
+"""Each paragraph of SECURITY.md that makes a claim about the program names an existing test."""
 
 import re
 from pathlib import Path

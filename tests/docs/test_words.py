@@ -1,4 +1,4 @@
-"""The words of the program: what it prints is English that a dictionary or the page of words knows, and old words do not come back."""
+"""Words that the program prints are in an English dictionary or on the page of words, and words that were replaced are not used again."""
 
 import ast
 import io
@@ -86,7 +86,7 @@ def unknown(text: str) -> list[str]:
     return sorted({word for word in WORD.findall(QUOTED.sub("", text)) if word.lower().removesuffix("'s") not in dictionary()})
 
 
-def test_every_word_of_the_help_is_in_the_dictionary() -> None:
+def test_every_word_of_the_command_help_is_in_the_dictionary() -> None:
     unknown_words = {path: words for path, text in helps(main, "gpuscaler") if (words := unknown(text))}
 
     assert not unknown_words, f"words to replace, or to explain in {WORDS.relative_to(ROOT)}"

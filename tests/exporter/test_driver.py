@@ -109,7 +109,7 @@ def test_counters_of_the_driver_never_decrease(driver: Driver) -> None:
 
 
 @pytest.mark.parametrize("rounds", [12])
-def test_one_measurement_takes_far_less_cpu_time_than_its_interval(driver: Driver, rounds: int) -> None:
+def test_one_measurement_takes_far_less_cpu_time_than_the_interval_between_measurements(driver: Driver, rounds: int) -> None:
     """Measured in CPU time: readings come on a fixed time grid, however long the driver takes."""
     with measuring(driver.environment) as child:
         key = child.devices().devices[0].uuid

@@ -90,7 +90,7 @@ def test_a_driver_call_that_failed_once_is_repeated_in_the_next_reading(nvml: Fa
     assert "temperature_celsius" in without.values
 
 
-def test_missed_readings_are_not_made_up_for(nvml: FakeNvml) -> None:
+def test_missed_readings_are_skipped(nvml: FakeNvml) -> None:
     with measuring(nvml.environment) as child:
         child.reading(FIRST)
         nvml.gpu[0].hang("nvmlDeviceGetTemperature")

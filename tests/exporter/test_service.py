@@ -1,4 +1,4 @@
-"""The whole exporter with a driver that the test controls: what a scrape shows as things fail and recover."""
+"""The whole exporter with a driver that the test controls: the metrics during and after failures."""
 
 import asyncio
 import os

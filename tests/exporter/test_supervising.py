@@ -1,4 +1,4 @@
-"""Supervision of the measuring process, with processes that hang, crash, write nonsense or cannot be killed."""
+"""Supervision of the measuring process, with processes that hang, crash, write invalid lines or cannot be killed."""
 
 import asyncio
 import os

@@ -7,7 +7,7 @@ import structlog
 from gpuscaler.serving.health import log_problems
 
 
-async def test_the_reason_for_not_being_ready_is_logged_when_it_changes_or_ends() -> None:
+async def test_the_reason_why_the_server_is_not_ready_is_logged_when_the_reason_changes_or_ends() -> None:
     wrong = {"source": "", "trust": ""}
     with structlog.testing.capture_logs() as logs:
         task = asyncio.create_task(log_problems({"source": lambda: wrong["source"], "trust": lambda: wrong["trust"]}))

@@ -33,7 +33,7 @@ def test_no_source_file_raises_inside_except_star() -> None:
 @pytest.mark.parametrize(
     ("body", "lines"), [("raise ValueError from None", [4]), ("raise", [4]), ("if error:\n        raise error", [5]), ("print(error)", [])]
 )
-def test_a_raise_inside_except_star_is_found(body: str, lines: list[int]) -> None:
+def test_a_raise_inside_except_star_is_detected(body: str, lines: list[int]) -> None:
     assert raises_in_except_star(f"try:\n    work()\nexcept* OSError as error:\n    {body}\n") == lines
 
 

@@ -54,13 +54,13 @@ def test_in_a_fresh_clone_each_target_runs_the_setup_first(checkout: Path, targe
     assert commands[0].startswith("tools/setup ")
 
 
-def test_a_setup_older_than_the_lock_file_is_repeated(checkout: Path) -> None:
+def test_the_setup_is_repeated_if_the_lock_file_is_newer(checkout: Path) -> None:
     be_ready(checkout, age=60)
 
     assert "tools/setup" in make(checkout, "-n", "test")
 
 
-def test_an_up_to_date_setup_is_not_repeated(checkout: Path) -> None:
+def test_the_setup_is_not_repeated_if_it_is_up_to_date(checkout: Path) -> None:
     be_ready(checkout, age=0)
 
     assert "tools/setup" not in make(checkout, "-n", "test")

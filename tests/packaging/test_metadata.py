@@ -35,15 +35,15 @@ def test_the_wheel_contains_all_files_of_the_package_and_nothing_else(wheel: zip
     assert {name for name in wheel.namelist() if ".dist-info/" not in name} == files
 
 
-def test_the_wheel_is_marked_as_typed(wheel: zipfile.ZipFile) -> None:
+def test_the_wheel_contains_the_typing_marker(wheel: zipfile.ZipFile) -> None:
     assert "gpuscaler/py.typed" in wheel.namelist()
 
 
-def test_the_wheel_carries_the_version_of_the_package(metadata: Message) -> None:
+def test_the_wheel_has_the_version_of_the_package(metadata: Message) -> None:
     assert metadata["Version"] == gpuscaler.__version__
 
 
-def test_the_wheel_carries_its_licence(wheel: zipfile.ZipFile, metadata: Message) -> None:
+def test_the_wheel_contains_the_licence(wheel: zipfile.ZipFile, metadata: Message) -> None:
     (licence,) = [name for name in wheel.namelist() if name.endswith("/licenses/LICENSE")]
 
     assert metadata["License-Expression"] == "Apache-2.0"
@@ -58,7 +58,7 @@ def test_cloud_and_gpu_libraries_are_installed_only_with_their_extra(metadata: M
     assert [line for line in required if line.startswith(optional) and "extra ==" not in line] == []
 
 
-def test_the_wheel_installs_the_command(wheel: zipfile.ZipFile) -> None:
+def test_the_wheel_installs_the_gpuscaler_command(wheel: zipfile.ZipFile) -> None:
     entry_points = wheel.read(f"gpuscaler-{gpuscaler.__version__}.dist-info/entry_points.txt").decode()
 
     assert "gpuscaler = gpuscaler.cli:run" in entry_points

@@ -1,4 +1,4 @@
-"""Faults in a replay: markets that run dry, machines that fail, and the consequences for pods."""
+"""Faults in a replay: markets without capacity, machines that fail, and the consequences for pods."""
 
 import random
 from itertools import pairwise

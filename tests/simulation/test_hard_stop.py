@@ -1,4 +1,4 @@
-"""In healthy simulated runs, including dry spot markets, failures and partial grants, the hard stop never cuts a plan."""
+"""In normal simulated runs, including spot markets without capacity, failures and partial grants, the hard stop never ends a plan early."""
 
 from random import Random
 from typing import Any

@@ -300,7 +300,7 @@ def test_the_production_planner_serves_every_pod_that_fits_and_pays_for_all_used
     assert result.timeline[-1].paid == 0
 
 
-def test_a_pool_keeps_its_minimum_when_all_work_is_done() -> None:
+def test_a_pool_keeps_its_minimum_number_of_machines_when_all_jobs_have_finished() -> None:
     policy = Policy((replace(POLICY.pools[0], min=1), POLICY.pools[1]))
     result = run(trace(Job("a", 0, 60, gpus=1), Job("b", 0, 60, gpus=4)), policy, delays=FIXED)
     assert result.timeline[-1].paid in (1, 4)

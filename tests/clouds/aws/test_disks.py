@@ -1,4 +1,4 @@
-"""Disks of ended machines: EC2 deletes those it was configured to delete, and a group that leaves some is reported."""
+"""Disks of ended machines: EC2 deletes the disks that it was configured to delete, and a group that leaves disks behind is reported."""
 
 from collections.abc import AsyncIterator, Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""After any calls in any order, the account is in a valid state, and comes to rest."""
+"""After random calls in random order, the account is in a valid state and eventually stops changing."""
 
 import random
 from contextlib import suppress

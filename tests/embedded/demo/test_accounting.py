@@ -1,4 +1,4 @@
-"""The explanation why a demo cost more than its bound, and the peer's result."""
+"""The explanation why a demo cost more than the lower bound, and the result of the autoscaler that it is compared with."""
 
 from importlib import resources
 

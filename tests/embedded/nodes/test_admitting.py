@@ -56,7 +56,7 @@ async def test_a_kubelet_admits_no_more_pods_than_its_nodes_limit() -> None:
         assert (await status_of(here, "p3"))[1] == "OutOfpods"
 
 
-async def test_while_a_device_plugin_restarts_a_new_pod_fails_and_a_running_pod_continues() -> None:
+async def test_a_new_pod_fails_while_the_device_plugin_restarts_and_a_running_pod_continues() -> None:
     async with lab("a") as here:
         await set_allocatable(here, **ROOM)
         await bind(here, "runs", **{"nvidia.com/gpu": "1"})

@@ -32,7 +32,7 @@ async def test_a_job_is_complete_when_enough_pods_have_succeeded() -> None:
         assert not any(pod["metadata"].get("finalizers") for pod in await here.all())
 
 
-async def test_an_evicted_pod_is_replaced_after_a_pause_and_counts_as_failed() -> None:
+async def test_an_evicted_job_pod_is_replaced_after_a_backoff_and_counts_as_failed() -> None:
     async with lab("a") as here:
         await here.create(JOBS, "train")
         await here.wait()

@@ -1,4 +1,4 @@
-"""The exporter asks the API server, if it may, for what the node does not show."""
+"""If the exporter has permission, it reads from the API server what the node does not show."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The whole exporter with a kubelet: how soon a pod appears in its metrics and disappears, and what a restart logs."""
+"""The whole exporter with a kubelet: how soon a pod appears in the metrics and disappears, and what is logged at a kubelet restart."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Authentication: a front proxy by its certificate, a client by its own, a token by review, and never by headers alone."""
+"""Authentication of front proxies and clients by their certificates and of tokens by review; headers alone are never trusted."""
 
 import asyncio
 import ssl

@@ -1,4 +1,4 @@
-"""Our selectors, numbers, paths, values and errors are the same bytes as those of Kubernetes and custom-metrics-apiserver."""
+"""Selectors, numbers, paths, values and errors are byte for byte the same as in Kubernetes and custom-metrics-apiserver."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""The server's own certificate, and its authority in the APIServices that lead to it, but in no others."""
+"""The server's own certificate. Its authority is written only into the APIServices that refer to this server."""
 
 import ssl
 from base64 import b64decode, b64encode

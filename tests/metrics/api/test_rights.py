@@ -105,7 +105,7 @@ def about(path: str) -> Attributes:
 
 @pytest.mark.parametrize("user", [ANONYMOUS_USER, User("tenant")])
 async def test_reviews_for_callers_without_a_certificate_wait_at_most_a_second_and_come_after_others(user: User) -> None:
-    """Since time stands still, the number of reviews is the burst plus those of one second."""
+    """The test's clock does not advance, so the number of reviews is the burst plus the reviews of one second."""
     plane = ReviewServer()
     reviews = Reviews(Client(plane), Client(plane), clock=lambda: 0.0)
     verdicts = await asyncio.gather(*(reviews.verdict(user, about(f"/made/up/{number}")) for number in range(1000)), return_exceptions=True)

@@ -1,4 +1,4 @@
-"""The trust from the cluster's ConfigMap: watched, and kept if it cannot be read."""
+"""The certificate authorities in the cluster's ConfigMap are watched, and kept if the ConfigMap cannot be read."""
 
 import asyncio
 import time

@@ -23,7 +23,7 @@ def test_each_target_of_an_annotation_becomes_a_metric() -> None:
 
 
 @pytest.mark.parametrize("name", list(PROFILES))
-def test_a_profile_sets_a_metric_with_its_target_and_a_behaviour(name: str) -> None:
+def test_a_profile_sets_a_metric_its_target_value_and_a_scaling_behaviour(name: str) -> None:
     wanted = parse_annotation(f"profile={name},max=4")
     assert wanted.metric_targets == (PROFILES[name].metric_target,)
     assert wanted.behavior == PROFILES[name].behavior

@@ -1,4 +1,4 @@
-"""The whole metrics API over sockets: with an API server, a front proxy with its certificate, a Prometheus, and changes to them."""
+"""The whole metrics API over sockets: with an API server, a front proxy with its certificate, a Prometheus, and changes to these parts."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""What moves with prometheus-adapter to the namespace in which its APIService expects it."""
+"""The objects that are moved with prometheus-adapter to the namespace that its APIService refers to."""
 
 from base64 import b64encode
 from typing import Any

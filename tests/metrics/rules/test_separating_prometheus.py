@@ -1,4 +1,4 @@
-"""Checks the proofs: a real Prometheus answers one query for all objects as it answers one for each."""
+"""Checks the proofs with a real Prometheus: one query for all objects gives the same values as one query for each object."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Numbers as quantities, as prometheus-adapter writes them, except where it writes nonsense."""
+"""Numbers as quantities, as prometheus-adapter writes them, except where its output is wrong."""
 
 import math
 

@@ -32,7 +32,7 @@ LATE = tuple(number >= STEPS // 2 for number in range(STEPS))
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
 @pytest.mark.parametrize("available", [ALWAYS, NEVER, FLICKERING, LATE], ids=["always", "never", "flickering", "late"])
-def test_every_policy_meets_the_deadline(name: str, available: tuple[bool, ...]) -> None:
+def test_every_policy_meets_the_deadline_of_its_job(name: str, available: tuple[bool, ...]) -> None:
     assert replay_job(available, POLICIES[name]).met
 
 

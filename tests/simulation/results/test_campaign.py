@@ -51,7 +51,7 @@ def interrupt(_: Result) -> Result:
 def test_processes_are_started_only_if_the_runs_take_longer_than_starting_them(
     monkeypatch: pytest.MonkeyPatch, count: int, processes: list[int]
 ) -> None:
-    """Counts processes if there are any, and otherwise the runs in this process."""
+    """``processes`` are the numbers of worker processes, or of the runs in this process if no workers are started."""
     counted: list[int] = []
 
     class Pool:

@@ -56,7 +56,7 @@ def test_a_thinned_result_gives_the_same_chart_with_fewer_samples() -> None:
             )
 
 
-def test_a_short_timeline_is_kept_as_it_is() -> None:
+def test_a_short_timeline_is_not_thinned() -> None:
     run_result = result()
     assert thinned(run_result).timeline == run_result.timeline
 

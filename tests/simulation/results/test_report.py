@@ -82,7 +82,7 @@ def test_the_waits_of_a_kind_include_pods_that_never_ran(report: dict) -> None: 
     assert report["policies"][0]["wait_at_least"] == ("mean", "p95", "p99")
 
 
-def test_the_summary_over_seeds_has_mean_and_spread_of_every_figure(report: dict) -> None:  # type: ignore[type-arg]
+def test_the_summary_over_seeds_has_mean_and_spread_of_every_result(report: dict) -> None:  # type: ignore[type-arg]
     ours, bound = report["summary"]
     assert (ours["name"], ours["seeds"], set(ours["figures"])) == ("gpuscaler", 2, {figure.key for figure in FIGURES})
     first, second = (policy["cost"] for policy in report["policies"][:2])

@@ -75,7 +75,7 @@ class ServiceReplay:
         return changes
 
 
-def test_a_service_begins_with_the_replicas_for_its_first_load_and_follows_the_load() -> None:
+def test_a_service_starts_with_the_replicas_for_its_initial_load_and_scales_with_the_load() -> None:
     # At 7 requests/s each: 70 need 10 replicas, 140 need 20; down again only when no recommendation of 5 minutes is higher.
     playing = ServiceReplay(service(70, 140, 35)).until()
 

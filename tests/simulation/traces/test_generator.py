@@ -94,7 +94,7 @@ def test_a_generated_trace_is_read_back_unchanged(profile: Profile, tmp_path: Pa
     assert read_trace(path).jobs == trace.jobs
 
 
-def test_trace_fields_beyond_requests_are_written_too(tmp_path: Path) -> None:
+def test_optional_fields_of_trace_jobs_are_written(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text(
         "job_id,submit_s,duration_s,n_pods,gpus_per_pod,gpu_milli,cpu_milli,mem_mib,gpu_model,priority,user,namespace\n"

@@ -186,7 +186,7 @@ def test_a_machine_without_an_offering_has_its_list_price_and_one_of_an_unknown_
     assert offer_of(node(labels={"karpenter.sh/capacity-type": "reserved"}), None).price is None
 
 
-def test_a_node_that_gets_its_type_later_is_recorded_with_it() -> None:
+def test_a_node_whose_instance_type_label_appears_later_is_recorded_with_that_type() -> None:
     record = recording_of_empty_cluster()
     record.node("n", node(labels={"node.kubernetes.io/instance-type": ""}), BEGAN)
     record.node("n", node(), BEGAN + 5)

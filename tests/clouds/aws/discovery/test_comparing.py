@@ -34,7 +34,7 @@ def compare(*nodes: Node, states: tuple[str, ...] = ("InService", "InService")) 
     return result.pool.offerings[0], result.warnings[1:]
 
 
-def test_nodes_that_match_the_template_change_nothing() -> None:
+def test_nodes_that_match_the_template_do_not_change_the_template() -> None:
     assert compare(node(0), node(1)) == (pool_of_states().pool.offerings[0], ())
 
 
@@ -71,7 +71,7 @@ def test_labels_of_all_nodes_are_added_except_those_that_identify_a_node_or_zone
     assert warnings == ()
 
 
-def test_an_offering_keeps_its_zone_even_if_its_nodes_are_in_another() -> None:
+def test_an_offering_keeps_its_zone_even_if_its_nodes_are_in_another_zone() -> None:
     offering, warnings = compare(node(0, {**TEMPLATE, "topology.kubernetes.io/zone": "us-east-1b"}))
 
     assert (offering.labels, warnings) == (TEMPLATE, ())

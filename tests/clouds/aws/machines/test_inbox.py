@@ -1,4 +1,4 @@
-"""Announcements from a queue: each is reported once, for our machines only, in any order and however often it comes."""
+"""Announcements from a queue: each one about our machines is reported once, in whatever order and however often it is delivered."""
 
 import json
 import random

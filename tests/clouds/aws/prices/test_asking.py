@@ -1,4 +1,4 @@
-"""Prices per region and partition: which endpoint is asked, the effect of a missing answer, and that AWS's order of prices is kept."""
+"""Prices per region and partition: the endpoint of requests, the effect of failed requests, and that AWS's order of prices is kept."""
 
 from typing import Any
 

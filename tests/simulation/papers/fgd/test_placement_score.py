@@ -60,7 +60,7 @@ def test_the_increase_of_fragmentation_is_that_of_the_papers_definition(
             assert grown[number, device] == pytest.approx(expected)
 
 
-def test_a_pod_that_completes_a_device_fragments_less_than_one_that_breaks_a_free_one() -> None:
+def test_filling_a_partly_used_gpu_fragments_less_than_using_a_free_one() -> None:
     pods = classes((1, 500, 1000, 1), (1, 1000, 1000, 1))
     grown = Fragmentation(pods).growth(pods, cpu=64_000, devices=array(500, 1000))
     assert grown[0, 0] < grown[0, 1]

@@ -1,4 +1,4 @@
-"""Peers that move pods do not know how long those will run: other durations change no decision before they have an effect."""
+"""Peers that move pods do not know how long the pods will run: other run times change no decision before they have an effect."""
 
 import random
 

@@ -94,7 +94,7 @@ def test_scrolling_tables_are_reachable_by_keyboard_and_have_names(results: list
     assert all(tag["tabindex"] == "0" and tag["role"] == "region" and tag["aria-label"] for tag in scrolling)
 
 
-def test_there_are_four_plots_with_a_description_in_words(results: list[Result]) -> None:
+def test_the_html_report_has_four_plots_each_with_a_text_description(results: list[Result]) -> None:
     _, page = page_of(SETTING, results, seeds=2)
     pictures = [tag for tag in page.all("svg") if tag.get("role") == "img"]
     idents = {attributes["id"] for name, attributes in page.tags if name in {"title", "desc"} and attributes}
@@ -112,7 +112,7 @@ def test_the_html_report_names_all_values_that_were_derived_and_not_read(results
         assert note in page.words
 
 
-def test_the_html_report_has_tables_of_figures_users_and_reasons(results: list[Result]) -> None:
+def test_the_html_report_has_tables_of_results_users_and_reasons(results: list[Result]) -> None:
     _, page = page_of(SETTING, results, seeds=2)
     for words in (
         "no policy can cost less than",
