@@ -29,15 +29,15 @@ def imported(path: Path, modules: frozenset[str]) -> Iterator[str]:
 
 
 @cache
-def imports_within(room: str) -> Imports:
-    """Return the imports within a room, by module."""
-    paths = {module_of(path): path for path in (SOURCES / "gpuscaler" / room).rglob("*.py")}
+def imports_within(package: str) -> Imports:
+    """Return the imports within a top-level package, by module."""
+    paths = {module_of(path): path for path in (SOURCES / "gpuscaler" / package).rglob("*.py")}
     modules = frozenset(paths)
     return {name: frozenset(imported(path, modules)) & modules - {name} for name, path in paths.items()}
 
 
 def between_parts(imports: Imports) -> Imports:
-    """Return the imports between the files and top-level folders of the room."""
+    """Return the imports between the files and top-level folders of the package."""
     part = {name: ".".join(name.split(".")[:3]) for name in imports}
     dependencies: dict[str, set[str]] = {name: set() for name in part.values()}
     for name, others in imports.items():
@@ -65,17 +65,17 @@ def test_no_folder_has_too_many_files() -> None:
     assert {str(folder.relative_to(SOURCES)): len(names) for folder, names in files.items() if len(names) > MOST_FILES} == {}
 
 
-@pytest.mark.parametrize(("room", "floors", "chain"), [("planning", 6, 21), ("lifecycle", 6, 10)])
-def test_the_parts_of_a_room_depend_on_each_other_in_few_layers(room: str, floors: int, chain: int) -> None:
-    imports = imports_within(room)
+@pytest.mark.parametrize(("package", "floors", "chain"), [("planning", 6, 21), ("lifecycle", 6, 10)])
+def test_parts_of_a_top_level_package_depend_on_each_other_in_few_layers(package: str, floors: int, chain: int) -> None:
+    imports = imports_within(package)
 
     assert height(between_parts(imports)) <= floors
     assert height(imports) <= chain
 
 
-@pytest.mark.parametrize("room", sorted(path.name for path in (SOURCES / "gpuscaler").iterdir() if (path / "__init__.py").exists()))
-def test_parts_of_a_room_have_no_import_cycles(room: str) -> None:
-    assert height(between_parts(imports_within(room)))
+@pytest.mark.parametrize("package", sorted(path.name for path in (SOURCES / "gpuscaler").iterdir() if (path / "__init__.py").exists()))
+def test_parts_of_a_top_level_package_have_no_import_cycles(package: str) -> None:
+    assert height(between_parts(imports_within(package)))
 
 
 def test_an_import_cycle_is_detected() -> None:

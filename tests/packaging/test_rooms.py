@@ -1,4 +1,4 @@
-"""Allowed imports between rooms: the contracts hold, reject what they should, and agree with the documentation."""
+"""Allowed imports between top-level packages: the contracts are kept, reject other imports, and agree with the documentation."""
 
 import re
 import shutil
@@ -13,19 +13,21 @@ ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "docs" / "explanation" / "rooms.md"
 
 
-def rooms() -> set[str]:
+def packages() -> set[str]:
     return {path.parent.name for path in (ROOT / "src" / "gpuscaler").glob("*/__init__.py")}
 
 
 def documented() -> dict[str, set[str]]:
-    """Return the allowed imports of each room, from the table of the documentation."""
+    """Return the allowed imports of each top-level package, from the table of the documentation."""
     rows = re.findall(r"^\| `(\w+)/` \|.*\| ([^|]*) \|$", TABLE.read_text(), re.MULTILINE)
-    everything = {room for room, _ in rows}
-    return {room: everything - {room} if allowed == "everything" else set(re.findall(r"`(\w+)`", allowed)) for room, allowed in rows}
+    everything = {package for package, _ in rows}
+    return {
+        package: everything - {package} if allowed == "everything" else set(re.findall(r"`(\w+)`", allowed)) for package, allowed in rows
+    }
 
 
 def contracted() -> dict[str, set[str]]:
-    """Return the allowed importers of each protected room, from the contracts."""
+    """Return the allowed importers of each protected package, from the contracts."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     return {
         contract["protected_modules"][0].removeprefix("gpuscaler."): {
@@ -36,13 +38,13 @@ def contracted() -> dict[str, set[str]]:
     }
 
 
-def test_every_room_is_in_the_table_of_the_documentation() -> None:
-    assert set(documented()) == rooms()
+def test_every_top_level_package_is_in_the_table_of_the_documentation() -> None:
+    assert set(documented()) == packages()
 
 
-def test_the_import_contracts_agree_with_the_table() -> None:
+def test_the_import_contracts_agree_with_the_documented_table() -> None:
     table = documented()
-    importers = {room: {other for other, allowed in table.items() if room in allowed} for room in table}
+    importers = {package: {other for other, allowed in table.items() if package in allowed} for package in table}
 
     assert contracted() == importers
 
@@ -56,7 +58,7 @@ def test_the_import_contracts_agree_with_the_table() -> None:
         ("model/pools.py", "import random", "gpuscaler.model is not allowed to import random"),
     ],
 )
-def test_an_import_that_the_design_does_not_list_is_rejected(tmp_path: Path, module: str, line: str, broken: str) -> None:
+def test_an_import_that_the_documented_table_does_not_list_is_rejected(tmp_path: Path, module: str, line: str, broken: str) -> None:
     shutil.copytree(ROOT / "src", tmp_path / "src")
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     path = tmp_path / "src" / "gpuscaler" / module
