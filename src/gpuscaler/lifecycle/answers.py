@@ -1,4 +1,4 @@
-"""Results of a purchase, as events for breakers."""
+"""The results of a purchase as events for breakers."""
 
 from collections.abc import Iterable
 
@@ -9,9 +9,10 @@ from gpuscaler.planning.state.offering_events import Absent, Asked, Event, Faile
 
 
 def events_of_answer(granted: Iterable[OfferingKey], refused: Iterable[Refused], now: float, *, missing: int) -> tuple[Event, ...]:
-    """Return the events of an answer: the offering of each ``granted`` machine, the ``refused`` offerings, and how many are ``missing``.
+    """Return the events for an answer of the cloud: ``granted`` has the offering of each machine, ``refused`` the refusals.
 
-    Each refusal also gets whether other offerings of the request filled the gap, and whether the refusing offering granted some itself.
+    ``missing`` is how many machines of the order were not granted. Each refusal event also states whether other offerings of the request
+    supplied all machines, and whether the offering itself granted some of them.
     """
     granting = dict.fromkeys(granted)
     events: list[Event] = [Granted(key, now) for key in granting]
@@ -21,5 +22,5 @@ def events_of_answer(granted: Iterable[OfferingKey], refused: Iterable[Refused],
 
 
 def events_of_absence(offering: OfferingKey, asked_at: float, now: float, why: str) -> tuple[Event, ...]:
-    """Return the events of a machine that was ``asked_at`` for and never became a node."""
+    """Return the events for a machine that was requested at ``asked_at`` and never became a node."""
     return Absent(offering, asked_at, now, why), Failed(offering, now, why)

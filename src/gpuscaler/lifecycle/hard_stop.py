@@ -1,15 +1,16 @@
-"""The hard stop: a plan never has more machines on their way than the pending pods could ever need.
+"""The hard stop: never are more machines on their way than the pending pods could need.
 
-The planner counts the ordered machines and buys what is missing. A wrong count, from an unreadable answer or a bug, would buy for the same
-pods again and again, past every limit that rests on the same count. This guard knows nothing of offerings, free capacity or prices. It
-counts machines and pods. In each pool, the machines that are ordered and not open yet, plus those of a plan, are at most:
+The planner counts the ordered machines and buys the missing ones. If the count were wrong, because of an unreadable answer or a bug, it
+would buy for the same pods again and again, and limits that use the same count would not stop it. The hard stop therefore ignores
+offerings, free capacity and prices, and only counts machines and pods. In each pool, the ordered machines that are not open yet, plus the
+machines of the plan, may be at most:
 
-- one for each pod that waits for a machine of the pool, and one more;
-- the number that the pool lacks of its minimum and its spare machines;
+- one for each pod that is pending for a machine of the pool, and one more;
+- as many as the pool lacks of its minimum and its spare machines;
 - one for each pod that moves to a replacement machine.
 
-Machines above that are dropped from the plan and reported. Machines whose pods are gone, and those of a gang that is planned again
-elsewhere, do not count: nothing is bought for them again.
+Machines beyond these numbers are dropped from the plan and reported. Ordered machines whose pods are gone, or whose gang is planned again
+on other machines, do not count, because nothing is bought for those pods again.
 """
 
 import math
@@ -30,7 +31,7 @@ from gpuscaler.planning.state.breakers import Breakers
 from gpuscaler.planning.state.ledger.ledger import Ledger, OrderedMachine
 
 DEMAND, SPARE, REPLACEMENT = "demand", "spare", "replacement"
-#: How many machines more than one per pod may be on their way.
+#: How many machines may be on their way in addition to one for each pod.
 MORE = 1
 
 
@@ -45,9 +46,9 @@ def without_surplus(
     unlisted: Set[str] = frozenset(),
     guarding: Guarding | None = None,
 ) -> Plan:
-    """Return ``plan`` without the machines that exceed what the pending pods could need, with a sentence for each pool that lost some.
+    """Return ``plan`` without the machines beyond what the pending pods could need, with a warning for each pool where some were dropped.
 
-    ``unlisted`` nodes belong to no pool. ``guarding`` names the groups that balance zones and whose machines cannot be protected.
+    ``unlisted`` nodes belong to no pool. ``guarding`` has the groups that balance zones and whose machines cannot be protected.
     """
     if not plan.machines:
         return plan
@@ -62,7 +63,7 @@ def without_surplus(
 
 
 def open_machines(pool: Pool, ledger: Ledger, cluster: Cluster, policy: Policy, unlisted: Set[str]) -> int:
-    """Return how many machines of ``pool`` are open; 0 for a pool without a minimum, where it does not matter."""
+    """Return how many machines of ``pool`` are open; 0 for a pool without a minimum, where the number is not needed."""
     if not pool.min:
         return 0
     closed = {machine.node for machine in ledger.coming}
@@ -71,7 +72,7 @@ def open_machines(pool: Pool, ledger: Ledger, cluster: Cluster, policy: Policy, 
 
 
 def count_allowed(plan: Plan, pool: Pool, ledger: Ledger, cluster: Cluster, open_now: int) -> Mapping[str, int]:
-    """Return how many machines of ``pool`` may be on their way with those of ``plan``, by purpose; ``open_now`` of them are open."""
+    """Return how many machines of ``pool`` may be on their way, including those of ``plan``, by purpose; ``open_now`` machines are open."""
     new = [machine for machine in plan.machines if machine.pool == pool.name]
     coming = {machine.id: machine for machine in ledger.coming if machine.key.pool == pool.name}
     keys = {key for machine in new for key in machine.pods} | {
@@ -88,7 +89,7 @@ def count_allowed(plan: Plan, pool: Pool, ledger: Ledger, cluster: Cluster, open
 
 
 def count_on_their_way(plan: Plan, pool: str, ledger: Ledger, cluster: Cluster) -> Mapping[str, int]:
-    """Return how many machines of ``pool`` are ordered for needs that still exist, by purpose."""
+    """Return how many ordered machines of ``pool`` are still needed, by purpose."""
     counts = {DEMAND: 0, SPARE: 0, REPLACEMENT: 0}
     taken_ids = {placement.node for placement in plan.placements} | {machine.id for machine in ledger.coming if machine.pods}
     needed = {name for removal in ledger.leaving for name in removal.needs}
@@ -106,7 +107,7 @@ def count_on_their_way(plan: Plan, pool: str, ledger: Ledger, cluster: Cluster) 
 
 
 def needs_place(key: str, ledger: Ledger, cluster: Cluster) -> bool:
-    """Whether a pod is pending, or has to leave the node it runs on."""
+    """Whether a pod is pending, or runs on a node that is being removed."""
     pod = cluster.pods.get(key)
     if pod is None or pod.finished:
         return False

@@ -1,4 +1,4 @@
-"""Machines that the cloud takes away: drained in time when there is notice; without notice their offerings are treated with caution."""
+"""Machines that the cloud takes away: they are drained in time if the cloud announces it; reclaimed spot also affects its breaker."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -18,9 +18,9 @@ from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.entries import CLEARING, ENDING, Removal
 from gpuscaler.planning.state.ledger.ledger import Ledger
 
-#: How long a machine is assumed to last when the cloud does not say when it takes it: the shortest notice that a cloud gives.
+#: How long a machine is assumed to exist if the cloud announces no time for taking it away: the shortest notice that clouds give.
 NOTICE_SECONDS = 30.0
-#: A machine with scheduled maintenance is drained from this long before.
+#: How long before its scheduled maintenance a machine is drained, in seconds.
 AHEAD_SECONDS = 3600.0
 TAKEN, WORKED_ON, ENDED = "the cloud takes it back", "the cloud is about to work on it", "the cloud lists its machine as terminated"
 
@@ -34,16 +34,16 @@ class Remark(Struct, frozen=True, gc=False):
 
 
 class InterruptionFindings(Struct, frozen=True, gc=False):
-    """The results: ``steps`` change the ledger, ``breaker_events`` are events for breakers."""
+    """The result: ``steps`` are events for the ledger, ``breaker_events`` for breakers."""
 
     steps: tuple[ledger.Event, ...] = ()
     breaker_events: tuple[offering_events.Event, ...] = ()
 
 
 class Announcements(Struct, frozen=True, gc=False):
-    """When machines are taken away, by id, and when the cloud works on them; 0 where the time is unknown.
+    """When the cloud takes machines away and when it works on machines, by id; 0 if the time is unknown.
 
-    ``ends`` is when their reserved time ends. ``why`` is the reason, where it is not the usual one of the cloud.
+    ``ends`` is when the reserved time of machines ends. ``why`` is the announced reason, where it is not the cloud's usual one.
     """
 
     taken_away_at: Mapping[str, float] = {}
@@ -55,9 +55,9 @@ class Announcements(Struct, frozen=True, gc=False):
 def remove_interrupted(
     current: Ledger, cluster: Cluster, policy: Policy, announced: Announcements, now: float, *, index: MachineIndex | None = None
 ) -> InterruptionFindings:
-    """Return the removals of machines that are about to vanish. Nothing blocks them, and each is begun only once.
+    """Return the removals of machines that will end in any case. No blocker applies to them, and each is begun only once.
 
-    They include machines that the cloud works on soon, machines whose reserved time ends, since their pods do not outlast it, and machines
+    These are the machines that the cloud takes away, will work on soon, or whose reserved time ends before their pods do, and the machines
     that their group ends by itself. ``index`` is the machine index of ``cluster``, if the caller has one.
     """
     index = index or MachineIndex.of(cluster, None)
@@ -102,7 +102,7 @@ def remove_interrupted(
 
 
 def _reason(instance: str, announced: Announcements, *, soon: Mapping[str, float], ended: str) -> str:
-    """Return why a machine goes, as text; ``ended`` is the reason its group ends it for."""
+    """Return why a machine is removed, as text; ``ended`` is the reason for which its group ends it, or empty."""
     if instance in announced.taken_away_at and not ended:
         return announced.why.get(instance, TAKEN)
     return ended or (WORKED_ON if instance in soon else WHY)
@@ -119,14 +119,14 @@ def _update_reasons(current: Ledger, index: MachineIndex) -> Iterator[ledger.Eve
 def remove_terminated(current: Ledger, index: MachineIndex, now: float) -> tuple[ledger.Event, ...]:
     """Return removals of Nodes without a machine: the cloud lists the machine as terminated, and nothing here ended it.
 
-    A machine that is only missing from the list may have lost its tag and still run, so that proves nothing (I4). A terminated machine
-    never comes back, and a Node that is not Ready confirms it. Until the Node is deleted, the pods of its StatefulSets are not replaced.
+    A machine that is only missing from the list may have lost its tag and still run (I4). But a terminated machine never comes back, and
+    its Node is not Ready either. Until the Node is deleted, pods of StatefulSets that ran there are not replaced.
     """
     over = index.listed.over
     if not over:
         return ()
     in_ledger = {removal.node for removal in current.leaving} | {machine.node for machine in current.coming}
-    # If several Nodes claim the same machine, clearing one of them would be a guess.
+    # If several Nodes have the same provider ID, it is unknown which of them belongs to the machine.
     nodes = (machine_nodes[0] for name in over if len(machine_nodes := index.by_machine.get(name, ())) == 1)
     to_clear = (node for node in nodes if not (node.ready or node.deleted or node.name in in_ledger))
     return tuple(
@@ -143,7 +143,7 @@ def unexpectedly_gone(ledger: Ledger, vanished: Iterable[Instance], index: Machi
 
 
 def reclaim_events(offerings: Iterable[OfferingKey], now: float) -> tuple[offering_events.Event, ...]:
-    """Return what reclaimed machines mean to breakers: spot is reclaimed in waves; in other markets one machine predicts nothing."""
+    """Return the breaker events of reclaimed spot: it is reclaimed in waves. In other markets, one machine predicts nothing."""
     return tuple(offering_events.Reclaimed(key, now) for key in offerings if key.market == SPOT)
 
 
@@ -153,9 +153,9 @@ def describe_changes(
     announced: Iterable[tuple[str, str]],
     maintenance_at: Mapping[str, float] | None = None,
 ) -> Iterator[Remark]:
-    """Report open machines that are ``vanished``, and what the cloud has ``announced`` (a word) about machines, by id.
+    """Report open machines that are no longer listed, ``vanished``, and the cloud's announcements: pairs of an id and one word.
 
-    Machines with a known time in ``maintenance_at`` are drained before it. The Node of a terminated machine is deleted.
+    Machines with a known time in ``maintenance_at`` are drained before that time. The Node of a terminated machine is deleted.
     """
 
     def name_of(instance: str) -> str:
@@ -173,7 +173,7 @@ def describe_changes(
 
 
 def update_ends(maintenance_at: Mapping[str, float], listed: Listed) -> Mapping[str, float]:
-    """Return when listed machines end, by id, as last reported by the cloud: the list lacks it once the group has another reservation."""
+    """Return when listed machines end, by id, as last reported: the cloud stops reporting it once the group has another reservation."""
     if listed.instances is None or not (maintenance_at or listed.ends):
         return maintenance_at
     return {**{name: at for name, at in maintenance_at.items() if name in listed.by_id}, **listed.ends}

@@ -1,6 +1,6 @@
-"""When a plan is made: soon after pods become unschedulable, when time changes what may be bought, and at regular intervals.
+"""When plans are made: soon after pods become unschedulable, when waiting times end that affect purchases, and at regular intervals.
 
-Moments and spans are seconds on the caller's clock: the controller's clock is real, that of a replay is virtual.
+All times are seconds of the caller's clock, which is virtual in a replay.
 """
 
 import math
@@ -18,11 +18,11 @@ from gpuscaler.planning.state.breakers import Breakers
 class Pace(Struct, frozen=True, gc=False):
     """How long the loop waits, in seconds.
 
-    A plan is made when no pod became unschedulable for ``debounce``, after ``patience`` at most, and every ``resync`` in any case. Plans
-    for clusters of more than ``inline`` nodes and pods together, or more than ``inline_pods`` pending pods, are made in a thread; a pod
-    with rules counts as several. Consolidation, the most expensive part of a plan, is computed every ``consolidate`` at most, and every
-    ``unchanged`` where nothing has changed since: the work lost by moving pods changes with time.
-    A machine is ended if it has not registered ``register`` after it was requested, or is not ready ``ready`` after that.
+    A plan is made once no more pods have become unschedulable for ``debounce``, but at most ``patience`` after the first one; in any case
+    one is made every ``resync``. Plans for clusters of more than ``inline`` nodes and pods together, or of more than ``inline_pods``
+    pending pods, are made in a thread; a pod with rules counts as several. Consolidation, the most expensive part of a plan, is computed
+    at most every ``consolidate``. If nothing has changed it is computed every ``unchanged``, because the work lost by moving pods changes
+    with time. A machine is ended if it is not a node ``register`` after it was granted, or not ready ``ready`` after it became a node.
     """
 
     debounce: float = 0.2
@@ -53,27 +53,26 @@ class Timetable:
         self.due = min(self.due, at)
 
     def pods_came(self, now: float) -> None:
-        """Note that pods became unschedulable: a plan is due once no more of them do, and soon in any case."""
+        """Note that pods became unschedulable: a plan is due once no more pods do, at the latest ``patience`` after the first."""
         if self._first_unschedulable is None:
             self._first_unschedulable = now
         self.due = min(now + self.pace.debounce, self._first_unschedulable + self.pace.patience)
 
     def plan_now(self, now: float) -> None:
-        """Make a plan due at once, because of something that it has to answer.
+        """Make a plan due at once, because of an event that needs one.
 
-        While pods are arriving it waits for them: a plan for only the first of them would buy too small a machine, and the plan for all of
-        them is due in a moment.
+        While pods are arriving, the plan waits until all have come, for a moment: a plan for the first few would buy too small a machine.
         """
         if self._first_unschedulable is None:
             self.plan_by(now)
 
     def plan_at_resync(self, now: float) -> None:
-        """Note something that the plan at the next resync will find."""
+        """Make a plan due at the next resync, for an event that need not be handled sooner."""
         passed = max(0, math.ceil((now - self._planned) / self.pace.resync))
         self.plan_by(self._planned + passed * self.pace.resync)
 
     def take(self, now: float, *, urgent: bool) -> bool:
-        """Whether a plan is made now, because it is ``urgent`` or due; then the next one is due after the resync."""
+        """Whether a plan is made now, because it is ``urgent`` or due. If so, the next one is due at the next resync."""
         if urgent:
             self.plan_now(now)
         if now < self.due:
@@ -82,25 +81,25 @@ class Timetable:
         return True
 
     def planned(self, now: float, *, resync: bool = True) -> None:
-        """Note that a plan is made now; the next one is due after the resync, or when something happens."""
+        """Note that a plan is made now; the next one is due at the next resync, unless ``resync`` is False, or when an event needs one."""
         self.due, self._planned = now + self.pace.resync if resync else math.inf, now
         self._first_unschedulable = None
 
 
 class Consolidation(Struct, frozen=True, gc=False):
-    """When consolidation was last computed, ``at``, and the ``unsettled`` offerings that nothing could be moved to then."""
+    """When consolidation was last computed, ``at``, and the offerings to which no pods could be moved then, ``no_moves_to``."""
 
     at: float = -math.inf
-    unsettled: frozenset[OfferingKey] = frozenset()
+    no_moves_to: frozenset[OfferingKey] = frozenset()
 
-    def is_due(self, unsettled: Set[OfferingKey], now: float, pace: Pace, *, changed: bool) -> bool:
-        """Whether consolidation is computed again: not at every change, and rarely if nothing has changed."""
-        news = changed or bool(self.unsettled - unsettled)
+    def is_due(self, no_moves_to: Set[OfferingKey], now: float, pace: Pace, *, changed: bool) -> bool:
+        """Whether to compute consolidation again: after changes only now and then, and still more rarely without any."""
+        news = changed or bool(self.no_moves_to - no_moves_to)
         return now >= self.at + (pace.consolidate if news else pace.unchanged)
 
 
 def next_change(cluster: Cluster, breakers: Breakers, now: float) -> float | None:
-    """Return the next moment at which time alone changes what may be bought, for pending pods or at all; None if there is none."""
+    """Return the next time at which other offerings may be bought although nothing happened; None if there is none."""
     timed = any(key.options.spot_wait is not None or key.options.deadline is not None for key in cluster.unbound)
     waiting = (pod for bucket in cluster.unbound.values() for pod in bucket.pods.values()) if timed else ()
     changes = (askable_offerings.next_openness_change(breakers, now), markets.next_market_change(waiting, now))

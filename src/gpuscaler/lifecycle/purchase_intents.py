@@ -1,4 +1,4 @@
-"""From a plan to orders and removals: they are saved as intents before anything is sent."""
+"""Turn a plan into orders and removals, which are saved before any request is sent."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -25,9 +25,9 @@ from gpuscaler.planning.state.ledger.ledger import Ledger, Order, OrderedMachine
 def place_orders(
     memory: Memory, plan: Plan, cluster: Cluster, policy: Policy, *, state: State, now: float
 ) -> tuple[Memory, tuple[Order, ...]]:
-    """Return ``memory`` with the intent to carry out ``plan``, and the orders to send once that is saved.
+    """Return ``memory`` with the orders and removals of ``plan``, and the orders to send once the memory is saved.
 
-    Even if the plan asks for more, no more machines are on their way than the pending pods could need.
+    Machines of the plan beyond what the pending pods could need are dropped (see :mod:`~gpuscaler.lifecycle.hard_stop`).
     """
     current = memory.ledger
     plan = without_surplus(
@@ -54,14 +54,14 @@ def place_orders(
         | {machine.node for machine in current.coming}
         | {removal.node for removal in current.leaving}
     )
-    # kube-scheduler does not use a node whose device plugin restarts; that is not a refusal.
-    closed |= device_plugins.coming_back(memory.away, now)
+    # kube-scheduler does not use a node while its device plugin restarts; this does not count as a refusal of the node.
+    closed |= device_plugins.coming_back(memory.absent_devices, now)
     expected = node_refusals.step(memory.refusals, refusing_nodes.expected_bindings(cluster, plan.placements, closed, now))
     return replace(memory, ledger=current, breakers=known_breakers, refusals=expected), orders
 
 
 def group_requests(plan: Plan) -> Mapping[tuple[OfferingKey, ...], Sequence[PlannedMachine]]:
-    """Group the machines that ``plan`` buys by what is requested: one request for all machines that may be the same."""
+    """Group the machines that ``plan`` buys by the offerings requested for them: there is one order for each group."""
     groups: dict[tuple[OfferingKey, ...], list[PlannedMachine]] = defaultdict(list)
     for machine in plan.machines:
         groups[machine.requested].append(machine)
@@ -69,15 +69,15 @@ def group_requests(plan: Plan) -> Mapping[tuple[OfferingKey, ...], Sequence[Plan
 
 
 def probe_events(plan: Plan, state: State, now: float) -> tuple[offering_events.Asked, ...]:
-    """Return the half-open offerings that ``plan`` asks. Fallbacks may never be asked; if one is, its answer comes with the purchase's."""
+    """Return the half-open offerings that ``plan`` requests, without fallbacks, which the cloud may never try."""
     keys = {key for machine in plan.machines for key in machine.keys} & state.half_open_offerings
     return tuple(offering_events.Asked(key, now) for key in sorted(keys))
 
 
 def _intents(current: Ledger, plan: Plan, cluster: Cluster, now: float) -> tuple[list[ledger.Intended], Mapping[str, str]]:
-    """Return an order for each set of offerings that machines of ``plan`` may be, and the ledger's names of those machines."""
+    """Return an order for each set of offerings requested by ``plan``, and the ledger's ids of its machines, by their ids in the plan."""
     groups = group_requests(plan)
-    # The time keeps tokens distinct after the ledger, and its serial number with it, was lost.
+    # The time keeps tokens distinct even if the ledger, which has the serial number, was lost.
     tokens = [f"gpuscaler-{now:.0f}-{current.serial + number}" for number in range(len(groups))]
     names = {
         machine.id: f"{token}-{place}"

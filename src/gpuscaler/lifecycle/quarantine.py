@@ -1,7 +1,7 @@
-"""Objects that make planning fail: found by leaving out fewer and fewer of them, skipped by name, and retried when they change.
+"""Objects that make planning fail: they are found by a bisecting search, skipped and reported, and used again when they change.
 
-An unexpected error does not say which object caused it. Planning is pure, so it can be tried again without some of the objects: first
-without those that changed since it last succeeded, the latest first.
+An unexpected error does not say which object caused it. Planning has no side effects, so it can be repeated without some of the objects:
+first without the ones that changed since planning last succeeded, the latest first.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,22 +16,22 @@ from gpuscaler.model.pods import Pod
 from gpuscaler.model.storage import PersistentVolumeClaim
 from gpuscaler.model.workloads import DeviceObject, PodGroup, Workload
 
-#: How many objects are found one by one. If there are more, their namespace is skipped, or all that came after the first.
+#: How many objects are found one by one. If there are more, their namespaces are skipped, or else all later objects, too.
 ALONE = 4
-#: How many attempts are made at most.
+#: The maximum number of attempts.
 TRIALS = 80
-#: Kinds besides pods that users with access to one namespace can write. Nodes and budgets are never left out: machines would be taken
-#: for unused, and protected pods evicted.
+#: Kinds besides pods that users with access to one namespace can write. Nodes and budgets are never left out: otherwise machines might
+#: look unused, and protected pods might be evicted.
 OTHERS: Mapping[str, type] = {kind.__name__: kind for kind in (PodGroup, Workload, PersistentVolumeClaim, DeviceObject)}
 
-#: Raises where planning for a cluster fails.
+#: A function that raises an error if planning for a cluster fails.
 Attempt: TypeAlias = Callable[[Cluster], object]
-#: A type and the key under which a cluster holds an object of it.
+#: An object of a cluster: its type and its key.
 Name: TypeAlias = tuple[type, str]
 
 
 class Poison(Struct, frozen=True, gc=False):
-    """An object without which planning succeeds: its ``kind`` and ``key`` in a cluster, and a ``digest`` of its content then."""
+    """An object that makes planning fail: its ``kind`` and ``key`` in the cluster, and the ``digest`` of its content when it did."""
 
     kind: str
     key: str
@@ -40,12 +40,12 @@ class Poison(Struct, frozen=True, gc=False):
 
 
 def remaining(poison: Sequence[Poison], cluster: Cluster) -> tuple[Poison, ...]:
-    """Return those of ``poison`` that still exist unchanged."""
+    """Return the objects of ``poison`` that still exist unchanged."""
     return tuple(each for each in poison if (item := _item(cluster, _name(each))) is not None and digest(item) == each.digest)
 
 
 def without_poison(cluster: Cluster, poison: Sequence[Poison]) -> Cluster:
-    """Return ``cluster`` with each object of ``poison`` skipped by name; its machine is kept, as for any object that cannot be read."""
+    """Return ``cluster`` without the objects of ``poison``, recorded as skipped; a node with a skipped pod is kept, as always."""
     if not poison:
         return cluster
     aside = []
@@ -58,9 +58,9 @@ def without_poison(cluster: Cluster, poison: Sequence[Poison]) -> Cluster:
 
 
 def culprits(cluster: Cluster, before: Cluster | None, attempt: Attempt, reason: str) -> tuple[Poison, ...]:
-    """Return the objects of ``cluster`` without which ``attempt`` succeeds; none if leaving out all that may be left out does not help.
+    """Return objects of ``cluster`` without which ``attempt`` succeeds; empty if it fails even without all objects that may be left out.
 
-    ``before`` is the last cluster for which it succeeded.
+    ``before`` is the last cluster for which the attempt succeeded.
     """
     search = _Search(cluster, attempt)
     for candidates in _suspects(cluster, before):
@@ -71,7 +71,7 @@ def culprits(cluster: Cluster, before: Cluster | None, attempt: Attempt, reason:
 
 
 def digest(item: Item) -> str:
-    """Return a digest that changes with the object; what kube-scheduler and kubelets write to a pod does not count."""
+    """Return a digest of the object's content, without what kube-scheduler and kubelets write to a pod."""
     content: object = item
     if isinstance(item, Pod):
         content = (item.spec.digest, sorted(item.labels.items()), item.options, item.owner, item.node_name)
@@ -108,7 +108,7 @@ class _Search:
         return False
 
     def narrow(self, candidates: Sequence[Name]) -> list[Name]:
-        """Return a small subset of ``candidates`` without which the attempt succeeds; it does succeed without all of them."""
+        """Return a small subset of ``candidates`` without which the attempt succeeds; without all ``candidates`` it succeeds."""
         rest, faulty = list(candidates), list[Name]()
         while self._trials < TRIALS and self.fails(faulty):
             prefix = self._longest_prefix(rest, faulty)
@@ -120,7 +120,7 @@ class _Search:
         return faulty if self._trials < TRIALS else faulty + rest
 
     def _longest_prefix(self, rest: Sequence[Name], faulty: Sequence[Name]) -> int:
-        """Return how many of ``rest``, counted from the oldest, may stay; with one more the attempt fails."""
+        """Return the largest number of ``rest``, counted from the oldest, with which the attempt still succeeds."""
         succeeds, fails = 0, len(rest)
         while fails - succeeds > 1:
             middle = (succeeds + fails) // 2

@@ -20,7 +20,7 @@ _SOFT = frozenset(taint.key for taint in SOFT_TAINTS)
 
 
 class ReleasedPool(Struct, frozen=True, gc=False):
-    """A pool that is no longer managed, with how many of its machines arrive and leave, and how many nodes have our taints."""
+    """A pool that is no longer managed: how many of its machines are on their way or being removed, and how many nodes have our taints."""
 
     pool: str
     coming: int = 0
@@ -29,7 +29,7 @@ class ReleasedPool(Struct, frozen=True, gc=False):
 
 
 def find_released_pools(ledger: Ledger, cluster: Cluster, inventory: Inventory | None) -> tuple[ReleasedPool, ...]:
-    """Return the pools that are no longer managed but still have something of ours, by name."""
+    """Return the pools that are no longer managed but still have machines in progress or taints of ours, sorted by name."""
     if inventory is None or not inventory.released_pools:
         return ()
     released = []
@@ -44,7 +44,7 @@ def find_released_pools(ledger: Ledger, cluster: Cluster, inventory: Inventory |
 
 
 def remove_soft_taints(cluster: Cluster, inventory: Inventory | None) -> Iterator[Discourage]:
-    """Remove our soft taints from nodes of pools that are no longer managed: nothing else would."""
+    """Remove our soft taints from nodes of pools that are no longer managed, since nothing else removes them."""
     pools = inventory.released_pools if inventory is not None else ()
     for node in cluster.nodes.values() if pools else ():
         if node.bought is not None and node.bought.pool in pools and any(taint.key in _SOFT for taint in node.taints):

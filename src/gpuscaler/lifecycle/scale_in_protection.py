@@ -1,8 +1,8 @@
-"""Pools whose groups balance zones by ending machines: purchases keep them balanced, or the machines are protected first.
+"""Pools whose groups balance their zones by ending machines: busy machines are protected, or purchases keep the zones balanced.
 
-An Auto Scaling group over several zones launches machines in its emptiest zone and ends machines in the fullest, even busy ones
-(AZRebalance), unless they are protected from scale-in. Our purchases and removals must not trigger that. If one leaves a zone with two
-machines more than another, the busy machines of that zone are protected, and none opens there before the protection is confirmed.
+An Auto Scaling group with several zones launches machines in its emptiest zone and ends machines in the fullest one, even busy machines
+(AZRebalance), unless they are protected from scale-in. Our purchases and removals must not cause this. If a zone has two machines more than
+another, its busy machines are protected, and no machine opens in that zone before its protection is confirmed.
 """
 
 from collections import Counter
@@ -22,29 +22,29 @@ from gpuscaler.planning.plans import Cut, Plan
 from gpuscaler.planning.state.ledger.entries import REOPENING, OrderedMachine
 from gpuscaler.planning.state.ledger.ledger import Ledger
 
-#: A zone with this many machines more than another has too many: then the group balances.
+#: A group balances its zones if one has this many machines more than another.
 UNEVEN = 2
-#: The cloud is asked again to protect a machine whose protection has not shown after this many seconds.
+#: Seconds after which the cloud is asked again to protect a machine whose protection is not visible yet.
 AGAIN_SECONDS = 15.0
-#: Other machines of a group wait at most this long, in seconds, for one that the group is starting, before they open.
+#: How long machines of a group wait at most, before they open, for a machine that the group itself is starting, in seconds.
 STARTING_SECONDS = 300.0
-#: A request that a cloud has refused is repeated after this many seconds: a person may have granted the permission meanwhile.
+#: Seconds after which a request that the cloud refused is repeated: a person may have granted the permission.
 REFUSED_SECONDS = 3600.0
-#: After a group has ended this many machines before they were protected, nothing more is bought that unbalances it.
-BEATEN = 2
+#: If a group has ended this many machines before they were protected, no machine is bought that would unbalance its zones.
+MAX_ENDED_UNPROTECTED = 2
 #: AWS' name of the process, and how to make it harmless.
 ADVICE = (
     "make one group per zone, have the group protect new instances from scale-in, or suspend AZRebalance unless it is a managed node group"
 )
 
 
-class Guarding(Struct, frozen=True, gc=False):
-    """``machines`` are those that gpuscaler has protected, by id, with their pools; ``asked`` is when the cloud was last asked, by id.
+class Guarding(Struct, frozen=True, gc=False, rename={"ended_unprotected": "beaten"}):
+    """``machines`` are the machines that gpuscaler has protected: their pools by id. ``asked`` is when the cloud was last asked, by id.
 
-    ``refused`` is, by pool, why its machines cannot be protected, and ``since`` when that was answered. ``crowded`` are, for each pool
-    that balances its zones, the zones that have at least two machines more than another, ``fuller`` those that have at least one more.
-    ``beaten`` are machines that their group ended in a crowded zone before they were protected, by id: their pools, and when that was.
-    ``levels`` are, for each pool whose machines cannot be protected, the numbers of machines in its zones.
+    ``refused`` is why the machines of a pool cannot be protected, by pool, and ``since`` when the cloud answered this. ``crowded`` are, for
+    each pool whose group balances its zones, the zones with at least two machines more than another; ``fuller`` the zones with at least
+    one more. ``ended_unprotected`` are machines that their group ended in a crowded zone before they were protected: pool and time, by id.
+    ``levels`` are the numbers of machines by zone, for each pool whose machines cannot be protected.
     """
 
     machines: Mapping[str, str] = {}
@@ -53,7 +53,7 @@ class Guarding(Struct, frozen=True, gc=False):
     since: Mapping[str, float] = {}
     crowded: Mapping[str, tuple[str, ...]] = {}
     fuller: Mapping[str, tuple[str, ...]] = {}
-    beaten: Mapping[str, tuple[str, float]] = {}
+    ended_unprotected: Mapping[str, tuple[str, float]] = {}
     levels: Mapping[str, Mapping[str, int]] = {}
 
 
@@ -69,8 +69,8 @@ class ProtectionAnswered(Struct, frozen=True, gc=False):
 class ProtectionFindings(Struct, frozen=True, gc=False):
     """``guarding`` is the new memory, ``exposed`` are machines that must not open before they are protected, by id.
 
-    ``unsafe`` is, by offering, why no machine of it may be ended yet: the group would end others then. With ``soon`` one of the exposed
-    machines is about to enter service and can be protected from then on: the cloud's list should be read often.
+    ``unsafe`` is, by offering, why none of its machines may be ended yet: the group would then end others. ``soon`` means that an exposed
+    machine will soon enter service, and can be protected only after that, so that the cloud's list should be read often.
     """
 
     guarding: Guarding
@@ -110,19 +110,19 @@ def observe(
             machines.pop(answer.instance, None)
     levels = {pool.name: count_by_zone(pool, ledger, index) for pool in balancing}
     started = {pool.name: _started_by_group(pool, ledger, index, now=now, surplus=pool.name in surplus) for pool in balancing}
-    # Machines that are being removed count for the group until they are gone.
+    # The group counts machines that are being removed until they are gone.
     counted = {pool.name: count_by_zone(pool, ledger, index, stays=True) for pool in balancing}
     crowded = {
         name: tuple(sorted(zones))
         for name in levels
         if (zones := {*fullest_zones(levels[name], UNEVEN), *fullest_zones(counted[name], UNEVEN)})
     }
-    # Once a group has started a machine to even out its zones, it ends an unprotected one, in any zone. That has to be the machine it
-    # started, and not one that is idle now and may get a pod before it is ended.
-    evening = {name: {instance.id for instance in instances} for name, instances in started.items() if instances}
+    # When a group has started a machine to balance its zones, it ends an unprotected machine in any zone. All other machines are protected,
+    # so that it ends the machine it started, and not an idle one that may get a pod before its end.
+    started_ids = {name: {instance.id for instance in instances} for name, instances in started.items() if instances}
     needed: list[Instance] = []
     for pool in balancing:
-        full, own = crowded.get(pool.name, ()), evening.get(pool.name, set())
+        full, own = crowded.get(pool.name, ()), started_ids.get(pool.name, set())
         needed += _needed(pool.name, full, own, ledger, cluster, index=index, now=now)
     bare = [instance for instance in needed if not instance.protected]
     fuller = {
@@ -131,8 +131,8 @@ def observe(
     }
     fuller = {name: zones for name, zones in fuller.items() if zones}
     lowered = {withdrawal.order.pool for withdrawal in ledger.withdrawals if withdrawal.order is not None}
-    calm = {name: pool for name, pool in machines.items() if pool not in lowered and pool not in evening}
-    free = [index.listed.alive[name] for name, pool in calm.items() if index.listed.alive[name].zone not in fuller.get(pool, ())]
+    releasable = {name: pool for name, pool in machines.items() if pool not in lowered and pool not in started_ids}
+    free = [index.listed.alive[name] for name, pool in releasable.items() if index.listed.alive[name].zone not in fuller.get(pool, ())]
     asked = {name: at for name, at in before.asked.items() if now < at + AGAIN_SECONDS}
     able = [instance for instance in bare if instance.state == RUNNING]
     acts = (
@@ -160,15 +160,17 @@ def observe(
     exposed = frozenset(instance.id for instance in bare) | unlisted | awaiting
     # Auto Scaling protects only machines in service; for others it answers "is not in InService or EnteringStandby or Standby".
     soon = any(instance.state == PENDING and now < instance.launched + STARTING_SECONDS for instance in bare) or bool(unlisted)
-    beaten = {name: entry for name, entry in before.beaten.items() if now < entry[1] + REFUSED_SECONDS and entry[0] in levels}
-    beaten |= {name: (pool, now) for name, pool in _ended_unprotected(before, ledger, index) if name not in beaten}
-    guarding = Guarding(machines, asked, refused, since, crowded, fuller, beaten)
+    ended_unprotected = {
+        name: entry for name, entry in before.ended_unprotected.items() if now < entry[1] + REFUSED_SECONDS and entry[0] in levels
+    }
+    ended_unprotected |= {name: (pool, now) for name, pool in _ended_unprotected(before, ledger, index) if name not in ended_unprotected}
+    guarding = Guarding(machines, asked, refused, since, crowded, fuller, ended_unprotected)
     guarding = replace(guarding, levels={name: dict(counts) for name, counts in levels.items() if why_unprotected(guarding, name)})
     return ProtectionFindings(guarding, acts, exposed, unsafe, soon)
 
 
 def _ended_unprotected(before: Guarding, ledger: Ledger, index: MachineIndex) -> Iterator[tuple[str, str]]:
-    """Yield machines on their way to a crowded zone that their group ends before they were protected, by id, with their pools."""
+    """Yield the ordered machines in crowded zones that their group is ending before they were protected, each with its pool."""
     for machine in ledger.coming:
         if machine.order and machine.instance and machine.key.zone in before.crowded.get(machine.key.pool, ()):
             listed = index.listed.by_id.get(machine.instance)
@@ -177,9 +179,9 @@ def _ended_unprotected(before: Guarding, ledger: Ledger, index: MachineIndex) ->
 
 
 def _started_by_group(pool: Pool, ledger: Ledger, index: MachineIndex, *, now: float, surplus: bool) -> tuple[Instance, ...]:
-    """Return the machines that a group starts by itself, and with a ``surplus`` those for which it has not ended others yet.
+    """Return the machines that a group starts by itself, and with a ``surplus`` also started ones for which it has not ended others yet.
 
-    Once they are open they cannot be distinguished from ordered machines.
+    Once a machine is open it is unknown whether it was ordered.
     """
     ordered = {machine.instance for machine in ledger.coming if machine.order}
     arriving = {machine.instance for machine in ledger.coming}
@@ -196,9 +198,9 @@ def _started_by_group(pool: Pool, ledger: Ledger, index: MachineIndex, *, now: f
 def _beside_rebalance(
     pool: Pool, ours: Mapping[str, str], started: Iterable[Instance], ledger: Ledger, index: MachineIndex, *, now: float, surplus: bool
 ) -> Iterator[OrderedMachine]:
-    """Yield machines on their way while their group starts one in another zone: it may already have chosen one of them to end.
+    """Yield the ordered machines of a group that is starting a machine in another zone: it may already have chosen one of them to end.
 
-    If one of them, now among ``ours``, was protected after that, the protection came too late.
+    Machines among ``ours`` are included, because their protection may have come after that choice, and so too late.
     """
     zones = {instance.zone for instance in started if instance.state == PENDING}
     for machine in ledger.coming if zones or surplus else ():
@@ -210,7 +212,7 @@ def _beside_rebalance(
 
 
 def count_by_zone(pool: Pool, ledger: Ledger, index: MachineIndex, *, stays: bool = False) -> Counter[str]:
-    """Count the machines of ``pool`` by zone, including those on their way, and with ``stays`` those that are being removed."""
+    """Count the machines of ``pool`` by zone, including ordered ones. With ``stays`` machines that are being removed count, too."""
     leaving = {removal.instance for removal in ledger.leaving if removal.step != REOPENING and not stays}
     counts = Counter({offering.zone: 0 for offering in pool.offerings})
     counts.update(instance.zone for instance in index.listed.by_pool.get(pool.name, ()) if instance.id not in leaving)
@@ -224,7 +226,7 @@ def count_by_zone(pool: Pool, ledger: Ledger, index: MachineIndex, *, stays: boo
 
 
 def fullest_zones(counts: Mapping[str, int], excess: int) -> tuple[str, ...]:
-    """Return the zones that have at least ``excess`` machines more than the emptiest."""
+    """Return the zones that have at least ``excess`` machines more than the emptiest zone."""
     least = min(counts.values(), default=0)
     return tuple(sorted(zone for zone, count in counts.items() if count >= least + excess))
 
@@ -232,9 +234,9 @@ def fullest_zones(counts: Mapping[str, int], excess: int) -> tuple[str, ...]:
 def _needed(
     pool: str, full: Sequence[str], own: Set[str], ledger: Ledger, cluster: Cluster, *, index: MachineIndex, now: float
 ) -> Iterator[Instance]:
-    """Yield the machines of ``pool`` in ``full`` zones whose end would lose something, or that are about to open.
+    """Yield the machines of ``pool`` that need protection: in ``full`` zones, those with pods or promises and those not open yet.
 
-    If the group has started machines of its ``own``, yield all others.
+    If the group has started machines of its ``own``, all other machines need protection.
     """
     leaving = {removal.instance for removal in ledger.leaving if removal.step != REOPENING}
     promised = {promise.node for promise in ledger.promises}
@@ -264,15 +266,15 @@ def _protection_acts(machines: Iterable[Instance], asked: Mapping[str, float], *
 def recalled(guarding: Guarding, now: float) -> Guarding:
     """Return ``guarding`` without timestamps after ``now``, which another clock has written."""
     asked, since = ({name: min(at, now) for name, at in times.items()} for times in (guarding.asked, guarding.since))
-    beaten = {name: (pool, min(at, now)) for name, (pool, at) in guarding.beaten.items()}
-    return replace(guarding, asked=asked, since=since, beaten=beaten)
+    ended_unprotected = {name: (pool, min(at, now)) for name, (pool, at) in guarding.ended_unprotected.items()}
+    return replace(guarding, asked=asked, since=since, ended_unprotected=ended_unprotected)
 
 
 # Buying
 
 
 def unbalancing_offerings(guarding: Guarding, policy: Policy) -> Mapping[OfferingKey, str]:
-    """Return, with the reason, the offerings not bought because they would unbalance a group whose machines cannot be protected."""
+    """Return the offerings that would unbalance a group whose machines cannot be protected, and why; they are not bought."""
     reasons: dict[OfferingKey, str] = {}
     for pool in policy.pools:
         why, zones = why_unprotected(guarding, pool.name), guarding.fuller.get(pool.name, ())
@@ -306,15 +308,15 @@ def unbalancing_machines(plan: Plan, guarding: Guarding, policy: Policy) -> Mapp
 
 
 def why_unprotected(guarding: Guarding, pool: str) -> str:
-    """Return why machines of ``pool`` are not safe from their group, as what they "cannot"; empty if they are safe."""
+    """Return why the group of ``pool`` may end its machines, as text that starts with "cannot"; empty if they can be protected."""
     if pool in guarding.refused:
         return f"cannot be protected from scale-in ({guarding.refused[pool]})"
-    ended = sum(owner == pool for owner, _ in guarding.beaten.values())
-    return f"cannot be protected from scale-in in time ({ended} were ended before that)" if ended >= BEATEN else ""
+    ended = sum(owner == pool for owner, _ in guarding.ended_unprotected.values())
+    return f"cannot be protected from scale-in in time ({ended} were ended before that)" if ended >= MAX_ENDED_UNPROTECTED else ""
 
 
 def describe_groups(guarding: Guarding, policy: Policy) -> Iterator[str]:
-    """Describe, in one sentence each, the groups whose zones are uneven or whose machines gpuscaler has protected for that."""
+    """Describe, in one sentence each, the groups whose zones are unbalanced or whose machines gpuscaler has protected."""
     for pool in policy.pools:
         zones, why = guarding.crowded.get(pool.name, ()), why_unprotected(guarding, pool.name)
         protected = sum(owner == pool.name for owner in guarding.machines.values())

@@ -125,7 +125,7 @@ MUTANTS = (
     Mutant(
         case=63,
         at="purchase_intents.place_orders",
-        old="closed |= device_plugins.coming_back(memory.away, now)",
+        old="closed |= device_plugins.coming_back(memory.absent_devices, now)",
         new="",
         removes="a node whose device plugin restarts counts as refusing pods",
     ),
@@ -153,7 +153,7 @@ MUTANTS = (
     Mutant(
         case=75,
         at="unready.observe",
-        old="steps.append(ledger.RemovalUpdated(_removal_of(silence, cluster, after, now)))",
+        old="steps.append(ledger.RemovalUpdated(_removal_of(entry, cluster, after, now)))",
         new="",
         removes="the machine of a node that never answers again is not ended",
     ),
@@ -230,8 +230,8 @@ MUTANTS = (
     Mutant(
         case=77,
         at="why_unprotected",
-        old="ended >= BEATEN",
-        new="ended >= 1000 * BEATEN",
+        old="ended >= MAX_ENDED_UNPROTECTED",
+        new="ended >= 1000 * MAX_ENDED_UNPROTECTED",
         removes="machines that their group ends before they are protected are bought again and again",
     ),
     Mutant(

@@ -48,8 +48,8 @@ MUTANTS = (
     Mutant(
         case=58,
         at="rejected_pods.observe",
-        old="row[sent_binding.pool] >= MOST",
-        new="row[sent_binding.pool] > 1000 * MOST",
+        old="row[sent_binding.pool] >= MAX_REJECTIONS",
+        new="row[sent_binding.pool] > 1000 * MAX_REJECTIONS",
         removes="binding continues in a pool whose kubelets turn pods away",
     ),
     Mutant(
@@ -250,14 +250,14 @@ MUTANTS = (
     ),
     Mutant(
         case=113,
-        at="Binder._tempted_pod",
+        at="Binder._pod_that_could_take_room",
         old="if binding.left or",
         new="if True or",
         removes="a machine with room to spare opens before the other machines of pods with spread rules",
     ),
     Mutant(
         case=113,
-        at="Binder._tempted_pod",
+        at="Binder._pod_that_could_take_room",
         old="if name not in BETWEEN_PODS",
         new="if True",
         removes="a machine with room to spare opens to a pod that it rejects only for now",

@@ -275,7 +275,7 @@ def test_a_machine_stays_closed_while_other_gang_members_lack_a_machine() -> Non
 
     assert (steering.acts, after(ledger, steering).promises) == ((), ())
     assert turn(after(ledger, steering), closed(), waiting("q", **gang)).acts == ()
-    assert why(after(ledger, steering), closed(), waiting("q", **gang)) == "there is no room for the rest of gang default/g"
+    assert why(after(ledger, steering), closed(), waiting("q", **gang)) == "there is no room for the other pods of gang default/g"
 
 
 @pytest.mark.parametrize(("ready", "acts"), [(0.0, ()), (4.0, (bind("p"), bind("q", "b")))])

@@ -73,7 +73,7 @@ def test_two_consecutive_rejections_switch_the_pool_to_nomination_for_a_while() 
     (refused,) = two.refused
     pools = pools_without_binding({}, two.refused, Ledger(), NOW)
 
-    assert (refused.pool, two.admissions.row) == (KIND.pool, {})
+    assert (refused.pool, two.admissions.rejections_in_row) == (KIND.pool, {})
     assert "turned away pod default/q (OutOfnvidia.com/gpu)" in pools[KIND.pool].why
     assert pools[KIND.pool].until == NOW + AGAIN_SECONDS
 

@@ -256,10 +256,10 @@ class Controller:
     def _with_devices(self, cluster: Cluster) -> Cluster:
         """``cluster`` with the devices of nodes while their device plugin restarts, and with nodes in their window as closed nodes."""
         cluster = windows.as_closed(cluster)
-        away = device_plugins.observe(self.memory.away, self._nodes, cluster, self._now())
+        away = device_plugins.observe(self.memory.absent_devices, self._nodes, cluster, self._now())
         self._nodes = cluster.nodes
-        if away is not self.memory.away:
-            self.memory = replace(self.memory, away=away)
+        if away is not self.memory.absent_devices:
+            self.memory = replace(self.memory, absent_devices=away)
         return device_plugins.as_before(cluster, away, self._now())
 
     async def turn(self) -> None:

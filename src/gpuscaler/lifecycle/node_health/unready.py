@@ -1,8 +1,9 @@
-"""Nodes that stay not Ready: they are reported, and after a time their machines are ended, carefully.
+"""Nodes that stay not Ready: they are reported, and later their machines are ended, one at a time.
 
-A kubelet that is gone for good (a hung kernel, a GPU off the bus, a full disk) passes a cloud's status checks. Such a machine costs money,
-serves nothing and fills its pool. But when many fall silent together, the network or the control plane is more likely at fault than the
-machines: then nothing is ended. Cluster Autoscaler waits 20 minutes (``--scale-down-unready-time``), EKS' node auto repair 30.
+A machine whose kubelet has stopped for good (a hung kernel, a GPU off the bus, a full disk) passes the status checks of its cloud. It costs
+money, runs no pods and counts for the maximum of its pool. But if many nodes become not Ready together, the network or the control plane
+is the likely cause, not the machines: then none is ended. Cluster Autoscaler waits 20 minutes (``--scale-down-unready-time``), EKS' node
+auto repair 30.
 """
 
 from collections import Counter
@@ -28,22 +29,23 @@ from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.entries import CLEARING, Removal
 from gpuscaler.planning.state.ledger.ledger import Ledger
 
-#: When a node is reported as not Ready. Its machine is not ended before this program itself has seen it so for as long: clocks differ.
+#: After how many seconds a node is reported as not Ready. This process itself must have seen it not Ready for as long before its machine is
+#: ended, because clocks differ.
 REPORT_SECONDS = 300.0
 #: Minimum time between the starts of two such removals in one pool.
 PACE_SECONDS = 600.0
-#: How long a machine that its cloud repairs or reboots gets to come back after the announced moment.
+#: How long after the announced time a machine that its cloud repairs or reboots may take to become Ready, in seconds.
 REPAIR_SECONDS = 3600.0
-#: How long the pods of such a machine have until it is ended: its kubelet most likely does not answer requests to stop them.
+#: How long the pods of a machine that is not Ready have until it is ended: its kubelet probably does not stop them.
 DRAIN_SECONDS = 120.0
-#: Minimum number of nodes in a zone for a judgement about the zone.
+#: A zone is considered at fault only if it has at least this many nodes.
 ZONE_NODES = 3
 
 
-class SilentNode(Struct, frozen=True, gc=False):
-    """A node of a managed pool that has not been Ready since ``since``; this program has seen it so since ``seen``, by its own clock.
+class UnreadyNode(Struct, frozen=True, gc=False):
+    """A node of a managed pool that has not been Ready since ``since``; ``seen`` is when this process first saw it not Ready.
 
-    ``reported`` is whether it has been reported to people. ``held`` is why its machine is not ended although it is overdue, as text.
+    ``reported`` is whether the node has been reported. ``held`` is why its machine is not ended although it is overdue, as text.
     """
 
     node: str
@@ -56,7 +58,7 @@ class SilentNode(Struct, frozen=True, gc=False):
 
 
 class EndingMachine(Struct, frozen=True, gc=False):
-    """A machine that is ended because its node was not Ready. ``stopping`` means that its cloud has accepted that and still lists it."""
+    """A machine that is ended because its node was not Ready. ``stopping`` means that the cloud is ending it but still lists it."""
 
     node: str
     instance: str
@@ -64,19 +66,19 @@ class EndingMachine(Struct, frozen=True, gc=False):
     stopping: bool = False
 
 
-class Unready(Struct, frozen=True, gc=False):
-    """``nodes`` are those that are not Ready, ``fading`` machines whose removal has begun for that reason.
+class Unready(Struct, frozen=True, gc=False, rename={"ending": "fading"}):
+    """``nodes`` are those that are not Ready, ``ending`` the machines whose removal has begun for this reason.
 
     ``begun`` is when such a removal last began in each pool, in seconds since the epoch.
     """
 
-    nodes: tuple[SilentNode, ...] = ()
-    fading: tuple[EndingMachine, ...] = ()
+    nodes: tuple[UnreadyNode, ...] = ()
+    ending: tuple[EndingMachine, ...] = ()
     begun: Mapping[str, float] = {}
 
 
 class UnreadyFindings(Struct, frozen=True, gc=False):
-    """``unready`` is the new memory, ``steps`` change the ledger, ``remarks`` are worth reporting."""
+    """``unready`` is the new memory, ``steps`` are events for the ledger, ``remarks`` are reported."""
 
     unready: Unready
     steps: tuple[ledger.Event, ...] = ()
@@ -95,67 +97,69 @@ def observe(
     stopped: str,
     now: float,
 ) -> UnreadyFindings:
-    """Find the nodes that are not Ready now, and the machines to end for that. Without ``fresh`` data none is ended (I4).
+    """Find the nodes that are not Ready now, and the machines to end because of it. None is ended unless the data is ``fresh`` (I4).
 
-    ``stopped`` is the reason if a person has stopped all removals; otherwise it is empty.
+    ``stopped`` is the reason for a hold on removals; empty without one.
     """
-    silent = _unready_nodes(index, current)
-    if not (silent or before.nodes or before.fading):
+    unready_nodes = _unready_nodes(index, current)
+    if not (unready_nodes or before.nodes or before.ending):
         return UnreadyFindings(before)
-    belonging = members({node.name: node for node in silent}, policy)
-    silences = {(silence.node, silence.instance): silence for silence in before.nodes}
+    belonging = members({node.name: node for node in unready_nodes}, policy)
+    entries = {(entry.node, entry.instance): entry for entry in before.nodes}
     leaving = {removal.node for removal in current.leaving}
     begun = {pool: at for pool, at in before.begun.items() if now < at + PACE_SECONDS}
     guard = _Objections(current, cluster, policy, announced=announced, index=index, now=now)
-    nodes: list[SilentNode] = []
+    nodes: list[UnreadyNode] = []
     steps: list[ledger.Event] = []
     remarks: list[Remark] = []
-    fading = list(_ending_machines(before.fading, current, index))
-    for node, member in sorted(((node, belonging[node.name]) for node in silent if node.name in belonging), key=lambda pair: _age(pair[0])):
-        silence = _continued(silences.get((node.name, node.provider_id)), node, member, now)
+    ending_machines = list(_ending_machines(before.ending, current, index))
+    for node, member in sorted(
+        ((node, belonging[node.name]) for node in unready_nodes if node.name in belonging), key=lambda pair: _age(pair[0])
+    ):
+        entry = _continued(entries.get((node.name, node.provider_id)), node, member, now)
         after = member.pool.unready_after
-        if node.name not in leaving and after and now >= max(silence.since + after, silence.seen + min(after, REPORT_SECONDS)):
-            held = stopped or guard.objection(node, begun.get(member.pool.name)) if fresh else silence.held
-            silence = replace(silence, held=held)
+        if node.name not in leaving and after and now >= max(entry.since + after, entry.seen + min(after, REPORT_SECONDS)):
+            held = stopped or guard.objection(node, begun.get(member.pool.name)) if fresh else entry.held
+            entry = replace(entry, held=held)
             if fresh and not held:
                 begun[member.pool.name] = now
-                steps.append(ledger.RemovalUpdated(_removal_of(silence, cluster, after, now)))
-                fading.append(EndingMachine(node.name, node.provider_id, silence.offering))
-        if not silence.reported and now >= silence.since + REPORT_SECONDS:
-            silence = replace(silence, reported=True)
-            remarks.append(Remark(node.provider_id, node.name, describe_unready(silence, policy, now)))
-        nodes.append(silence)
-    return UnreadyFindings(Unready(tuple(nodes), tuple(fading), begun), tuple(steps), tuple(remarks))
+                steps.append(ledger.RemovalUpdated(_removal_of(entry, cluster, after, now)))
+                ending_machines.append(EndingMachine(node.name, node.provider_id, entry.offering))
+        if not entry.reported and now >= entry.since + REPORT_SECONDS:
+            entry = replace(entry, reported=True)
+            remarks.append(Remark(node.provider_id, node.name, describe_unready(entry, policy, now)))
+        nodes.append(entry)
+    return UnreadyFindings(Unready(tuple(nodes), tuple(ending_machines), begun), tuple(steps), tuple(remarks))
 
 
-def describe_unready(silence: SilentNode, policy: Policy, now: float) -> str:
-    """Describe one node in a sentence: since when it is not Ready, what it costs, and what happens to it."""
-    pool = next((pool for pool in policy.pools if pool.name == silence.offering.pool), None)
-    price = next((offering.price for offering in (pool.offerings if pool is not None else ()) if offering.key == silence.offering), None)
+def describe_unready(entry: UnreadyNode, policy: Policy, now: float) -> str:
+    """Describe one node in a sentence: since when it has not been Ready, what it costs, and what gpuscaler does about it."""
+    pool = next((pool for pool in policy.pools if pool.name == entry.offering.pool), None)
+    price = next((offering.price for offering in (pool.offerings if pool is not None else ()) if offering.key == entry.offering), None)
     cost = f" and costs ${price:.2f}/h" if price is not None else ""
-    since = f"{datetime.fromtimestamp(silence.since, UTC):%Y-%m-%d %H:%M:%S} UTC, for {_minutes(now - silence.since)}"
-    text = f"node {silence.node} of pool {silence.offering.pool} has not been Ready since {since}{cost}"
+    since = f"{datetime.fromtimestamp(entry.since, UTC):%Y-%m-%d %H:%M:%S} UTC, for {_minutes(now - entry.since)}"
+    text = f"node {entry.node} of pool {entry.offering.pool} has not been Ready since {since}{cost}"
     after = pool.unready_after if pool is not None else 0.0
-    if silence.held:
-        return f"{text}; its machine, {silence.instance}, is not ended: {silence.held}"
+    if entry.held:
+        return f"{text}; its machine, {entry.instance}, is not ended: {entry.held}"
     if not after:
-        return f"{text}; its machine, {silence.instance}, is never ended for that (unready_after is 0): check its kubelet, or end it"
-    return f"{text}; its machine, {silence.instance}, is ended {_minutes(after)} after it stopped being Ready (unready_after)"
+        return f"{text}; its machine, {entry.instance}, is never ended for that (unready_after is 0): check its kubelet, or end it"
+    return f"{text}; its machine, {entry.instance}, is ended {_minutes(after)} after it stopped being Ready (unready_after)"
 
 
 def ending(unready: Unready) -> tuple[Ending, ...]:
-    """Return machines that count for limits and cost until their cloud lists them as gone; their place in the pool is already free."""
-    return tuple(Ending(fading.node, fading.offering) for fading in unready.fading if fading.stopping)
+    """Return machines that still count for limits and cost because the cloud lists them, but not for the maximum of their pool."""
+    return tuple(Ending(machine.node, machine.offering) for machine in unready.ending if machine.stopping)
 
 
 def recalled(unready: Unready, now: float) -> Unready:
     """Return ``unready`` without timestamps after ``now``, which another clock has written."""
-    nodes = tuple(replace(silence, since=min(silence.since, now), seen=min(silence.seen, now)) for silence in unready.nodes)
+    nodes = tuple(replace(entry, since=min(entry.since, now), seen=min(entry.seen, now)) for entry in unready.nodes)
     return replace(unready, nodes=nodes, begun={pool: min(at, now) for pool, at in unready.begun.items()})
 
 
 def _unready_nodes(index: MachineIndex, ledger: Ledger) -> list[Node]:
-    """Return the nodes that are not Ready and that are ours to judge. Machines that are not open yet have their own time-outs."""
+    """Return the nodes of ours that are not Ready, except for machines that are not open yet, which have their own time-outs."""
     if not index.unready:
         return []
     coming = {machine.node for machine in ledger.coming if machine.node}
@@ -171,37 +175,37 @@ def _age(node: Node) -> tuple[float, str]:
     return node.unready_since, node.name
 
 
-def _continued(before: SilentNode | None, node: Node, member: Member, now: float) -> SilentNode:
-    """Start or continue the silence of a node: since its condition says, or since it was first seen, because another clock may be ahead."""
+def _continued(before: UnreadyNode | None, node: Node, member: Member, now: float) -> UnreadyNode:
+    """Return the entry of a node that is not Ready. A new one begins at the time in its condition, or now if that is not in the past."""
     if before is not None:
         return before
     offering = member.offering.key if member.offering is not None else OfferingKey(member.pool.name, "", "", "")
     since = max(node.unready_since, node.created)
-    return SilentNode(node.name, node.provider_id, offering, since if 0.0 < since < now else now, now)
+    return UnreadyNode(node.name, node.provider_id, offering, since if 0.0 < since < now else now, now)
 
 
-def _removal_of(silence: SilentNode, cluster: Cluster, after: float, now: float) -> Removal:
-    pods = tuple(sorted(pod.key for pod in cluster.on_node.get(silence.node, {}).values()))
-    reason = f"it has not been Ready for {_minutes(now - silence.since)}, and unready_after of its pool is {_minutes(after)}"
-    fields = (silence.node, silence.instance, silence.offering, reason)
+def _removal_of(entry: UnreadyNode, cluster: Cluster, after: float, now: float) -> Removal:
+    pods = tuple(sorted(pod.key for pod in cluster.on_node.get(entry.node, {}).values()))
+    reason = f"it has not been Ready for {_minutes(now - entry.since)}, and unready_after of its pool is {_minutes(after)}"
+    fields = (entry.node, entry.instance, entry.offering, reason)
     return Removal(*fields, now, now, pods=pods, forced=True, unready=True, ends=now + DRAIN_SECONDS)
 
 
 def _ending_machines(before: tuple[EndingMachine, ...], ledger: Ledger, index: MachineIndex) -> Iterator[EndingMachine]:
-    """Yield machines that are still being ended or not gone yet; without a list of the cloud nothing is known, and all stay."""
+    """Yield the machines of ``before`` that still exist; all of them if the cloud has no list."""
     under_way = {removal.instance for removal in ledger.leaving if removal.unready and removal.step != CLEARING}
-    for fading in before:
-        machine = index.listed.by_id.get(fading.instance)
+    for ending_machine in before:
+        listed = index.listed.by_id.get(ending_machine.instance)
         if index.listed.instances is None:
-            yield fading
-        elif machine is not None and machine.state != TERMINATED and (fading.instance in under_way or machine.state == STOPPING):
-            yield replace(fading, stopping=machine.state == STOPPING)
-        elif machine is None and fading.instance in under_way:
-            yield fading
+            yield ending_machine
+        elif listed is not None and listed.state != TERMINATED and (ending_machine.instance in under_way or listed.state == STOPPING):
+            yield replace(ending_machine, stopping=listed.state == STOPPING)
+        elif listed is None and ending_machine.instance in under_way:
+            yield ending_machine
 
 
 class _Objections:
-    """The reasons against ending a machine whose node is not Ready, computed once for all of them."""
+    """The reasons against ending machines whose nodes are not Ready, computed once for all machines."""
 
     def __init__(
         self, ledger: Ledger, cluster: Cluster, policy: Policy, *, announced: Announcements, index: MachineIndex, now: float
@@ -211,7 +215,7 @@ class _Objections:
         self._zones: Mapping[str, tuple[int, int]] | None = None
 
     def objection(self, node: Node, begun: float | None) -> str:
-        """Return why the machine of ``node`` stays, as text without times; empty if nothing prevents its end."""
+        """Return why the machine of ``node`` is not ended, as text without times; empty if it may be ended."""
         if len(self._index.by_machine.get(node.provider_id, ())) > 1:
             return "another node has the same spec.providerID"
         if node.scale_down_disabled or node.do_not_disrupt:
@@ -229,7 +233,7 @@ class _Objections:
         return at is not None and (not at or self._now < at + REPAIR_SECONDS)
 
     def dark_zone(self, node: Node) -> str | None:
-        """Return the zone of ``node`` if most of its nodes are not Ready: then the zone, or the connection to it, is at fault."""
+        """Return the zone of ``node`` if most nodes of the zone are not Ready: then the zone or the connection to it has failed."""
         if self._zones is None:
             self._zones = count_unready_by_zone(self._index, self._ledger, self._policy)
         zone = zone_of(node)
@@ -238,7 +242,7 @@ class _Objections:
 
 
 def count_unready_by_zone(index: MachineIndex, ledger: Ledger, policy: Policy) -> Mapping[str, tuple[int, int]]:
-    """Count, by zone, the nodes that are not Ready and all nodes. Those that are still arriving do not count."""
+    """Return, by zone, how many nodes are not Ready, and how many there are, without nodes that are not open yet."""
     belonging = members(index.nodes, policy)
     coming = {machine.node for machine in ledger.coming if machine.node}
     settled = [node for node in index.nodes.values() if node.name not in coming and not is_arriving(node, belonging.get(node.name))]

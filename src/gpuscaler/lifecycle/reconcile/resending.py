@@ -1,13 +1,13 @@
 """Requests that are sent again: withdrawals that the cloud has not confirmed, and orders whose answer was lost."""
 
-from gpuscaler.lifecycle.reconcile.looks import Facts
+from gpuscaler.lifecycle.reconcile.facts import Facts
 from gpuscaler.model.holds import BUYING
 from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.ledger import Ledger, Order, Withdrawal
 
-#: An order whose answer was lost is sent again this often, in seconds.
+#: An order whose answer was lost is sent again at this interval, in seconds.
 RESEND_SECONDS = 5.0
-#: A withdrawal that the cloud has not confirmed is repeated after this time; the pause grows up to the second value, in seconds.
+#: A withdrawal that the cloud has not confirmed is repeated after the first time; the pause doubles up to the second one, in seconds.
 WITHDRAW_SECONDS, WITHDRAW_MOST = 15.0, 600.0
 
 
@@ -28,5 +28,5 @@ def is_due(order: Order, now: float) -> bool:
 
 
 def pause(withdrawal: Withdrawal) -> float:
-    """Return how long after its last try a withdrawal is sent again."""
+    """Return how long after its last attempt a withdrawal is sent again, in seconds."""
     return min(WITHDRAW_SECONDS * 2.0 ** (withdrawal.times - 1), WITHDRAW_MOST) if withdrawal.times else 0.0

@@ -3,7 +3,7 @@
 from collections.abc import Set
 
 from gpuscaler.lifecycle.memory import Memory, vanishing_nodes
-from gpuscaler.lifecycle.reconcile.looks import Reconciliation
+from gpuscaler.lifecycle.reconcile.facts import Reconciliation
 from gpuscaler.planning.state import offering_events
 
 
@@ -16,10 +16,10 @@ def is_urgent(findings: Reconciliation, before: Memory, crowded: Set[str]) -> bo
     return (
         any(isinstance(fate, failed) for fate in findings.arrivals.breaker_events)
         or bool(findings.kept or findings.refused or findings.stray or findings.unfit or findings.turned_away)
-        # If other pods took the room of promised pods, these are planned for again before the machine opens.
+        # If other pods took the room of promised pods, the promised pods are planned again before their machine opens.
         or bool(findings.crowded - crowded)
-        # Room that a finished removal makes need not wait for the next resync.
+        # A finished removal may let its pool buy again; the plan need not wait for the next resync.
         or len(findings.memory.ledger.leaving) < len(before.ledger.leaving)
-        # The replacement of a machine that is about to vanish is ordered before its pods are evicted.
+        # The replacement of a machine that the cloud takes away is ordered before the pods of that machine are evicted.
         or bool(vanishing_nodes(findings.memory) - vanishing_nodes(before))
     )

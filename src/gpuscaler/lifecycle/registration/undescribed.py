@@ -53,12 +53,12 @@ def unordered_unfamiliar(ledger: Ledger, policy: Policy) -> Mapping[str, Offerin
     return {name: key for name, key in sorted(keys.items()) if key not in offerings and key.pool in pools}
 
 
-def with_stops(breakers: Breakers, strangers: Mapping[str, OfferingKey], now: float) -> Breakers:
+def with_stops(breakers: Breakers, unfamiliar: Mapping[str, OfferingKey], now: float) -> Breakers:
     """Return ``breakers`` with one for each pool that has unfamiliar machines, open until these are gone or their keys are offered."""
-    if not strangers:
+    if not unfamiliar:
         return breakers
     by_pool: dict[str, list[str]] = {}
-    for name, key in strangers.items():
+    for name, key in unfamiliar.items():
         by_pool.setdefault(key.pool, []).append(f"{name} is {' '.join(filter(None, (key.instance_type, key.market, key.zone)))}")
     stops = (
         Breaker(Target(pool), UNFAMILIAR, len(machines), now, now, None, detail=_format_machines(machines))

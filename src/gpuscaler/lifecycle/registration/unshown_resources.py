@@ -57,14 +57,14 @@ def without_broken_promises(policy: Policy, breakers: Breakers, cluster: Cluster
     if not (lacks or stops):
         return policy, ()
 
-    def honest(offering: Offering) -> Offering:
+    def without_unshown_resources(offering: Offering) -> Offering:
         absent = lacks.get((offering.pool, offering.instance_type), frozenset())
         absent |= {breaker.lacks for breaker in stops if breaker.target.covers(offering.key)}
         if absent.isdisjoint(offering.allocatable):
             return offering
         return replace(offering, allocatable={name: amount for name, amount in offering.allocatable.items() if name not in absent})
 
-    pools = tuple(replace(pool, offerings=tuple(map(honest, pool.offerings))) for pool in policy.pools)
+    pools = tuple(replace(pool, offerings=tuple(map(without_unshown_resources, pool.offerings))) for pool in policy.pools)
     remarks = tuple(
         f"pool {pool}: no open node of type {instance_type} shows {', '.join(sorted(resources))}, which its machines are sold with; "
         f"nothing is bought for pods that ask for it; check whether its device plugin runs there"

@@ -1,8 +1,8 @@
-"""Binding: pods are bound to their promised machine while it is still closed, and then it opens.
+"""Binding: pods are bound to their promised machine while it is still closed; after that the machine opens.
 
-A binding needs no toleration, and kube-scheduler drops a bound pod from its queue, as it does for any second scheduler. So no other pod can
-take the room of a promised pod, in whatever order machines become ready. A bound pod has passed the filters of kube-scheduler, with all
-bindings of the same pass counted. Pods that are left to their scheduler are nominated once, right before the machine opens.
+A binding needs no toleration, and kube-scheduler drops a bound pod from its queue, whichever scheduler bound it. So no other pod can take
+the room of a promised pod, in whatever order machines become ready. Before a pod is bound it passes the same filters as in kube-scheduler,
+which also count all earlier bindings of the pass. Pods that are left to their scheduler are nominated once, right before the machine opens.
 """
 
 from collections import Counter, deque
@@ -27,31 +27,31 @@ from gpuscaler.planning.feasibility.snapshot import Room
 from gpuscaler.planning.feasibility.volumes.claims import ClaimReader
 from gpuscaler.planning.state.ledger.ledger import Ledger, Promise
 
-#: A binding that has not shown after this time is sent again: the API server refuses a second one.
+#: Seconds after which a binding that is not visible yet is sent again. If the first one did arrive, the API server refuses the second.
 REPEAT_SECONDS = 5.0
-#: How long a pod keeps its promise while it waits for other pods that must be there first, or while its node has trouble.
+#: How long the promise to a pod is kept while other pods must be bound first, or while its node is not ready, in seconds.
 PATIENCE_SECONDS = 120.0
-#: How long after its bindings have shown a machine opens. kube-scheduler has a watch of its own, which may be behind ours, and regards a
-#: pod's room as free until it sees the binding. The pods already run during this time. Measured by ``python -m benchmarks binding``: with a
-#: scheduler that is up to one second behind, kubelets turn no pod away; with one that is two seconds behind, they do.
+#: How long after all bindings are visible a machine opens, in seconds. kube-scheduler's own watch may be behind ours, and kube-scheduler
+#: regards the room of a pod as free until it observes the binding. The pods already run during this time. Measured with
+#: ``python -m benchmarks binding``: if the scheduler is up to one second behind, kubelets reject no pods; at two seconds they do.
 MARGIN_SECONDS = 1.0
-#: How long a machine whose pods have all gone elsewhere stays closed: a plan may have other pods for it.
+#: How long a machine stays closed after all its pods found places on other nodes, in seconds: a plan may assign other pods to it.
 UNWANTED_SECONDS = 3.0
-#: How long a machine stays closed for nominations that have not shown.
+#: How long a machine stays closed while nominations are not visible yet, in seconds.
 NOMINATED_SECONDS = 5.0
-#: How long pods of a pool are nominated after a binding was refused.
+#: How long the pods of a pool are nominated instead of bound after a binding was refused, in seconds.
 AGAIN_SECONDS = 600.0
-#: Gangs from these sources are bound as a whole by their scheduler.
+#: Gangs that come from these sources are bound as a whole by their own scheduler.
 BOUND_AT_ONCE = frozenset({"coscheduling", "volcano", "workload"})
 #: Pods that are bound together or not at all, each with its node.
 Unit = list[tuple[Pod, str]]
 
 
 class Binding(Struct, frozen=True, gc=False):
-    """The result for one closed machine: its ``promise`` now, the writes for its pods, and the pods that are planned again (``gone``).
+    """The decision for one closed machine: its updated ``promise``, and ``acts``, the bindings and nominations of its pods.
 
-    ``left`` are pods that a scheduler binds once the machine is open. ``closed`` is why it does not open now, as text; empty if nothing
-    keeps it closed.
+    ``gone`` are pods that are planned again, because they cannot run there. ``left`` are pods that a scheduler binds once the machine is
+    open. ``closed`` is why the machine does not open now, as text; empty if it opens.
     """
 
     promise: Promise
@@ -62,7 +62,7 @@ class Binding(Struct, frozen=True, gc=False):
 
 
 class BindingRefused(Struct, frozen=True, gc=False):
-    """A binding to ``node`` that would be refused again, and why. ``pool`` is empty if the ledger knows the node's pool."""
+    """A binding to ``node`` was refused, and would be again; ``why`` is the reason. ``pool`` is empty if the ledger has the node's pool."""
 
     pod: str
     node: str
@@ -71,7 +71,7 @@ class BindingRefused(Struct, frozen=True, gc=False):
 
 
 class Unbinding(Struct, frozen=True, gc=False):
-    """No pods are bound to machines of a pool before ``until``; ``why`` is the refusal."""
+    """No pods are bound to machines of a pool before ``until``; ``why`` is the reason for the refusal."""
 
     until: float
     why: str
@@ -80,7 +80,7 @@ class Unbinding(Struct, frozen=True, gc=False):
 def pools_without_binding(
     unbindings: Mapping[str, Unbinding], refused: Iterable[BindingRefused], ledger: Ledger, now: float
 ) -> Mapping[str, Unbinding]:
-    """Return pools whose pods are nominated because bindings were refused, by name; after a while binding is tried again."""
+    """Return, by name, the pools whose pods are nominated for a while instead of bound, because bindings were refused."""
     pools = {promise.node: promise.offering.pool for promise in ledger.promises}
     reasons = ((refused.pool or pools.get(refused.node, ""), refused.why) for refused in refused)
     new = {pool: Unbinding(now + AGAIN_SECONDS, why) for pool, why in reasons if pool}
@@ -89,16 +89,16 @@ def pools_without_binding(
 
 
 def steering_of(pool: Pool | None, policy: Policy, nominating: Set[str]) -> str:
-    """Return how pods without a setting of their own come to machines of ``pool``; ``nominating`` are pools where bindings were refused."""
+    """Return the steering of pods without their own setting on machines of ``pool``. Bindings to ``nominating`` pools were refused."""
     if pool is None:
         return policy.steering
     return NOMINATE if pool.name in nominating else pool.steering or policy.steering
 
 
 class Binder:
-    """One pass over ready, closed machines, for ``cluster`` at ``now``.
+    """One pass over the machines that are ready but closed, for ``cluster`` at ``now``.
 
-    ``nominating`` are pools where bindings were refused, so that their pods are nominated, ``leaving`` nodes that are being removed.
+    ``nominating`` are pools whose pods are nominated because bindings were refused, ``leaving`` the nodes that are being removed.
     """
 
     def __init__(
@@ -115,9 +115,9 @@ class Binder:
         self._room_left: Room | None = None
 
     def steering(self, pod: Pod, pool: str) -> str:
-        """Return how a pod comes to a machine of ``pool``: the most specific setting counts.
+        """Return the steering of a pod on machines of ``pool``: the most specific setting applies.
 
-        Pods for which a scheduler does more than choose a node are left to it.
+        A pod is not bound if its scheduler does more for it than choose a node.
         """
         namespace = self._cluster.namespaces.get(pod.namespace)
         steering = pod.options.steering or (namespace.steering if namespace is not None else "")
@@ -134,9 +134,9 @@ class Binder:
         return not (spec.volumes and self._claims.read(spec).delayed)
 
     def decide(self, promises: Iterable[Promise], promised: Set[str], unready: Set[str]) -> Mapping[str, Binding]:
-        """Decide what is done for each of ``promises``, which are closed machines, by node.
+        """Decide about each of ``promises``, all of closed machines; the result is by node.
 
-        ``promised`` are all pods that any machine is meant for, ``unready`` gangs that still wait for a machine.
+        ``promised`` are the pods of all promises and ordered machines, ``unready`` the gangs with pods whose machine is not ready yet.
         """
         line = sorted(promises, key=lambda promise: (promise.since, promise.node))
         self._lacking = {promise.node: lacks for promise in line if (lacks := self._describe_lack(promise))}
@@ -159,15 +159,15 @@ class Binder:
         late |= dict.fromkeys(unready, "one of its machines is not ready")
         for node, binding in bindings.items():
             why = next((f"it opens together with all of gang {pod.gang}: {late[pod.gang]}" for pod in binding.left if pod.gang in late), "")
-            bindings[node] = replace(binding, closed=binding.closed or why or self._tempted_pod(node, binding, promised))
+            bindings[node] = replace(binding, closed=binding.closed or why or self._pod_that_could_take_room(node, binding, promised))
         return bindings
 
-    def _tempted_pod(self, node: str, binding: Binding, promised: Set[str]) -> str:
-        """Return, as text, which pod would upset a plan by taking the free room of a node whose pods are bound.
+    def _pod_that_could_take_room(self, node: str, binding: Binding, promised: Set[str]) -> str:
+        """Return, as text, which pod planned on another node could take the free room of a node whose own pods are bound.
 
-        For pods with spread or affinity rules, the place of one depends on the places of the others. On another node than planned, a pod
-        may exclude the next one, for which one more machine would be bought. What such rules admit changes with each binding, so they do
-        not count here. Machines with pods that are left to a scheduler do not wait for this; pods that are bound already run.
+        The places of pods with spread or affinity rules depend on each other. On another node than planned, such a pod may make the places
+        of the next ones inadmissible, and one more machine would be bought. What these rules admit changes with each binding, so this
+        check ignores them. It keeps a machine closed only if none of its pods is left to a scheduler; its bound pods already run.
         """
         if binding.left or binding.promise.closes_again or not self._pods_with_rules or node not in self._room.table.row:
             return ""
@@ -183,12 +183,12 @@ class Binder:
 
     @cached_property
     def _pods_with_rules(self) -> Sequence[Mapping[str, Pod]]:
-        """Pending pods that have rules about where other pods are, by class."""
+        """Pending pods with spread or affinity rules, by class."""
         samples = ((bucket.sample.spec, bucket.pods) for key, bucket in self._cluster.unbound.items() if not key.terminating)
         return [pods for spec, pods in samples if spec.affinity or spec.anti_affinity or any(rule.hard for rule in spec.spread)]
 
     def _incomplete_gangs(self, gangs: Set[str], promised: Set[str]) -> set[str]:
-        """Return those of ``gangs`` with too few members: pods that run or have run, and pods ``promised`` to ready machines."""
+        """Return those of ``gangs`` that are incomplete. Pods that run or have run count, and pods ``promised`` to ready machines."""
         if not gangs:
             return set()
         members, size = Counter[str](), Counter[str]()
@@ -200,7 +200,7 @@ class Binder:
         return {gang for gang in gangs if members[gang] < size[gang]}
 
     def _describe_lack(self, promise: Promise) -> str:
-        """Return, as text, what a node lacks for its promise: pods that are bound while a device plugin restarts fail for good."""
+        """Return, as text, what a node lacks for its promise, or "". Pods that are bound while a device plugin restarts fail for good."""
         node, offering = self._cluster.nodes.get(promise.node), self._offerings.get(promise.offering)
         if node is None:
             return "its Node is gone"
@@ -216,7 +216,7 @@ class Binder:
         return sorted(ours, key=lambda pod: -pod.spec.priority)
 
     def _sent_pods(self, promise: Promise) -> list[Pod]:
-        """Return the pods whose binding has been sent and does not show yet."""
+        """Return the pods whose binding was sent a moment ago and is not visible yet."""
         fresh = self._now < promise.nominated + REPEAT_SECONDS
         return [pod for pod in self._bound_here(promise) if fresh and pod.key in promise.sent]
 
@@ -224,7 +224,7 @@ class Binder:
         return [pod for pod in self._bound_here(promise) if pod.key not in self._placed]
 
     def _important_pods(self, promise: Promise, promised: Set[str]) -> Iterator[Pod]:
-        """Yield unpromised pods that come before some pods of the machine, because of a higher priority, and that take their room.
+        """Yield unpromised pods with a higher priority than some pods of the machine, which take the room of those pods.
 
         Once a pod has no room, other pods of the same namespace with the same spec are not tried.
         """
@@ -233,22 +233,22 @@ class Binder:
             return
         min_gpus = pool.min_gpus_per_pod if pool is not None else 0
         row, trial = self._room.table.row[promise.node], self._room.copy()
-        for strangers in self._unpromised_pods:
-            while strangers and (strangers[0].key in promised or strangers[0].key in self._placed):
-                strangers.popleft()
-            if not strangers:
+        for unpromised in self._unpromised_pods:
+            while unpromised and (unpromised[0].key in promised or unpromised[0].key in self._placed):
+                unpromised.popleft()
+            if not unpromised:
                 continue
-            spec = strangers[0].spec
+            spec = unpromised[0].spec
             if spec.priority <= due[-1].spec.priority:
                 return
             while due[0].spec.priority >= spec.priority:
                 first = due.pop(0)
                 if self._admits(trial, first, row):
                     trial.place(first.spec, first.labels, row)
-            if count_accelerators(spec.requests) < min_gpus or self.steering(strangers[0], promise.offering.pool) != BIND:
+            if count_accelerators(spec.requests) < min_gpus or self.steering(unpromised[0], promise.offering.pool) != BIND:
                 continue
-            while strangers and self._admits(trial, strangers[0], row):
-                pod = strangers.popleft()
+            while unpromised and self._admits(trial, unpromised[0], row):
+                pod = unpromised.popleft()
                 if pod.key not in promised and pod.key not in self._placed:
                     trial.place(spec, pod.labels, row)
                     self._place(pod, promise.node)
@@ -271,7 +271,7 @@ class Binder:
         return max((bucket.sample.spec.priority for key, bucket in self._cluster.unbound.items() if key.unschedulable), default=0)
 
     def _bindable(self, units: list[Unit]) -> Unit:
-        """Return the pods of ``units`` that may be bound now, each unit as a whole. It repeats, because one pod may admit the next."""
+        """Return the pods of ``units`` that may be bound now, each unit as a whole. Placing one unit may make another admissible."""
         bindable: Unit = []
         remaining, before = units, -1
         while remaining and len(remaining) != before:
@@ -286,7 +286,7 @@ class Binder:
         return bindable
 
     def _fits(self, unit: Unit) -> bool:
-        """Whether the filters admit all pods of ``unit`` one after the other; if so, their places are taken."""
+        """Whether the filters admit all pods of ``unit`` one after the other; if so, the pods are placed."""
         trial = self._room.copy() if len(unit) > 1 else self._room
         remaining, before = unit, len(unit) + 1
         while remaining and len(remaining) < before:
@@ -325,7 +325,7 @@ class Binder:
         pods = [pod for pod in pending_pods(names, self._cluster) if pod not in rejected]
         left = tuple(pod for pod in pods if self.steering(pod, pool) != BIND)
         if bind:
-            # The oldest binding that has not shown decides when all of them are sent again.
+            # All bindings are sent again when the oldest one that is not visible yet is due.
             since = promise.nominated if self._sent_pods(promise) else self._now
             promise = replace(promise, nominated=since, sent=tuple(pod.key for pod in pods if pod.key in self._placed))
         promise = replace(promise, pods=tuple(pod.key for pod in pods))
@@ -340,7 +340,7 @@ class Binder:
         return self._left_to_schedulers(promise if promise.pods_ready_at else replace(promise, pods_ready_at=self._now), rejected, left)
 
     def _left_to_schedulers(self, promise: Promise, rejected: tuple[Pod, ...], left: tuple[Pod, ...]) -> Binding:
-        """Nominate the remaining pods of a machine to which no pod will be bound any more; then it opens."""
+        """Decide about a machine to which no pod will be bound any more: nominate the remaining pods, then open it."""
         nominated = [pod for pod in left if self.steering(pod, promise.offering.pool) == NOMINATE]
         begins, why = promise.pods_ready_at, ""
         if promise.sent:
@@ -359,7 +359,7 @@ class Binder:
         return Binding(promise, (), rejected, left, _unseen(unseen) if unseen and patient else "")
 
     def _why_unbound(self, pods: Sequence[Pod], promise: Promise) -> str:
-        """Return, as text, why pods that we bind are not bound yet."""
+        """Return, as text, why ``pods``, which gpuscaler binds, are not bound yet."""
         if pods[0].key in promise.sent:
             return f"the binding of pod {pods[0].key} was sent but is not visible yet"
         if promise.node in self._lacking:
@@ -370,7 +370,7 @@ class Binder:
         return f"pod {pods[0].key} is not admitted yet: {why} ({name})" if name else f"pod {pods[0].key} is bound next"
 
     def obstacle(self, pod: Pod, node: str) -> tuple[str, str]:
-        """Return the first filter that rejects a pod on a node, and what it saw; empty if none does."""
+        """Return the first filter that rejects a pod on a node, and the reason; both are empty if the filters admit the pod."""
         row = self._room.table.row.get(node)
         return self._room.reason(with_closing_tolerations(pod.spec), pod.labels, row) if row is not None else ("", "")
 
@@ -380,7 +380,7 @@ class Binder:
         return row is not None and self._admits(self._room, pod, row)
 
     def _has_room(self, pod: Pod, node: str) -> bool:
-        """Whether the node has the resources that a pod requests, beside all that is bound and placed there."""
+        """Whether the node has the requested resources of a pod, in addition to those of all pods bound and placed there."""
         row = self._room.table.row.get(node)
         return row is not None and bool(self._room.verdict(with_closing_tolerations(pod.spec), pod.labels).passes["NodeResourcesFit"][row])
 
@@ -390,14 +390,14 @@ class Binder:
 
     @property
     def _room(self) -> Room:
-        """The free room beside all that is bound and placed; only few passes need it."""
+        """The free room on nodes without what bound and placed pods use; computed on demand, because few passes need it."""
         if self._room_left is None:
             self._room_left = Room.of(self._cluster)
         return self._room_left
 
 
 def _units(due: Iterable[tuple[Pod, str]]) -> list[Unit]:
-    """Group the pods of a gang, whichever machines they go to; every other pod is a unit of its own."""
+    """Group the pods of each gang, on whichever machines; every other pod is a unit by itself."""
     units: dict[str, Unit] = {}
     for pod, node in due:
         units.setdefault(f"gang {pod.gang}" if pod.gang else pod.key, []).append((pod, node))
@@ -414,7 +414,7 @@ def _unseen(pods: Sequence[Pod]) -> str:
 
 
 def _devices(node: Node) -> Mapping[str, int]:
-    """Return the devices that a node offers: a binding is made only while it still offers them."""
+    """Return the devices of a node. Pods are bound to it only as long as it still has them."""
     return {name: amount for name, amount in node.allocatable.items() if amount and is_device(name)}
 
 

@@ -1,6 +1,6 @@
-"""Carrying out plans: machines arrive closed; the pods planned on them are bound, or left to their scheduler; then the machines open.
+"""Opening machines: they register closed; the pods planned onto them are bound or left to their scheduler; then the machines open.
 
-The result of every promise is recorded, so that a machine that did not take its pods is not bought for them again.
+The outcome of every promise is recorded, so that no machine is bought again for pods that could not run on one of the same offering.
 """
 
 from collections.abc import Mapping, Set
@@ -31,12 +31,12 @@ from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.draft import Draft
 from gpuscaler.planning.state.ledger.ledger import CLOSING, NOMINATING, OPEN, Ledger, OrderedMachine, Promise
 
-#: Writes that have not shown after this time are repeated.
+#: Seconds after which a write that is not visible yet is repeated.
 REPEAT_SECONDS = 5.0
 
 
 class UnfitNode(Struct, frozen=True, gc=False):
-    """The node of a machine bought for ``pod`` does not match the pod's selector; ``why`` is the label, with the value seen."""
+    """``node``, whose machine was bought for ``pod``, does not match the pod's selector; ``why`` states the label and its value."""
 
     pod: str
     node: str
@@ -44,10 +44,10 @@ class UnfitNode(Struct, frozen=True, gc=False):
 
 
 class Steering(Struct, frozen=True, gc=False):
-    """``steps`` change the ledger, ``outcomes`` the promises, ``acts`` are to be carried out now.
+    """The result: ``steps`` are events for the ledger, ``outcomes`` for the record of promises; ``acts`` are carried out now.
 
-    ``stray`` are pods that were bound to another node than the promised one, or whose room there is taken by others. ``suspected`` are pods
-    that a node was opened for in vain, ``unfit`` those whose node lacks a label that they select by.
+    ``stray`` are pods that were bound to another node than the promised one, or whose room there was taken by other pods. ``suspected`` are
+    pods that were not bound to the node that was opened for them, ``unfit`` pods whose node lacks a label that they select.
     """
 
     steps: tuple[ledger.Event, ...] = ()
@@ -69,8 +69,9 @@ def steer(
     index: MachineIndex | None = None,
     nominating: Set[str] = frozenset(),
 ) -> Steering:
-    """Decide what opens next. ``attempts`` is when kube-scheduler last failed a pod, by ``namespace/name``, ``messages`` its message then.
+    """Decide which machines open, and which pods are bound or nominated.
 
+    ``attempts`` is when kube-scheduler last failed to place a pod, by ``namespace/name``, and ``messages`` its message about that.
     ``index`` is the index of ``cluster`` and the cloud's list. ``nominating`` are pools where no pods are bound for now.
     """
     opening = _Opening(ledger, cluster, policy, now, nominating)
@@ -91,7 +92,7 @@ def steer(
 
 
 def still_closed(ledger: Ledger, cluster: Cluster, policy: Policy, *, nominating: Set[str], now: float) -> Mapping[str, str]:
-    """Return, by node and as text, why ready machines of ``ledger`` are still closed; those that open now are left out."""
+    """Return, by node and as text, why ready machines of ``ledger`` are still closed, except for those that open now."""
     opening = _Opening(ledger, cluster, policy, now, nominating)
     ready = [
         machine for machine in ledger.coming if machine.ready and machine.node in cluster.nodes and is_closed(cluster.nodes[machine.node])
@@ -153,9 +154,9 @@ class _Opening(Draft):
     # Ready machines of the ledger
 
     def arrive_all(self) -> None:
-        """Turn ready machines into promises, and decide about those that are closed."""
+        """Make promises for ready machines, and decide about the closed ones."""
         for name in [machine.id for machine in self.ledger.coming if machine.ready]:
-            # An earlier machine may have changed which pods wait for this one.
+            # The step of an earlier machine may have changed the pods of this one.
             self.arrive(next(machine for machine in self.ledger.coming if machine.id == name))
         closed = [promise for promise in self.ledger.promises if promise.step == NOMINATING]
         if closed:
@@ -165,7 +166,7 @@ class _Opening(Draft):
             self.bindings = self.binder.decide(closed, promised, self.unready_gangs)
 
     def arrive(self, machine: OrderedMachine) -> None:
-        """Begin to open a ready machine, unless its pods wait for other machines; note when it is open."""
+        """Make a promise for a ready machine, unless its pods wait for other machines; record when it is open."""
         node = self.cluster.nodes.get(machine.node)
         if node is None:
             return
@@ -184,17 +185,17 @@ class _Opening(Draft):
         machine = next(ordered for ordered in self.ledger.coming if ordered.id == machine.id)
         seated = self.choose_pods(machine)
         if not is_closed(node) or (keeps and not seated):
-            # It never had our taint, or a person removed it, or it stays closed until large pods are planned onto it.
+            # The node never had our taint, or a person removed it, or it stays closed until large pods are planned onto it.
             if seated:
                 self.fold(ledger.Promised(Promise(node.name, machine.key, seated, self.now, OPEN)))
             self.fold(ledger.Opened(machine.id))
         else:
             # A machine that was meant for no pod opens at once.
-            called = 0.0 if machine.pods else self.now
-            self.fold(ledger.Promised(Promise(node.name, machine.key, seated, self.now, closes_again=keeps, abandoned_at=called)))
+            abandoned_at = 0.0 if machine.pods else self.now
+            self.fold(ledger.Promised(Promise(node.name, machine.key, seated, self.now, closes_again=keeps, abandoned_at=abandoned_at)))
 
     def misses_labels(self, machine: OrderedMachine, node: Node) -> bool:
-        """Whether to wait for labels that promised pods select by. If they do not come, the promises are broken before it opens."""
+        """Whether to wait for labels that promised pods select. If they do not come, the promises are broken before the machine opens."""
         unfit = [pod for pod in pending_pods(machine.pods, self.cluster) if not admits(pod.spec, node)]
         if not unfit:
             return False
@@ -208,9 +209,9 @@ class _Opening(Draft):
         return False
 
     def follow_plans(self, machine: OrderedMachine, promise: Promise) -> None:
-        """Update the promise of a closed machine to the latest plans: they may put other pods on it, or its own pods on another machine.
+        """Update the promise of a closed machine to the newest plan, which may put other pods on it, or its pods on another machine.
 
-        Pods with a valid nomination are not part of a plan.
+        Plans do not include pods with a valid nomination.
         """
         if promise.taint_removed_at:
             return
@@ -219,23 +220,23 @@ class _Opening(Draft):
             pod for pod in pending_pods((*promise.pods, *machine.pods), self.cluster) if pod.key not in elsewhere or pod.key in machine.pods
         ]
         pods = tuple(dict.fromkeys(pod.key for pod in own_pods))
-        # Bound pods still have to be recorded. A machine that could not get all its pods takes no new ones: it opens.
+        # Bound pods stay until their outcome is recorded. A machine that could not get one of its pods takes no new pods: it opens.
         bound = [pod.key for pod in filter(None, map(self.cluster.pods.get, promise.pods)) if pod.node_name]
         pods = tuple(dict.fromkeys((*bound, *(key for key in pods if key in promise.pods or not promise.abandoned_at))))
         if set(pods) != set(promise.pods):
             self.fold(ledger.Promised(replace(promise, pods=pods, pods_ready_at=0.0)))
 
     def why_held(self, machine: OrderedMachine) -> str:
-        """Return, as text, why a ready machine cannot open for its gang yet: the rest has no room, or is not ready."""
+        """Return, as text, why a ready machine must not open yet: the other pods of its gang have no room, or no ready machines."""
         if is_half_gang(machine, self.cluster):
-            return f"there is no room for the rest of gang {machine.gang}"
+            return f"there is no room for the other pods of gang {machine.gang}"
         gangs = (pod.gang for pod in pending_pods(machine.pods, self.cluster))
         return next((f"other machines of gang {gang} are not ready" for gang in gangs if gang in self.unready_gangs), "")
 
     def choose_pods(self, machine: OrderedMachine) -> tuple[str, ...]:
-        """Return the pending pods of a machine that is about to open; among identical pods the oldest come first.
+        """Return the pods for a machine that is about to open: its pending pods, unless older, identical pods are pending.
 
-        A pod that has to make room for one of them takes over that pod's place, or is planned again.
+        An older pod takes the place of a younger one. The younger pod gets the older pod's machine, or is planned again.
         """
         pods = list(pending_pods(machine.pods, self.cluster))
         pairs = find_overtaken(pods, self.pending, busy=self.busy)
@@ -261,7 +262,7 @@ class _Opening(Draft):
             self.acts.append(Close(node.name, "it is kept for large pods, and the pods that it was opened for are bound", kept=True))
 
     def bind_or_open(self, promise: Promise, node: Node, binding: Binding) -> None:
-        """Bind the pods of a closed machine, nominate those that are left to a scheduler, and open the machine once that shows."""
+        """Bind the pods of a closed machine, nominate the ones that are left to a scheduler, and open the machine once this is visible."""
         if not is_closed(node):
             opened = replace(promise, step=OPEN, since=self.now)
             self.fold(ledger.Promised(opened))
@@ -276,13 +277,13 @@ class _Opening(Draft):
             self.plan_again(promise, node, pod)
         after = replace(binding.promise, abandoned_at=self.now) if binding.gone else binding.promise
         if not (after.pods or binding.acts) and any(is_half_gang(machine, self.cluster) for machine in self.machines_of(node)):
-            # Once open, a pod of the gang would run alone there. After a while it may get other pods of the gang, or is ended. Not at once,
-            # because a plan might put the same pods there again and again.
+            # If it opened, a pod of an incomplete gang would run alone there. After a while the machine may get other pods of the gang, or
+            # it is ended. The promise does not end at once, because a plan might put the same pods there again and again.
             late = self.now >= promise.since + PATIENCE_SECONDS
             self.fold(ledger.PromiseFulfilled(node.name) if late else ledger.Promised(after))
             return
         if not binding.closed and promise.closes_again and not binding.left:
-            # It is kept for large pods and has them: no other pod may come.
+            # The machine is kept for large pods and has its pods: no other pod may run there.
             self.fold(ledger.PromiseFulfilled(node.name))
             self.note_opened(node.name)
             return
@@ -293,11 +294,11 @@ class _Opening(Draft):
             self.fold(ledger.Promised(after))
 
     def machines_of(self, node: Node) -> list[OrderedMachine]:
-        """Return the machines of the ledger that stand for a node: one, or none."""
+        """Return the machine of the ledger that belongs to a node, if there is one."""
         return [machine for machine in self.ledger.coming if machine.node == node.name]
 
     def plan_again(self, promise: Promise, node: Node, pod: Pod) -> None:
-        """Plan a pod again that cannot come to its machine any more."""
+        """Have a pod planned again that can no longer run on its promised machine."""
         for machine in self.machines_of(node):
             self.fold(ledger.Unfit(machine.id, (pod.key,)))
         self.fold(ledger.Broken(pod.key, node.name))
@@ -313,7 +314,7 @@ class _Opening(Draft):
                 self.fold(ledger.Opened(machine.id))
 
     def check_arrivals(self, promise: Promise, node: Node) -> None:
-        """Check which pods have come to an open machine. If a person or another program opened it, its pods are nominated now."""
+        """Check which pods are bound to an open machine. If something else opened it, its pods have not been nominated yet: do it now."""
         unbound: list[Pod] = []
         # A pod that has been promised another machine is expected there.
         elsewhere = {
@@ -353,7 +354,7 @@ class _Opening(Draft):
             self.stray.append(pod.key)
 
     def fulfil(self, promise: Promise) -> None:
-        """End a promise that no pod waits for any more."""
+        """End a promise that no pending pod is left for."""
         if promise.closes_again:
             self.fold(ledger.Promised(replace(promise, pods=(), step=CLOSING, since=self.now, nominated=self.now)))
             self.acts.append(Close(promise.node, "it is kept for large pods, and the pods that it was opened for are bound", kept=True))
@@ -361,7 +362,7 @@ class _Opening(Draft):
             self.fold(ledger.PromiseFulfilled(promise.node))
 
     def withdraw_nominations(self) -> None:
-        """Withdraw nominations that did not lead to a binding: they would reserve room for pods that do not come."""
+        """Clear the nominations of pods that were not bound: a nomination would reserve room for a pod that does not come."""
         for key, name in self.ledger.broken:
             pod = self.cluster.pods.get(key)
             if pod is None or pod.node_name or pod.finished or pod.nominated_node != name:
@@ -370,7 +371,7 @@ class _Opening(Draft):
                 self.acts.append(Nominate(pod.key, pod.uid, ""))
 
     def open_foreign(self, index: MachineIndex) -> None:
-        """Without a list, open ready machines with our taint that other people bought; kept ones stay closed."""
+        """If the cloud has no list, open ready nodes with our taint that were not ordered here, except for kept machines."""
         for node, member in foreign_nodes(self.cluster, self.ledger, self.policy, index):
             if not member.pool.min_gpus_per_pod and describe_lack(node, member.offering, member.pool) is None:
                 self.acts.append(Lift(node.name, "it is ready, and no plan waits for it"))

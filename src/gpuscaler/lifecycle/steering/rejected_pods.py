@@ -1,7 +1,7 @@
-"""Pods that a kubelet turns away after they were bound to its node: they fail for good, and their owner creates new ones.
+"""Pods that a kubelet rejects after they were bound to its node: such a pod fails for good, and its owner creates a new one.
 
-A kubelet admits pods by its own view: a device that is not healthy, CPUs of one socket, pods that no API server knows. If a pool has two
-rejections in a row, its pods are nominated instead of bound for a while, so that kube-scheduler checks them again.
+A kubelet knows more than the API server: a device that is not healthy, the CPUs of each socket, static pods. After two rejections in a row
+in a pool, the pods of the pool are nominated instead of bound for a while, so that kube-scheduler checks them again.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,14 +16,14 @@ from gpuscaler.planning.state.ledger.ledger import Ledger
 #: Reasons, or their beginnings, of kubelets for pods that they do not admit (``pkg/kubelet/lifecycle/predicate.go``, the topology and
 #: device managers): ``OutOfcpu``, ``OutOfnvidia.com/gpu``.
 REASONS = ("OutOf", "UnexpectedAdmissionError", "NodeAffinity", "TopologyAffinityError")
-#: After this time a bound pod has been admitted, or its node has other troubles.
+#: Seconds after which a bound pod is no longer watched: it was admitted, or its node has other problems.
 WATCHED_SECONDS = 300.0
-#: How many rejections in a row stop a pool from binding.
-MOST = 2
+#: After this many rejections in a row no pods are bound in a pool for a while.
+MAX_REJECTIONS = 2
 
 
 class SentBinding(Struct, frozen=True, gc=False):
-    """A binding that was sent at the moment ``at``, for a machine of ``pool``."""
+    """A binding to a machine of ``pool``, sent at ``at``."""
 
     pod: str
     node: str
@@ -32,7 +32,7 @@ class SentBinding(Struct, frozen=True, gc=False):
 
 
 class TurnedAway(Struct, frozen=True, gc=False):
-    """A pod that we bound and that the kubelet of ``node``, a machine of ``pool``, did not admit; ``reason`` is the kubelet's word."""
+    """A pod that we bound and that the kubelet of ``node``, a machine of ``pool``, did not admit; ``reason`` is the kubelet's reason."""
 
     pod: str
     node: str
@@ -41,15 +41,15 @@ class TurnedAway(Struct, frozen=True, gc=False):
     uid: str
 
 
-class Admissions(Struct, frozen=True, gc=False):
-    """``bound`` are pods that no kubelet has answered for yet, by uid; ``row`` is how many pods of a pool were turned away in a row."""
+class Admissions(Struct, frozen=True, gc=False, rename={"rejections_in_row": "row"}):
+    """``bound`` are bound pods that no kubelet has admitted or rejected yet, by uid; ``rejections_in_row`` counts rejections, by pool."""
 
     bound: Mapping[str, SentBinding] = {}
-    row: Mapping[str, int] = {}
+    rejections_in_row: Mapping[str, int] = {}
 
 
 class AdmissionFindings(Struct, frozen=True, gc=False):
-    """The kubelets' answers: ``refused`` are bindings to pools where nothing is bound for a while."""
+    """``turned_away`` are the rejected pods; ``refused`` names the pools where no pods are bound for a while."""
 
     admissions: Admissions
     turned_away: tuple[TurnedAway, ...] = ()
@@ -57,17 +57,17 @@ class AdmissionFindings(Struct, frozen=True, gc=False):
 
 
 def record_sent(admissions: Admissions, acts: Iterable[Act], ledger: Ledger, now: float) -> Admissions:
-    """Remember the bindings among ``acts`` to machines that are promised in ``ledger``."""
+    """Remember those bindings among ``acts`` whose nodes have promises in ``ledger``."""
     pools = {promise.node: promise.offering.pool for promise in ledger.promises}
     new = {act.uid: SentBinding(act.pod, act.node, pools[act.node], now) for act in acts if isinstance(act, Bind) and act.node in pools}
-    return Admissions({**admissions.bound, **new}, admissions.row) if new else admissions
+    return Admissions({**admissions.bound, **new}, admissions.rejections_in_row) if new else admissions
 
 
 def observe(admissions: Admissions, cluster: Cluster, now: float) -> AdmissionFindings:
-    """Find what became of the pods that were bound."""
+    """Find out which bound pods were admitted and which were rejected."""
     if not admissions.bound:
         return AdmissionFindings(admissions)
-    bound, row = dict(admissions.bound), dict(admissions.row)
+    bound, row = dict(admissions.bound), dict(admissions.rejections_in_row)
     turned_away: list[TurnedAway] = []
     refused: list[BindingRefused] = []
     for uid, sent_binding in admissions.bound.items():
@@ -78,7 +78,7 @@ def observe(admissions: Admissions, cluster: Cluster, now: float) -> AdmissionFi
             del bound[uid]
             turned_away.append(TurnedAway(sent_binding.pod, sent_binding.node, sent_binding.pool, pod.reason, uid))
             row[sent_binding.pool] = row.get(sent_binding.pool, 0) + 1
-            if row[sent_binding.pool] >= MOST:
+            if row[sent_binding.pool] >= MAX_REJECTIONS:
                 del row[sent_binding.pool]
                 why = (
                     f"the kubelet of node {sent_binding.node} turned away pod {sent_binding.pod} ({pod.reason}), the "

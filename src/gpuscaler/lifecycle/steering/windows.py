@@ -1,12 +1,13 @@
-"""Windows: a closed machine admits DaemonSet pods for a moment, so that DaemonSets work there without changes.
+"""Windows: a closed machine admits DaemonSet pods for a few seconds, so that DaemonSets need no toleration of our taint.
 
-The DaemonSet controller creates no pod on a node with a ``NoSchedule`` taint that the DaemonSet does not tolerate, and deletes none that is
-there already (``nodeShouldRunDaemonPod`` in ``pkg/controller/daemon/daemon_controller.go``). NVIDIA's device plugin tolerates
-``nvidia.com/gpu`` and little else, so the GPUs of a machine with our taint would never show. Therefore the taint is replaced by a cordon
-until those pods are bound: the DaemonSet controller gives all of its pods a toleration of the cordon, and no other pod can come. Our taint
-stays on the node without its hard effect, as a sign that the cordon is ours. Nodes that register without our taint get it the same way.
+The DaemonSet controller creates no pod on a node with a ``NoSchedule`` taint that the DaemonSet does not tolerate, but does not delete
+existing pods either (``nodeShouldRunDaemonPod`` in ``pkg/controller/daemon/daemon_controller.go``). NVIDIA's device plugin tolerates
+``nvidia.com/gpu`` and little else, so the GPUs of a machine with our taint would never become visible. Therefore a cordon replaces the
+taint until the pods of such DaemonSets are bound: all DaemonSet pods tolerate a cordon, and no other pod can be scheduled. Our taint stays
+on the node with the effect PreferNoSchedule, which shows that the cordon is ours. Nodes that register without our taint get it in the same
+way.
 
-All other decisions treat such a node as closed, as it is before and after (:func:`as_closed`): pods are bound to it during the window.
+All other decisions treat the node as closed during its window, as it is before and after (:func:`as_closed`), and pods are bound to it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,11 +31,11 @@ from gpuscaler.planning.capacity.pool_membership import members
 from gpuscaler.planning.feasibility.min_gpus import is_closed
 from gpuscaler.planning.state.ledger.ledger import NOMINATING, Ledger
 
-#: Maximum time that a window is open, from when it shows.
+#: How long a window is open at most, from when the cordon is visible, in seconds.
 OPEN_SECONDS = 10.0
-#: A write that has not shown after this time is repeated.
+#: Seconds after which a write that is not visible yet is repeated.
 REPEAT_SECONDS = 5.0
-#: Pause before a DaemonSet whose pod did not come is tried again; it doubles each time, up to the second value.
+#: Pause before a window is opened again for a DaemonSet that got no pod; it doubles each time, up to the second value, in seconds.
 FIRST_PAUSE, LONGEST_PAUSE = 60.0, 600.0
 #: How often new pods are checked while a window is open.
 LOOK_SECONDS = 0.2
@@ -43,7 +44,7 @@ ARRIVING, KEPT = Taint(ARRIVING_TAINT), Taint(KEPT_TAINT)
 
 
 class Attempt(Struct, frozen=True, gc=False):
-    """A DaemonSet, by ``namespace/name``, whose pod did not come to a node ``times`` times; it is tried again at ``again``."""
+    """A DaemonSet, as ``namespace/name``, that got no pod on a node in ``times`` windows, and ``why``; the next window is at ``again``."""
 
     daemon: str
     times: int
@@ -52,10 +53,10 @@ class Attempt(Struct, frozen=True, gc=False):
 
 
 class Window(Struct, frozen=True, gc=False):
-    """The state of one closed machine's node. Moments that have not happened yet are 0.
+    """The state of the window of one closed node. Times of events that have not happened yet are 0.
 
-    ``opened`` is when its window was requested to open, ``seen`` when that first showed, ``closed`` when it was last requested to close
-    again; all of them are 0 while the node is closed. ``failed`` are DaemonSets whose pods did not come.
+    ``opened`` is when the window was requested, ``seen`` when it was first visible, ``closed`` when the end of the window was last
+    requested; all three are 0 while there is no window. ``failed`` are DaemonSets that got no pod in a window.
     """
 
     uid: str
@@ -66,7 +67,7 @@ class Window(Struct, frozen=True, gc=False):
 
 
 class ClosedNode(Struct, frozen=True, gc=False):
-    """The node of a machine of ``pool``, with the machine's id; the machine is not open yet, or ``kept`` for large pods."""
+    """The node of a machine of ``pool``, with the machine's id. The machine is not open yet, or it is ``kept`` for large pods."""
 
     node: Node
     pool: str
@@ -75,7 +76,7 @@ class ClosedNode(Struct, frozen=True, gc=False):
 
 
 class WindowFindings(Struct, frozen=True, gc=False):
-    """``windows`` is the new memory, by node; ``acts`` are to be carried out now, ``remarks`` are worth reporting."""
+    """``windows`` is the new memory, by node; ``acts`` are carried out now, ``remarks`` are reported."""
 
     windows: Mapping[str, Window]
     acts: tuple[Act, ...] = ()
@@ -104,7 +105,7 @@ def _as_closed(node: Node) -> Node:
 
 
 def observe(before: Mapping[str, Window], ledger: Ledger, cluster: Cluster, policy: Policy, *, now: float) -> WindowFindings:
-    """Open the windows of machines of ``ledger`` and of kept ones that are due now, and close others again."""
+    """Open the windows that are due now, of machines of ``ledger`` and of kept machines, and end the ones that are over."""
     sites = _sites(ledger, cluster, policy)
     if not sites and not before:
         return WindowFindings(before)
@@ -143,7 +144,7 @@ def _sites(ledger: Ledger, cluster: Cluster, policy: Policy) -> list[ClosedNode]
 
 
 def next_check(windows: Mapping[str, Window], now: float) -> float | None:
-    """Return when something may be due by the passing of time alone."""
+    """Return the next time at which a window may have to open or close although no node has changed; None if there is none."""
     moments = [
         now + LOOK_SECONDS if window.opened else min((each.again for each in window.failed), default=None) for window in windows.values()
     ]
@@ -151,7 +152,7 @@ def next_check(windows: Mapping[str, Window], now: float) -> float | None:
 
 
 def recalled(windows: Mapping[str, Window], now: float) -> Mapping[str, Window]:
-    """Return ``windows`` as read at ``now``: no moment is later than that, and unconfirmed writes are repeated at once."""
+    """Return ``windows`` after they were read at ``now``: without later times, and so that unconfirmed writes are repeated at once."""
 
     def in_doubt(window: Window) -> Window:
         failed = tuple(replace(each, again=min(each.again, now + LONGEST_PAUSE)) for each in window.failed)
@@ -162,7 +163,7 @@ def recalled(windows: Mapping[str, Window], now: float) -> Mapping[str, Window]:
 
 
 def reports(windows: Mapping[str, Window]) -> Iterator[str]:
-    """Report each DaemonSet whose pods did not come to machines that are not open yet, in one sentence."""
+    """Report each DaemonSet without pods on machines that are not open yet, in one sentence."""
     nodes: dict[tuple[str, str], list[str]] = {}
     for name, window in sorted(windows.items()):
         for attempt in window.failed:
@@ -176,7 +177,7 @@ def reports(windows: Mapping[str, Window]) -> Iterator[str]:
 
 
 def describe_window(window: Window, now: float) -> Iterator[str]:
-    """Describe one node with a window, for people, in sentences that start with ``it``."""
+    """Describe the window of one node, in sentences that start with ``it``."""
     if window.opened:
         yield "it is cordoned by gpuscaler for a few seconds, so that DaemonSets that do not tolerate its taint get their pods there"
     for attempt in window.failed:
@@ -208,7 +209,7 @@ class _WindowPass:
         node = site.node
         window = before if before is not None and before.uid == node.uid else Window(node.uid)
         missing = self._missing_daemons(site)
-        # A clock that was set back must not keep a window open.
+        # A clock that was set back must not keep the window open for longer.
         opened, seen, closed = (min(at, self._now) for at in (window.opened, window.seen, window.closed))
         failed = tuple(attempt for attempt in window.failed if attempt.daemon in missing)
         window = Window(node.uid, opened, seen, closed, failed)
@@ -222,7 +223,7 @@ class _WindowPass:
         return None if after == Window(node.uid) else after
 
     def _step_closed(self, site: ClosedNode, window: Window, due: list[str]) -> Window:
-        """Open the window of a node that lacks DaemonSet pods; close a node that has none of our taints."""
+        """Request a window for a node that lacks DaemonSet pods; close a node that has none of our taints."""
         if window.opened and not window.seen and self._now < window.opened + REPEAT_SECONDS:
             return window
         window = Window(window.uid, closed=window.closed, failed=window.failed)
@@ -233,7 +234,7 @@ class _WindowPass:
         return replace(window, closed=0.0) if is_closed(site.node) else self._close(site, window)
 
     def _step_open(self, site: ClosedNode, window: Window, missing: Mapping[str, str], due: list[str]) -> Window:
-        """Close the window once the node's DaemonSet pods have come, or after a while."""
+        """End the window once the node has its DaemonSet pods, or after a while."""
         window = replace(window, opened=window.opened or self._now, seen=window.seen or self._now)
         if due and not window.closed and self._now < window.seen + OPEN_SECONDS:
             return window
@@ -247,7 +248,7 @@ class _WindowPass:
         return replace(window, closed=self._now)
 
     def _failed(self, site: ClosedNode, window: Window, missing: Mapping[str, str]) -> Window:
-        """Remember the ``missing`` DaemonSets, each with the reason. The pods of all others have come."""
+        """Record a failed window for the ``missing`` DaemonSets, each with the reason."""
         attempts = {attempt.daemon: attempt for attempt in window.failed}
         failed = []
         for name, why in sorted(missing.items()):

@@ -218,7 +218,7 @@ class Gpuscaler:
             self._again = AGAIN_FIRST
         plans = self._plans_due
         if self._movable and self._running:
-            plans.plan_by(now + (PACE.consolidate if self._changed or self._consolidation.unsettled else PACE.unchanged))
+            plans.plan_by(now + (PACE.consolidate if self._changed or self._consolidation.no_moves_to else PACE.unchanged))
         if not view.has_servable_pods and not any(self._is_idle_too_long(name, view, now) for name in view.idle()):
             return
         if self._next_change is not None:

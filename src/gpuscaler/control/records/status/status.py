@@ -208,7 +208,7 @@ def status_of(
                 *describe_unknown_prices(policy),
                 *(unready.text for unready in unready),
                 *uneven(memory.guarding, policy),
-                *device_plugins.reports(memory.away, now),
+                *device_plugins.reports(memory.absent_devices, now),
                 *describe_unbound_pools(memory.unbinding, now),
                 *windows.reports(memory.windows),
             )
