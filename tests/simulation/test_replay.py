@@ -140,7 +140,7 @@ def test_the_state_has_open_nodes_with_labels_pods_and_idle_time() -> None:
     assert state.idle_seconds[node.name] == pytest.approx(at - 180.2)
 
 
-def test_a_pod_placed_on_an_ordered_machine_waits_for_it() -> None:
+def test_a_pod_placed_on_an_ordered_machine_waits_until_the_machine_is_open() -> None:
     def join(_: Cluster, state: State) -> Plan:
         return Plan(placements=(Placement("trace/b", state.upcoming[0].id),))
 

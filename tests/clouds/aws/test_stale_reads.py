@@ -65,7 +65,9 @@ async def test_a_failed_capacity_increase_is_withdrawn_even_while_reads_do_not_s
     assert count_machines(harness) == 0
 
 
-async def test_an_order_after_a_withdrawal_adds_to_the_lowered_capacity(make_harness: Callable[..., ProviderHarness]) -> None:
+async def test_an_order_after_a_withdrawal_increases_the_capacity_from_its_lowered_value(
+    make_harness: Callable[..., ProviderHarness],
+) -> None:
     harness = make_harness(1)
     first = await wait_for_answer(harness, await harness.provider.buy(await harness.order(2)))
     second = await wait_for_answer(harness, await harness.provider.buy(await harness.order(2, token="order-2")))

@@ -126,7 +126,7 @@ async def test_budgets_protect_neither_pending_nor_ended_pods() -> None:
     assert (await _evict(ask, "done"))[0] == 201
 
 
-async def test_an_unhealthy_pod_is_evicted_if_the_budgets_policy_or_its_count_allows_it() -> None:
+async def test_an_unhealthy_pod_is_evicted_if_the_policy_or_the_healthy_count_of_the_budget_allows_it() -> None:
     ask = asker()
     await _running(ask, "p", ready=False)
     await _budget(ask, "web", disruptionsAllowed=0, currentHealthy=0, desiredHealthy=1)

@@ -16,7 +16,7 @@ async def _revision(ask: Asker, path: str = CONFIG_MAPS) -> str:
     return str((await ask.ok("GET", path))["metadata"]["resourceVersion"])
 
 
-async def test_a_watch_shows_every_change_after_its_revision() -> None:
+async def test_a_watch_reports_every_change_after_its_revision() -> None:
     ask = asker()
     await ask.ok("POST", CONFIG_MAPS, config_map("old"))
     async with ask.watch(CONFIG_MAPS, resourceVersion=await _revision(ask)) as lines:
@@ -74,7 +74,7 @@ async def test_a_streamed_list_requires_a_resource_version_match() -> None:
     assert (status, answer["details"]["causes"][0]["field"]) == (422, "resourceVersionMatch")
 
 
-async def test_a_quiet_watch_gets_a_bookmark_every_minute() -> None:
+async def test_a_watch_without_events_gets_a_bookmark_every_minute() -> None:
     ask = asker()
     loop = asyncio.get_running_loop()
     async with ask.watch(CONFIG_MAPS, resourceVersion=await _revision(ask), allowWatchBookmarks="true") as lines:

@@ -57,7 +57,7 @@ def events(sky: SimulatedCloud, until: float) -> list[tuple[float, str]]:
     return [(event.at, event.kind) for event in sky.advance(until)]
 
 
-def test_a_gpu_machine_registers_first_and_shows_its_gpus_later() -> None:
+def test_the_gpus_of_a_machine_become_allocatable_after_it_registers() -> None:
     sky = cloud()
     (machine,) = ask(sky, GPU.key, now=1000).machines
     assert (sky.next_event(), sky.busy) == (1100, True)
@@ -117,7 +117,7 @@ def test_an_exhausted_offering_has_no_capacity_until_a_machine_ends() -> None:
     assert len(ask(sky, scarce.key, now=3, token="c").machines) == 1
 
 
-def test_an_unknown_offering_is_refused_by_name() -> None:
+def test_an_order_for_an_unknown_offering_raises_an_error_that_names_it() -> None:
     answer = ask(cloud(), OfferingKey("gpu", "spot", "p5.48xlarge", "z9"))
     assert answer.machines == ()
     (refusal,) = answer.refusals
@@ -274,7 +274,7 @@ def test_a_machine_that_exists_at_the_start_is_open_immediately() -> None:
     assert (machine.state, sky.list(), sky.next_event()) == (VISIBLE, (machine,), None)
 
 
-def test_a_delay_with_bounds_out_of_order_is_refused() -> None:
+def test_a_delay_whose_minimum_exceeds_its_maximum_is_refused() -> None:
     with pytest.raises(ValueError, match="low <= mode <= high"):
         Delay(10, 5, 20)
 

@@ -50,7 +50,7 @@ def test_replicas_gpu_hours_are_those_of_their_pods_and_the_cost_includes_their_
     assert result.lower_bound <= result.cost
 
 
-def test_a_run_ends_with_its_load_and_removes_its_machines() -> None:
+def test_a_run_of_services_ends_with_the_load_and_removes_all_machines() -> None:
     result = replayed(20, 20)
 
     assert HOURS * 3600 <= result.ended - result.began <= (HOURS + 1) * 3600

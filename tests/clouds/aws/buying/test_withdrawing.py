@@ -92,7 +92,7 @@ def test_nothing_is_written_if_all_machines_launched_in_the_meantime() -> None:
     assert (outcome.units, outcome.waiting) == (0, 0)
 
 
-def test_a_group_is_never_lowered_below_its_minimum() -> None:
+def test_desired_capacity_is_never_lowered_below_the_groups_minimum() -> None:
     steps_taken, outcome = answers(withdrawing_steps(4), group(4, least=3), QUIET, group(4, least=3), QUIET, QUIET, group(3, least=3))
     assert Write(3) in steps_taken
     assert outcome.units == 1
@@ -127,7 +127,7 @@ def test_machines_are_protected_before_a_group_is_lowered() -> None:
     assert steps_taken[:2] == [Read(), Protect(("i-00000000",))]
 
 
-def test_a_group_with_an_unprotected_machine_is_not_lowered_yet() -> None:
+def test_desired_capacity_is_not_lowered_while_a_machine_is_unprotected() -> None:
     bare = group(3, "InService", protected=False)
     steps_taken, outcome = answers(withdrawing_steps(2), bare, QUIET, bare, QUIET)
     assert not [step for step in steps_taken if isinstance(step, Write)]

@@ -38,7 +38,7 @@ def test_nodes_that_match_the_template_do_not_change_the_template() -> None:
     assert compare(node(0), node(1)) == (pool_of_states().pool.offerings[0], ())
 
 
-def test_a_label_that_no_node_carries_is_removed_from_the_template_and_reported() -> None:
+def test_a_label_that_no_node_has_is_removed_from_the_template_and_reported() -> None:
     offering, (warning,) = compare(node(0, {"kubernetes.io/arch": "amd64"}))
 
     assert "team" not in offering.labels
@@ -103,11 +103,11 @@ def test_temporary_taints_and_taints_of_single_nodes_do_not_change_the_template(
         node(0, {}, allocatable={**SIZE, "nvidia.com/gpu": 0}),
     ],
 )
-def test_a_node_that_is_not_ready_or_lacks_devices_is_ignored(odd: Node) -> None:
+def test_nodes_that_are_not_ready_or_lack_devices_are_ignored(odd: Node) -> None:
     assert compare(odd) == (pool_of_states().pool.offerings[0], ())
 
 
-def test_an_ending_machine_is_ignored() -> None:
+def test_nodes_of_terminating_machines_are_ignored() -> None:
     assert compare(node(0, {}), states=("Terminating:Wait",)) == (pool_of_states().pool.offerings[0], ())
 
 

@@ -345,7 +345,7 @@ def test_groups_of_another_cluster_and_groups_with_only_the_enabled_tag_are_repo
     assert "'other', expected research" in reasons(discovered)["theirs"]
 
 
-def test_groups_with_the_tags_of_the_settings_are_pools() -> None:
+def test_groups_with_the_configured_tags_are_pools() -> None:
     aws = Aws()
     aws.group("marked", {"team": "ml", "env": "prod"}, instance_type="g5.xlarge")
     aws.group("half", {"team": "ml"}, instance_type="g5.xlarge")

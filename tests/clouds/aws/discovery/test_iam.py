@@ -76,7 +76,7 @@ def test_resource_names_have_the_partition_of_the_account() -> None:
         (["--cluster", "a", "--node-role", "arn:aws:iam::123456789012:role/*"], "expected an ARN such as arn:aws:iam"),
     ],
 )
-def test_input_that_would_widen_the_policy_is_refused(options: list[str], says: str) -> None:
+def test_input_that_would_add_permissions_to_the_policy_is_refused(options: list[str], says: str) -> None:
     done = CliRunner().invoke(generate, ["iam", *options])
 
     assert done.exit_code == 2

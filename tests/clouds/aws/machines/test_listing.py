@@ -22,7 +22,7 @@ from gpuscaler.model.pools import Pool
         ("Terminated", TERMINATED),
     ],
 )
-def test_states_of_a_groups_machines_map_to_ours(lifecycle: str, state: str) -> None:
+def test_lifecycle_states_of_aws_are_mapped_to_machine_states(lifecycle: str, state: str) -> None:
     assert state_of(lifecycle) == state
 
 

@@ -57,7 +57,7 @@ def test_a_fraction_of_a_gpu_counts_as_one_device() -> None:
     assert made.allocatable["nvidia.com/gpu"] == 1
 
 
-def test_accelerators_of_other_makers_have_their_own_resources() -> None:
+def test_accelerators_of_other_vendors_have_their_own_resource_names() -> None:
     assert type_of(reply(**gpu("AMD", "Radeon Pro V520", 1, 8_192))).allocatable["amd.com/gpu"] == 1
     assert type_of(reply(**gpu("Habana", "Gaudi HL-205", 8, 32_768))).allocatable["habana.ai/gaudi"] == 8
     neuron: dict[str, Any] = {"NeuronInfo": {"NeuronDevices": [{"Count": 16, "Name": "Trainium", "CoreInfo": {"Count": 2}}]}}

@@ -53,7 +53,7 @@ def test_no_scheduler_overcommits_a_node(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_cpu_and_memory_limit_placement(name: str) -> None:
+def test_cpu_and_memory_of_nodes_limit_the_placement_of_pods(name: str) -> None:
     assert placed(name, nodes_of((8, 4)), load_of((1, 100, 3), (1, 100, 2), (1, 100, 1))) == [True, False, True]
     assert placed(name, nodes_of((8, 4)), load_of((1, 100, 1), (1, 100, 1), memory=600)) == [True, False]
 

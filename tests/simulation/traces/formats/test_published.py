@@ -214,7 +214,7 @@ FIRST = attempt("2017-10-07 01:12:09", "2017-10-07 01:13:23", 8)
 SECOND = attempt("2017-10-07 01:13:30", "2017-10-07 01:14:30", 8, 4)
 
 
-def test_philly_jobs_run_as_long_as_their_attempts_on_the_gpus_of_the_last(tmp_path: Path) -> None:
+def test_philly_jobs_have_the_total_duration_of_all_attempts_and_the_gpus_of_the_last_one(tmp_path: Path) -> None:
     (job,) = read(tmp_path, json.dumps([entry("application_1", FIRST, SECOND)], indent=1), name="cluster_job_log").jobs
     # 7 October 2017 was a Saturday.
     submitted = 5 * DAY + HOUR + 11 * MINUTE + 39
