@@ -117,7 +117,7 @@ def test_an_exhausted_offering_has_no_capacity_until_a_machine_ends() -> None:
     assert len(ask(sky, scarce.key, now=3, token="c").machines) == 1
 
 
-def test_an_order_for_an_unknown_offering_raises_an_error_that_names_it() -> None:
+def test_an_order_for_an_unknown_offering_is_refused_with_the_offerings_name() -> None:
     answer = ask(cloud(), OfferingKey("gpu", "spot", "p5.48xlarge", "z9"))
     assert answer.machines == ()
     (refusal,) = answer.refusals
@@ -274,7 +274,7 @@ def test_a_machine_that_exists_at_the_start_is_open_immediately() -> None:
     assert (machine.state, sky.list(), sky.next_event()) == (VISIBLE, (machine,), None)
 
 
-def test_a_delay_whose_minimum_exceeds_its_maximum_is_refused() -> None:
+def test_a_delay_without_low_mode_and_high_in_ascending_order_is_refused() -> None:
     with pytest.raises(ValueError, match="low <= mode <= high"):
         Delay(10, 5, 20)
 
