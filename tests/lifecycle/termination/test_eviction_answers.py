@@ -4,7 +4,7 @@ from tests.lifecycle.termination.kit import draining, tried_eviction
 from tests.planning.building import NOW
 
 from gpuscaler.lifecycle.termination import EvictionRefused, record_refusals
-from gpuscaler.lifecycle.termination.eviction_answers import MOST_WORDS
+from gpuscaler.lifecycle.termination.eviction_answers import MAX_REASON_BYTES
 from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.entries import Eviction
 from gpuscaler.planning.state.ledger.ledger import Ledger
@@ -39,5 +39,5 @@ def test_a_refused_eviction_for_an_unknown_pod_or_removal_is_ignored() -> None:
 def test_a_long_refusal_message_is_cut_between_characters() -> None:
     why = after_refusals(tried_eviction(), EvictionRefused("n", "default/p", "uid-p", "ä" * 500)).why
 
-    assert len(why.encode()) <= MOST_WORDS
+    assert len(why.encode()) <= MAX_REASON_BYTES
     assert set(why) == {"ä"}

@@ -1,9 +1,9 @@
-"""Device plugins that restart: the resources that a node showed before, and how long they still count.
+"""Restarts of device plugins: for some minutes the missing devices of a node still count.
 
-When a plugin goes, the kubelet sets the allocatable amount of its devices to 0 at once (kubernetes/kubernetes#99571), and keeps their
-capacity for five minutes; a kubelet that restarts shows neither until the plugin registers again. An upgrade does that on every node. For
-five minutes such a node counts as it was, so that nothing is bought in its place and it does not look underutilized. After that it
-counts as what it shows, and is reported.
+When a plugin stops, the kubelet at once reports 0 allocatable devices (kubernetes/kubernetes#99571), but keeps their capacity for five
+minutes. A kubelet that restarts reports neither until the plugin registers again. An upgrade does this on every node. For five minutes the
+node counts with the devices that it had, so that nothing is bought in its place and it does not look idle. After that it counts without
+them, and is reported.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,12 +15,12 @@ from gpuscaler.model.cluster import Cluster, Delta
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.well_known import ARRIVING_TAINT
 
-#: How long a node counts as it was, in seconds: a plugin is back sooner, unless its image has to be pulled first.
+#: How long missing devices still count, in seconds. A plugin usually registers sooner, unless its image has to be pulled first.
 COUNTED_SECONDS = 300.0
 
 
 class AbsentDevices(Struct, frozen=True, gc=False):
-    """The devices that the node with ``uid`` showed before ``since`` and has not shown after it."""
+    """The devices that the node with ``uid`` showed until ``since`` and has not shown since."""
 
     uid: str
     amounts: Mapping[str, int]
@@ -28,7 +28,7 @@ class AbsentDevices(Struct, frozen=True, gc=False):
 
 
 def observe(absences: Mapping[str, AbsentDevices], before: Mapping[str, Node], cluster: Cluster, now: float) -> Mapping[str, AbsentDevices]:
-    """Return the nodes that lack devices they had; ``before`` are the nodes as last seen, empty if they are unknown."""
+    """Return the missing devices by node; ``before`` are the nodes of the last call, empty after a restart."""
     if before is cluster.nodes and not absences:
         return absences
     away: dict[str, AbsentDevices] = {}
@@ -44,7 +44,7 @@ def observe(absences: Mapping[str, AbsentDevices], before: Mapping[str, Node], c
 
 
 def _missing(node: Node, last: Node | None, previous: AbsentDevices | None) -> dict[str, int]:
-    """Return the resources that ``node`` had and does not show. A machine that has not opened yet never had any."""
+    """Return the devices that ``node`` had but does not show now; empty for a machine that is not open yet."""
     if any(taint.key == ARRIVING_TAINT for taint in node.taints):
         return {}
     had = {name: amount for name, amount in node.capacity.items() if amount}
@@ -54,18 +54,18 @@ def _missing(node: Node, last: Node | None, previous: AbsentDevices | None) -> d
     missing = {name: amount for name, amount in had.items() if "/" in name and not node.allocatable.get(name)}
     if not missing:
         return missing
-        # A node that shows devices of that vendor under other names has been repartitioned, as with MIG.
+    # A node that shows devices of the same vendor under other names has been repartitioned, as with MIG.
     vendors = {name.partition("/")[0] for name, amount in node.allocatable.items() if amount and name not in had}
     return {name: amount for name, amount in missing.items() if name.partition("/")[0] not in vendors}
 
 
 def coming_back(absences: Mapping[str, AbsentDevices], now: float) -> frozenset[str]:
-    """Return the nodes that count as they were."""
+    """Return the nodes whose missing devices still count."""
     return frozenset(name for name, away in absences.items() if now < away.since + COUNTED_SECONDS)
 
 
 def as_before(cluster: Cluster, absences: Mapping[str, AbsentDevices], now: float) -> Cluster:
-    """Return ``cluster`` with the devices of nodes that are coming back."""
+    """Return ``cluster`` with the missing devices that still count."""
     nodes = (cluster.nodes.get(name) for name in coming_back(absences, now))
     changed = tuple(
         replace(node, allocatable={**node.allocatable, **absences[node.name].amounts})
@@ -76,7 +76,7 @@ def as_before(cluster: Cluster, absences: Mapping[str, AbsentDevices], now: floa
 
 
 def reports(absences: Mapping[str, AbsentDevices], now: float) -> Iterator[str]:
-    """Report each node whose devices did not come back, in one sentence."""
+    """Report each node whose devices have been missing for too long, in one sentence."""
     for name in sorted(absences.keys() - coming_back(absences, now)):
         away = absences[name]
         shown = ", ".join(f"{amount} {resource}" for resource, amount in sorted(away.amounts.items()))

@@ -1,4 +1,4 @@
-"""Nodes that refuse pods although they seem to have room: detecting them, and planning without them."""
+"""Nodes on which kube-scheduler does not place pods although they seem to have room: plans avoid them for these pods."""
 
 from collections.abc import Mapping, Set
 from hashlib import sha256
@@ -10,12 +10,12 @@ from gpuscaler.planning.plans import Placement
 from gpuscaler.planning.state import node_refusals
 from gpuscaler.planning.state.node_refusals import PATIENCE_SECONDS, Refusals
 
-#: kube-scheduler retries every unschedulable pod within 5 minutes: after that an attempt is assumed, even if none was reported.
+#: kube-scheduler retries every unschedulable pod within 5 minutes: after this many seconds an attempt is assumed if none was reported.
 ATTEMPT_SECONDS = 330.0
 
 
 def tried_in_vain(pod: str, since: float, *, attempts: Mapping[str, float], now: float) -> bool:
-    """Whether a pod that is still unbound should be bound by now, given that it has had room ``since`` then.
+    """Whether kube-scheduler has tried to place an unbound pod after ``since``, when the pod had room, and failed.
 
     ``attempts`` is when kube-scheduler last failed to place a pod, by ``namespace/name``.
     """
@@ -25,7 +25,7 @@ def tried_in_vain(pod: str, since: float, *, attempts: Mapping[str, float], now:
 
 
 def expected_bindings(cluster: Cluster, placements: tuple[Placement, ...], closed: Set[str], now: float) -> node_refusals.Planned:
-    """Return the pods that a plan expects kube-scheduler to bind by itself: those on nodes that exist and are not ``closed``."""
+    """Return the pods that kube-scheduler should bind by itself: a plan places them on existing nodes that are not ``closed``."""
     return node_refusals.Planned(
         tuple(
             (placement.pod, placement.node) for placement in placements if placement.node in cluster.nodes and placement.node not in closed
@@ -37,7 +37,7 @@ def expected_bindings(cluster: Cluster, placements: tuple[Placement, ...], close
 def find_refusals(
     refusals: Refusals, cluster: Cluster, *, attempts: Mapping[str, float], messages: Mapping[str, str], now: float
 ) -> list[node_refusals.NodeRefused | node_refusals.Cleared]:
-    """Find pods that were refused by the node that plans put them on, and nodes that changed since they refused a pod.
+    """Find pods that kube-scheduler did not bind to the node of their plan, and avoided nodes that have changed since.
 
     ``messages`` are kube-scheduler's messages about its last attempts, by pod.
     """
@@ -55,8 +55,8 @@ def find_refusals(
 
 
 def hash_node(node: Node) -> str:
-    """Hash what decides about pods on an empty node: labels, allocatable, foreign taints, and whether a person has cordoned it."""
-    # Our own taints change with our actions; they say nothing about which pods a node can take.
+    """Hash the properties that decide which pods an empty node admits: labels, allocatable, foreign taints, and a person's cordon."""
+    # Our own taints are left out: they do not change which pods the node can run later.
     taints = sorted(str(taint) for taint in node.taints if not taint.key.startswith(OWN_PREFIX))
     parts = (sorted(node.labels.items()), sorted(node.allocatable.items()), taints, node.unschedulable)
     return sha256(repr(parts).encode()).hexdigest()[:16]

@@ -1,1 +1,1 @@
-"""The taints and the label that nodes of our pools keep for longer than opening or draining takes."""
+"""Taints and a label that nodes of our pools have in normal operation, not only while they are opened or drained."""

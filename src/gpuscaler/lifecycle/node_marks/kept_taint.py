@@ -1,6 +1,6 @@
 """The taint of machines that are kept for large pods.
 
-They have a separate taint, because the arriving taint means that a machine is not open yet.
+It is not the arriving taint, because that taint means that a machine is not open yet.
 """
 
 from collections.abc import Iterator
@@ -16,12 +16,12 @@ from gpuscaler.planning.capacity.pool_membership import members
 from gpuscaler.planning.feasibility.min_gpus import is_closed
 from gpuscaler.planning.state.ledger.ledger import Ledger
 
-#: Why a taint is rewritten that has lost its hard effect, on a node that is not cordoned.
+#: The reason for restoring the NoSchedule effect of our taint on a node that is not cordoned.
 UNCORDONED = "it was uncordoned while it was open to DaemonSet pods only"
 
 
 def update_kept_taints(ledger: Ledger, cluster: Cluster, policy: Policy, index: MachineIndex, inventory: Inventory | None) -> Iterator[Act]:
-    """Replace the arriving taint by the kept taint on open machines of pools with ``min_gpus_per_pod``, and remove it from all others."""
+    """On open machines, remove a left-over arriving taint; machines of pools with ``min_gpus_per_pod`` get the kept taint instead."""
     released_pools = inventory.released_pools if inventory is not None else ()
     for node in cluster.table.tainted(KEPT_TAINT):
         if node.bought is not None and node.bought.pool in released_pools and not node.deleted:
@@ -39,7 +39,7 @@ def update_kept_taints(ledger: Ledger, cluster: Cluster, policy: Policy, index: 
 
 
 def _nodes_at_rest(taint: str, ledger: Ledger, cluster: Cluster, policy: Policy, index: MachineIndex) -> Iterator[tuple[Node, int]]:
-    """Yield nodes of our pools with ``taint`` and no work in progress, each with the GPUs that a pod must request there."""
+    """Yield the nodes of our pools with ``taint`` that are not being opened or removed, each with ``min_gpus_per_pod`` of its pool."""
     tainted = {node.name: node for node in cluster.table.tainted(taint) if not node.deleted}
     if not tainted:
         return

@@ -1,6 +1,6 @@
-"""The label ``gpuscaler.io/pool`` on nodes that the cloud lists for a pool: for people, and for affinities of pods.
+"""The label ``gpuscaler.io/pool`` on nodes that the cloud lists for a pool. It is for people, and for node affinity.
 
-gpuscaler itself decides nothing by it. It stays after the pool is gone: it was true when it was written.
+gpuscaler itself does not use the label, and does not remove it when the pool is gone.
 """
 
 from collections.abc import Iterator
@@ -12,12 +12,12 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.well_known import POOL_LABEL
 
-#: How many labels at most are written after one pass: after an installation all nodes lack theirs.
+#: The maximum number of labels written in one pass: after an installation no node has one.
 MOST = 20
 
 
 def labels_due(cluster: Cluster, policy: Policy, index: MachineIndex) -> tuple[Label, ...]:
-    """Return the nodes whose label does not name their pool, as many as are written in one pass."""
+    """Return the labels to write in this pass, on nodes whose label is missing or differs from their pool."""
     return tuple(islice(_wrong_labels(cluster, policy, index), MOST))
 
 
@@ -27,7 +27,7 @@ def _wrong_labels(cluster: Cluster, policy: Policy, index: MachineIndex) -> Iter
         pool = node.bought.pool if node.bought is not None else ""
         if node.labels.get(POOL_LABEL) == pool or pool not in pools or node.deleted or node.provider_id not in index.listed.alive:
             continue
-        # If two nodes claim the same machine, it is unknown which of them is right.
+        # If two nodes have the same provider ID, it is unknown to which of them the machine belongs.
         if len(index.by_machine[node.provider_id]) > 1:
             continue
         yield Label(node.name, pool, "the cloud lists its machine for this pool")

@@ -1,10 +1,10 @@
-"""Soft taints that steer new pods away from little-used machines, so that those become idle.
+"""Soft taints that keep new pods off little-used machines, so that these machines become idle.
 
-By default kube-scheduler scores the machine with the most free capacity highest. A nearly empty machine is therefore filled again and
-again, and is never idle for long enough to be removed. Two taints with the effect PreferNoSchedule reverse that without excluding any pod:
-one on machines that are used by half or less, another on machines that nothing uses. TaintToleration counts them with three times the
-weight of each score by resources, so a pod goes there only where nothing else would do, and then at once. Cluster Autoscaler marks nodes
-that it does not need in the same way (``--max-bulk-soft-taint-count``).
+By default kube-scheduler scores the node with the most free capacity highest. A nearly empty machine therefore gets new pods again and
+again, and is never idle for long enough to be removed. Two taints with the effect PreferNoSchedule reverse this without excluding any pod:
+one on machines of which half or less is used, another one on machines that are not used at all. The TaintToleration plug-in weighs three
+times as much as each score for resources, so a pod gets such a machine only if no other has room, and then at once. Cluster Autoscaler
+marks unneeded nodes in the same way (``--max-bulk-soft-taint-count``).
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -21,11 +21,11 @@ from gpuscaler.model.well_known import CLOSING_TAINTS, LEAVING_TAINT
 from gpuscaler.planning.capacity.pool_membership import members
 
 SOFT = "PreferNoSchedule"
-#: A machine has as many of these as :func:`taints_due` returns, starting with the first.
+#: A machine gets the first taints of this tuple, as many as :func:`taints_due` returns.
 LITTLE_USED, IDLE = SOFT_TAINTS = (Taint("gpuscaler.io/little-used", effect=SOFT), Taint("gpuscaler.io/idle", effect=SOFT))
 _KEYS = tuple(taint.key for taint in SOFT_TAINTS)
-#: One taint is due at or below each of these shares of use: half a machine or less is little. Finer steps save 1 % more on public traces,
-#: but change taints more often.
+#: One taint is due at or below each of these used shares of a machine. Finer steps save 1 % more on public traces, but change taints more
+#: often.
 LIMITS = (0.5, 0.0)
 #: Resources that determine the use of a machine without devices.
 ORDINARY = ("cpu", "memory")
@@ -34,16 +34,16 @@ MEASURED = (*ACCELERATORS, GPU_MILLI, *ORDINARY)
 
 
 def shares_used(taken: Mapping[str, Array], whole: Mapping[str, Array]) -> Floats:
-    """Return how much of each machine is used, 0 to 1, shape (n,): of its devices, or of CPU or memory if it has none.
+    """Return the used share of each machine, 0 to 1, shape (n,): of its devices, or of CPU or memory if it has no devices.
 
-    ``taken`` and ``whole`` are amounts by resource, shape (n,) each; resources that are in neither count as absent. The resource with the
-    highest use decides. Pods without devices on a machine with devices do not count: they can go elsewhere.
+    ``taken`` and ``whole`` are used and total amounts by resource, shape (n,) each. The resource with the largest used share counts. Pods
+    without devices do not count on a machine with devices, because they can run on other machines.
     """
     rows = len(next(iter(whole.values())))
     devices = [name for name in (*ACCELERATORS, GPU_MILLI) if name in whole]
     has_devices = np.zeros(rows, dtype=np.bool_)
     for name in devices:
-        # Pods keep their devices when the plugin is gone.
+        # Pods keep their devices even while the device plugin does not run.
         has_devices |= (whole[name] > 0) | (taken[name] > 0 if name in taken else np.False_)
     return np.where(has_devices, _largest_shares(taken, whole, devices, rows), _largest_shares(taken, whole, ORDINARY, rows))
 
@@ -55,10 +55,10 @@ def taints_due(shares: Floats, limits: Sequence[float] = LIMITS) -> Array:
 
 
 def update_soft_taints(cluster: Cluster, policy: Policy, unlisted: Set[str] = frozenset()) -> tuple[Discourage, ...]:
-    """Return the changes that give every open machine of the pools its due soft taints, in the order of nodes.
+    """Return the changes of soft taints that are due on open machines of the pools, in the order of nodes.
 
-    Machines that arrive or leave take no new pods, and kept machines take only pods that a plan places there: both are skipped. So are
-    machines that offer none of the measured resources, and ``unlisted`` nodes, which are not ours.
+    Closed machines and machines that are being removed get no new pods, and kept machines only pods that a plan places there: all of these
+    are skipped. So are machines without measured resources, and ``unlisted`` nodes, which are not ours.
     """
     table = cluster.table
     if not len(table):

@@ -1,7 +1,7 @@
-"""The live nodes of each pool and instance type, and what they show about its template.
+"""The live nodes of each pool and instance type, and how they differ from its node template.
 
-A person's changes to one node say nothing about the next: removed or overwritten labels, a taint for a repair. Therefore a node counts
-with the labels and taints that it had ten minutes after its creation, when discovery has labelled it.
+A person may change one node, for example remove labels or set a taint for a repair, and the next node will not have this change. Therefore
+nodes count with the labels and taints that they had ten minutes after their creation, when discovery has set its labels.
 """
 
 from collections.abc import Mapping
@@ -14,16 +14,16 @@ from gpuscaler.model.nodes import Node, first_label
 from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.model.well_known import INSTANCE_TYPE_LABELS, LEAVING_TAINT, POOL_LABEL
 
-#: Age of a node, in seconds, at which it has all that the next node will have.
+#: The age of a node, in seconds, at which its labels and taints are taken as those of the next node.
 FINISHED_SECONDS = 600.0
 #: A pool and an instance type.
 Kind = tuple[str, str]
-#: Machines that are alive, by id; None without a list of a cloud.
+#: The machines of the cloud's list that are alive, by id; None if the cloud has no list.
 Alive = Mapping[str, Instance] | None
 
 
 class LiveNodes:
-    """The nodes of each kind, and what they last showed; recomputed only for kinds that changed."""
+    """The nodes of each kind and their differences from the template, recomputed only for kinds that changed."""
 
     def __init__(self) -> None:
         self._nodes: Mapping[str, Node] | None = None
@@ -32,11 +32,11 @@ class LiveNodes:
         self._templates: dict[Kind, tuple[Offering, str]] = {}
         self._kinds: dict[Kind, tuple[Node, ...]] = {}
         self._shown: dict[Kind, tuple[Offering, tuple[Node, ...], TemplateDifferences]] = {}
-        #: Nodes as they were last seen before they were finished, or as they were first seen, by uid, or by name.
+        #: Nodes as last seen before the age ``FINISHED_SECONDS``, or as first seen if that was later, by uid, or by name without one.
         self._finished: dict[str, Node] = {}
 
     def of(self, nodes: Mapping[str, Node], alive: Alive, now: float) -> Mapping[Kind, tuple[Node, ...]]:
-        """Return those of ``nodes`` that a template can be learned from, the newest first, by kind."""
+        """Return the nodes from which a template can be learned, by kind, the newest first."""
         if self._nodes is not nodes or self._alive is not alive:
             self._nodes, self._alive = nodes, alive
             nodes_of: dict[Kind, list[Node]] = {}
@@ -55,7 +55,7 @@ class LiveNodes:
         return self._kinds
 
     def templates(self, policy: Policy) -> Mapping[Kind, tuple[Offering, str]]:
-        """Return the first offering of each kind, which stands for all but zone and market, and the revision of its pool."""
+        """Return the first offering of each kind, whose template holds for all zones and markets, and the revision of its pool."""
         if self._policy is not policy:
             self._policy = policy
             every = ((pool, offering) for pool in reversed(policy.pools) for offering in reversed(pool.offerings))
@@ -70,7 +70,7 @@ class LiveNodes:
 
 
 def as_finished(node: Node, finished: Node) -> Node:
-    """Return ``node`` with its ``finished`` labels and taints; later changes are a person's."""
+    """Return ``node`` with the labels and taints of ``finished``, without later changes."""
     if node.labels == finished.labels and node.taints == finished.taints:
         return node
     return replace(node, labels=finished.labels, taints=finished.taints)

@@ -1,7 +1,7 @@
-"""Nodes and the cloud's list side by side, and what follows from both, computed once for all callers.
+"""An index of nodes and of the cloud's list, computed once for all callers.
 
-A pass asks a dozen questions about them, and in most passes neither has changed. Answers are cached as long as the nodes and the list are
-the same objects. The cache changes no decision, only how often it is computed.
+In most passes neither has changed, so results are cached as long as the nodes and the list are the same objects. The cache does not change
+results, only how often they are computed.
 """
 
 import math
@@ -29,17 +29,17 @@ class Listed:
         self.instances = instances
         self.by_id: Mapping[str, Instance] = {instance.id: instance for instance in instances or ()}
         self.alive: Mapping[str, Instance] = {name: instance for name, instance in self.by_id.items() if instance.state in ALIVE}
-        #: When machines with a known end are over.
+        #: The end of machines whose end is known.
         self.ends: Mapping[str, float] = {name: instance.ends for name, instance in self.by_id.items() if instance.ends}
         #: Machines that are listed as terminated.
         self.over: Mapping[str, Instance] = {name: instance for name, instance in self.by_id.items() if instance.state == TERMINATED}
-        #: Machines that this program has protected while the desired capacity of their group was lowered.
+        #: Machines that gpuscaler has protected from scale-in while it lowered the desired capacity of their group.
         self.guarded: tuple[Instance, ...] = tuple(instance for instance in self.by_id.values() if instance.guarded and instance.protected)
         #: Machines that their cloud is ending by itself.
         self.ended: tuple[Instance, ...] = tuple(
             instance for instance in self.by_id.values() if instance.cause and instance.state == STOPPING
         )
-        #: Machines that their group gave up while they started.
+        #: Machines that their group gave up during their start.
         self.given_up: tuple[Instance, ...] = tuple(
             instance for instance in self.by_id.values() if instance.doubt and instance.state == STOPPING
         )
@@ -54,7 +54,7 @@ class Listed:
 
 
 class Unpooled(Struct, frozen=True, gc=False):
-    """Machines that are listed for this cluster and for a pool that is not configured; ``machine`` is one of them."""
+    """Listed machines of this cluster whose pool is not configured: how many, and the id of one, ``machine``."""
 
     pool: str
     machine: str
@@ -80,7 +80,7 @@ class MachineIndex:
 
     @cached_property
     def by_machine(self) -> Mapping[str, tuple[Node, ...]]:
-        """Return the nodes by the ids of their machines. Two nodes with one provider ID do occur; both are listed."""
+        """Return the nodes by the ids of their machines. Sometimes several nodes have the same provider ID."""
         nodes: dict[str, tuple[Node, ...]] = {}
         for node in self.nodes.values():
             if node.provider_id:
@@ -98,16 +98,16 @@ class MachineIndex:
 
     @cached_property
     def unlisted(self) -> frozenset[str]:
-        """Return nodes whose machines are not on the list: not ours, whatever their labels say. Empty without a list."""
+        """Return the nodes whose machines are not on the list. They are not ours, whatever labels they have. Empty without a list."""
         if self.listed.instances is None:
             return frozenset()
         instances = self.listed.by_id
         return frozenset(name for name, node in self.nodes.items() if node.provider_id not in instances)
 
     def outside(self, younger_than: float) -> frozenset[str]:
-        """Return the nodes that belong to no pool: their machines are not on the list, or are listed as ended.
+        """Return the nodes that belong to no pool: their machines are not on the list, or are listed as terminated.
 
-        A machine of the ledger whose Node was made after ``younger_than`` may be on the next list.
+        Nodes created after ``younger_than`` are left out if the ledger has their machine, because the next list may have it.
         """
         if self.listed.instances is None:
             return frozenset()
@@ -132,22 +132,22 @@ class MachineIndex:
 
 
 class MachineIndexes:
-    """The latest index, and which nodes are idle: only what changed is recomputed.
+    """The latest index, and the idle nodes. Only what has changed is recomputed.
 
-    The ``teachers`` also remember the labels and taints that nodes were made with, before people changed them.
+    ``live_nodes`` also remembers the labels and taints that nodes had before people changed them.
     """
 
     def __init__(self) -> None:
         self.live_nodes = LiveNodes()
         self._latest: MachineIndex | None = None
         self._on_node: Mapping[str, Mapping[str, Pod]] = {}
-        #: Nodes with pods that do not end, and, for nodes whose pods all end, the time until which they count as busy.
+        #: Nodes that are busy without a known end, and for other nodes with pods the time until which they are busy.
         self._busy: set[str] = set()
         self._ending: dict[str, float] = {}
         self._answers: dict[Callable[..., Any], tuple[tuple[object, ...], Any]] = {}
 
     def cached(self, ask: Callable[..., T], *about: object) -> T:
-        """Return ``ask(*about)``, which depends on nothing else: it is called again only if one of ``about`` is another object."""
+        """Return ``ask(*about)``. The function must have no other inputs: it is called again only if one of ``about`` is another object."""
         cached = self._answers.get(ask)
         if cached is None or any(before is not other for before, other in zip(cached[0], about, strict=True)):
             cached = self._answers[ask] = about, ask(*about)
@@ -162,7 +162,7 @@ class MachineIndexes:
         return index
 
     def idle(self, cluster: Cluster, now: float) -> Set[str]:
-        """Return the names of the nodes whose pods all come and go with the machine; ``now`` in seconds since the epoch."""
+        """Return the names of the idle nodes; ``now`` is in seconds since the epoch."""
         before, pods_on = self._on_node, cluster.on_node
         if before is not pods_on:
             self._note(before.keys() - pods_on.keys(), {})

@@ -1,4 +1,4 @@
-"""Promised pods: which are still pending, whether they have room on their node, and which older pods take their place."""
+"""Promised pods: which of them are pending, whether they have room on their node, and which older pods take their places."""
 
 from collections.abc import Iterable, Iterator, Mapping, Set
 
@@ -15,7 +15,7 @@ from gpuscaler.planning.state.ledger.ledger import Ledger
 
 
 def pending_pods(pods: Iterable[str], cluster: Cluster) -> Iterator[Pod]:
-    """Yield those of ``pods`` that are still pending."""
+    """Yield the pods of ``pods`` that are still pending."""
     for key in pods:
         pod = cluster.pods.get(key)
         if pod is not None and pod.is_pending:
@@ -23,7 +23,7 @@ def pending_pods(pods: Iterable[str], cluster: Cluster) -> Iterator[Pod]:
 
 
 def has_room(pods: Iterable[Pod], node: Node, cluster: Cluster) -> bool:
-    """Whether all of ``pods`` fit on ``node``, by their requests, beside the pods that are bound there and stay."""
+    """Whether ``node`` has the resources for all of ``pods``, in addition to the bound pods that are not being deleted."""
     free = dict(node.allocatable)
     bound = cluster.on_node.get(node.name, {}).values()
     for pod in (*(pod for pod in bound if not pod.deleted), *pods):
@@ -35,9 +35,9 @@ def has_room(pods: Iterable[Pod], node: Node, cluster: Cluster) -> bool:
 
 
 def describe_shortage(pod: Pod, node: Node, cluster: Cluster) -> str:
-    """Return what ``node`` has too little of for ``pod``, even with no pods but DaemonSet and mirror pods, as text; "" if it has enough.
+    """Return, as text, of which resource ``node`` has too little for ``pod`` even if only DaemonSet and static pods run there, or "".
 
-    A resource of which it shows none at all is left out: the device plugin may be restarting.
+    A resource of which the node shows none at all is left out, because the device plugin may be restarting.
     """
     daemons = [pod for pod in cluster.on_node.get(node.name, {}).values() if pod.options.mirror or pod.owner.kind in ("DaemonSet", "Node")]
     for resource, amount in (*counted_requests(pod.spec).items(), (PODS, 1)):
@@ -50,9 +50,9 @@ def describe_shortage(pod: Pod, node: Node, cluster: Cluster) -> str:
 
 
 def crowded_machines(ledger: Ledger, cluster: Cluster, policy: Policy) -> frozenset[str]:
-    """Return the machines of ``ledger``, by id, whose nodes no longer have room for some of the pods they were bought for.
+    """Return the machines of ``ledger``, by id, whose nodes no longer have room for all their pending pods.
 
-    Pods that tolerate every taint, or are bound by hand, can land on a machine before it opens.
+    Pods that tolerate every taint, or that something else binds, can take room on a machine before it opens.
     """
     registered = [
         machine for machine in ledger.coming if machine.pods and machine.node in cluster.on_node and machine.node in cluster.nodes
@@ -63,7 +63,7 @@ def crowded_machines(ledger: Ledger, cluster: Cluster, policy: Policy) -> frozen
     crowded_ids = set()
     for machine in registered:
         node, pending = cluster.nodes[machine.node], list(pending_pods(machine.pods, cluster))
-        # Resources that it does not show yet are assumed as promised.
+        # Resources that the node does not show yet are assumed to come as promised.
         expected = replace(node, allocatable={**promised.get(machine.key, {}), **node.allocatable})
         if pending and not has_room(pending, expected, cluster):
             crowded_ids.add(machine.id)
@@ -75,7 +75,7 @@ Alike = tuple[str, LabelSet, PodOptions]
 
 
 def pending_by_kind(cluster: Cluster) -> Mapping[Alike, list[Pod]]:
-    """Return the pods that kube-scheduler found no node for, grouped by what scheduling cannot distinguish."""
+    """Return the unschedulable pods, grouped so that scheduling does not distinguish the pods of a group."""
     pods: dict[Alike, list[Pod]] = {}
     for key, bucket in cluster.unbound.items():
         if key.unschedulable and not key.terminating and not key.nominated:
@@ -84,10 +84,10 @@ def pending_by_kind(cluster: Cluster) -> Mapping[Alike, list[Pod]]:
 
 
 def find_overtaken(pods: list[Pod], pending: Mapping[Alike, list[Pod]], *, busy: Set[str]) -> tuple[tuple[str, str], ...]:
-    """Return pods of one machine that an older, identical pod of ``pending`` overtakes, each with that pod.
+    """Return those of ``pods``, all of one machine, that give their place to an older, identical pod of ``pending``, each with that pod.
 
-    Gang members keep their places together, and so do pods that are ``busy``. An ephemeral volume may tie a pod to a zone, so such pods
-    stay.
+    Gang members keep their places, and pods in ``busy`` take none. Pods with an ephemeral volume keep theirs, because it may be bound to a
+    zone.
     """
     pods_of: dict[Alike, list[Pod]] = {}
     for pod in pods:
@@ -97,7 +97,7 @@ def find_overtaken(pods: list[Pod], pending: Mapping[Alike, list[Pod]], *, busy:
     for alike, alike_pods in pods_of.items():
         names = {pod.key for pod in alike_pods}
         newest = max(pod.created for pod in alike_pods)
-        # Pods of the same age, such as many pods of one owner, stay where they are.
+        # Pods of the same age, such as pods of one owner, keep their places.
         elsewhere = [pod for pod in pending.get(alike, ()) if pod.created < newest and pod.key not in names and pod.key not in busy]
         by_age = sorted((pod.created, pod.key not in names, pod.key) for pod in (*alike_pods, *elsewhere))
         first = {key for _, _, key in by_age[: len(alike_pods)]}

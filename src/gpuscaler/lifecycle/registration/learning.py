@@ -10,16 +10,16 @@ from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.planning.state import learned_templates
 from gpuscaler.planning.state.ledger.ledger import Ledger
 
-#: Seconds after which an open node has the labels of discovery and people, and after which a machine that is ready but closed has them.
+#: Seconds after which a node has all its labels: since the creation of an open node, and since a closed machine became ready.
 SETTLED_SECONDS, LABELS_SECONDS = 60.0, 20.0
-#: How many nodes of a kind are read, the newest first.
+#: The maximum number of nodes of one type to learn from, the newest first.
 ASKED = 20
 
 
 def learn_from_nodes(
     learned: learned_templates.Learned, ledger: Ledger, policy: Policy, now: float, *, index: MachineIndex, live_nodes: LiveNodes
 ) -> learned_templates.Learned:
-    """Return ``learned`` with what live nodes of ``policy``'s pools show; ``policy`` describes what tags and rules promise."""
+    """Return ``learned``, updated from live nodes of the pools; ``policy`` describes nodes as tags and rules promise them."""
     nodes_of = live_nodes.of(index.nodes, None if index.listed.instances is None else index.listed.alive, now)
     arriving = {machine.node: machine.ready for machine in ledger.coming if machine.node}
     lessons = {(lesson.pool, lesson.instance_type): lesson for lesson in learned.lessons}
@@ -39,21 +39,21 @@ def learn_from_nodes(
 def settled_nodes(
     nodes: Sequence[Node], offering: Offering, arriving: Mapping[str, float], *, since: float, now: float
 ) -> tuple[Node, ...]:
-    """Return the ``nodes`` that show all they will: made after ``since``, there for a while, with all their devices."""
+    """Return the ``nodes`` to learn from: created after ``since``, with all labels and devices."""
     fresh = (node for node in nodes if node.created >= since and is_complete(node, offering.allocatable) and not is_broken(node, offering))
     ready = (node for node in fresh if is_settled(node, arriving.get(node.name), now))
     return tuple(node for node, _ in zip(ready, range(ASKED), strict=False))
 
 
 def is_settled(node: Node, ready: float | None, now: float) -> bool:
-    """Whether a node has all its labels: it has been open for a while, or it is closed and has been ``ready`` for long enough."""
+    """Whether a node has all its labels: it is open and old enough, or its closed machine became ``ready`` long enough ago."""
     if ready is None:
         return now >= node.created + SETTLED_SECONDS
     return 0.0 < ready <= now - LABELS_SECONDS
 
 
 def without_lone_taints(shown: TemplateDifferences | None, nodes: Sequence[Node]) -> TemplateDifferences | None:
-    """Return ``shown`` without the taints of a single node: they may be a person's, for a while, and say nothing about the next node."""
+    """Return ``shown`` without taints that only one node shows: a person may have set them temporarily, on that node only."""
     if shown is None or len(nodes) > 1 or not shown.taints:
         return shown
     return TemplateDifferences(

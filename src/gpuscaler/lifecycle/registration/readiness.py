@@ -1,4 +1,4 @@
-"""When a new node is ready to open: the resources it has to show, and the taints of a node that is not finished."""
+"""When a new node is ready to open: the resources that it has to show, and the startup taints that it must not have."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ from gpuscaler.model.pools import Offering, Pool
 from gpuscaler.model.taints import HARD_EFFECTS, Taint
 from gpuscaler.model.well_known import CLOSING_TAINTS
 
-#: Taints of any node that is not finished yet; those that end with a dot or a slash match as prefixes.
+#: Startup taints of all clusters; a key that ends with a slash matches as a prefix.
 STARTUP_TAINTS = (
     "node.kubernetes.io/not-ready",
     "node.kubernetes.io/unreachable",
@@ -28,28 +28,28 @@ STARTUP_TAINTS = (
 
 
 class Lack(Struct, frozen=True, gc=False):
-    """What a node still lacks, as text; ``resource`` is its name if it is a resource."""
+    """What a node still lacks, as text; ``resource`` is the name of the missing resource, or empty."""
 
     words: str
     resource: str = ""
 
 
-#: The text for a machine whose time was over in the pass that found it ready.
+#: The text for a machine that became ready in the pass in which it timed out.
 NOTHING = "it became ready too late"
 
 
 def describe_lack(node: Node, offering: Offering | None, pool: Pool | None) -> str | None:
-    """Return what ``node`` has yet to show before it opens, as text; None if it is ready except for our own taint."""
+    """Return what ``node`` still lacks before it can open, as text; None if only our own taint keeps pods off."""
     what = find_lack(node, offering, pool)
     return what.words if what is not None else None
 
 
 def find_lack(node: Node, offering: Offering | None, pool: Pool | None, requested: frozenset[str] = frozenset()) -> Lack | None:
-    """Return what ``node`` still lacks; None if it is ready except for our own taint.
+    """Return what ``node`` still lacks before it can open; None if only our own taint keeps pods off.
 
-    It has to show the accelerators that its offering promises, and the resources in ``requested``, which the pods it was bought for
-    request. Pods that request nothing else need not wait for a network adapter's plug-in. Any amount of a resource will do: a smaller
-    amount than promised is learned for the next machines, and not waited for.
+    It has to show the accelerators that its offering promises, and ``requested``, the resources that its promised pods request. Other
+    resources are not awaited: if no pod requests a network adapter, its plug-in need not run yet. Any amount of a resource is enough. If it
+    is smaller than promised, this is learned for the next machines.
     """
     if not node.ready:
         return Lack("it is not Ready")
@@ -64,12 +64,12 @@ def find_lack(node: Node, offering: Offering | None, pool: Pool | None, requeste
 
 
 def is_divided(lack: Lack, node: Node, offering: Offering | None) -> bool:
-    """Whether ``node`` lacks only whole devices and shows slices or shares of them: it will not show them whole."""
+    """Whether ``node`` lacks whole devices because it shows slices or shares of them: then it will never show whole ones."""
     return lack.resource in ACCELERATORS and offering is not None and are_divided(node.allocatable, offering.allocatable)
 
 
 def awaited_resources(offering: Offering, requested: frozenset[str]) -> tuple[str, ...]:
-    """Return the resources that a new node of ``offering`` must show: whole devices, or parts if it offers none, and ``requested``."""
+    """Return the resources that a new node of ``offering`` must show: its devices, whole ones if it has any, and ``requested``."""
     promised = [name for name, amount in offering.allocatable.items() if amount]
     whole = [name for name in promised if name in ACCELERATORS]
     devices = frozenset(whole or [name for name in promised if is_device(name)])
@@ -83,7 +83,7 @@ def requested_resources(pods: Iterable[str], cluster: Cluster) -> frozenset[str]
 
 
 def is_startup(taint: Taint, configured: Iterable[Taint]) -> bool:
-    """Whether ``taint`` means that its node is not finished; our own taints do not."""
+    """Whether ``taint`` is a startup taint. Our own taints are none."""
     if taint.key in CLOSING_TAINTS or taint.effect not in HARD_EFFECTS:
         return False
     is_common = any(taint.key == name or (name.endswith("/") and taint.key.startswith(name)) for name in STARTUP_TAINTS)

@@ -1,8 +1,8 @@
-"""Machines of our pools that no offering describes, and the breakers that stop buying because of them.
+"""Unfamiliar machines of our pools, which no offering describes, and the breakers that stop purchases because of them.
 
-A cloud grants a machine of another market, zone or type than the pool offers, or an adapter misreads an answer. Such a machine costs money
-and has GPUs, and counts as the most expensive machine that it may be. While it exists nothing more is bought in its pool: the next machine
-would be just as unfamiliar.
+A cloud may grant a machine of another market, zone or type than the pool offers, or our cloud adapter may misread an answer. Such a machine
+costs money and has GPUs, and counts as the most expensive machine that it could be. While it exists nothing is bought in its pool, because
+the next machine would probably be unfamiliar, too.
 """
 
 from collections.abc import Mapping
@@ -16,15 +16,15 @@ from gpuscaler.planning.state.breakers import Breaker, Breakers, Target
 from gpuscaler.planning.state.ledger.ledger import Ledger
 from gpuscaler.planning.state.offering_events import UNFAMILIAR
 
-#: How many machines are named in one sentence.
+#: The maximum number of machines listed in one sentence.
 NAMED = 3
 
 
 def find_unfamiliar(keys: Mapping[str, OfferingKey], ledger: Ledger, policy: Policy, index: MachineIndex) -> Mapping[str, OfferingKey]:
-    """Return the machines from our orders whose keys their pools do not offer, by id, as long as they exist.
+    """Return the ordered machines with keys that their pools do not offer, by id, as long as the machines exist.
 
-    ``keys`` are those of the pass before. A machine whose pool offers its key by now is no longer unfamiliar. Existing nodes with a key
-    that the settings offered before are not unfamiliar: they are what they were bought as.
+    ``keys`` is the result of the previous pass. Once its pool offers the key, a machine is no longer unfamiliar. Nodes with a key that an
+    earlier version of the settings offered are not unfamiliar, because they are of the offering that was bought.
     """
     offerings, pools = policy.offerings, {pool.name for pool in policy.pools}
     coming = {
@@ -44,9 +44,9 @@ def find_unfamiliar(keys: Mapping[str, OfferingKey], ledger: Ledger, policy: Pol
 
 
 def unordered_unfamiliar(ledger: Ledger, policy: Policy) -> Mapping[str, OfferingKey]:
-    """Return machines with keys that their pools do not offer, which were not ordered here and are not open yet, by id.
+    """Return machines that were not ordered here and are not open yet, by id, if their pools do not offer their keys.
 
-    Once such a machine is open it is an ordinary node: it was not ordered here, and no order brings the next one.
+    Once open, such a machine is an ordinary node: an order of ours would not bring another one like it.
     """
     offerings, pools = policy.offerings, {pool.name for pool in policy.pools}
     keys = {machine.instance: machine.key for machine in ledger.coming if machine.instance and not machine.order}
@@ -54,7 +54,7 @@ def unordered_unfamiliar(ledger: Ledger, policy: Policy) -> Mapping[str, Offerin
 
 
 def with_stops(breakers: Breakers, unfamiliar: Mapping[str, OfferingKey], now: float) -> Breakers:
-    """Return ``breakers`` with one for each pool that has unfamiliar machines, open until these are gone or their keys are offered."""
+    """Return ``breakers`` and an open breaker for each pool with ``unfamiliar`` machines, which are given by id with their keys."""
     if not unfamiliar:
         return breakers
     by_pool: dict[str, list[str]] = {}

@@ -1,7 +1,8 @@
-"""Resources that the machines of an offering should have but do not show: they are not promised to pods.
+"""Resources that the machines of an offering should have but do not show: such resources are not promised to pods.
 
-A network adapter whose device plug-in does not run, such as EFA's, is no reason to stop buying: pods that do not request it run on
-machines without it. Pods that request it would wait for machine after machine. GPUs are different: without them nothing is bought.
+If the device plug-in of a network adapter such as EFA does not run, pods that do not request the adapter can still run on the machines. So
+machines are still bought, but not for pods that request it, which would wait for one machine after the other. If GPUs are not shown, no
+more such machines are bought.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +19,7 @@ from gpuscaler.planning.state.breakers import Breaker, Breakers, has_enough_stri
 from gpuscaler.planning.state.ledger.ledger import Ledger
 from gpuscaler.planning.state.offering_events import LACKING
 
-#: Age at which an open node has shown all its resources, in seconds: as long as a new node gets to become ready.
+#: Age at which an open node should show all its resources, in seconds: as long as a new node may take to become ready.
 SHOWN_SECONDS = 900.0
 
 #: Resources by pool and instance type.
@@ -26,7 +27,7 @@ Unshown = Mapping[tuple[str, str], frozenset[str]]
 
 
 def find_unshown(cluster: Cluster, policy: Policy, now: float) -> Unshown:
-    """Return, by pool and type, the promised resources that no open node shows, except GPUs, cores and memory."""
+    """Return, by pool and instance type, the promised extended resources other than accelerators that no open node shows."""
     if not any(extended_resources(offering) for offering in policy.offerings.values()):
         return {}
     shown: dict[tuple[str, str], set[str]] = {}
@@ -51,7 +52,7 @@ def extended_resources(offering: Offering) -> frozenset[str]:
 
 
 def without_broken_promises(policy: Policy, breakers: Breakers, cluster: Cluster, now: float) -> tuple[Policy, tuple[str, ...]]:
-    """Return ``policy`` without promises that machines do not keep, and a sentence for each that open nodes do not keep."""
+    """Return ``policy`` without resources that machines do not show, and a sentence for each type whose open nodes do not show one."""
     lacks = find_unshown(cluster, policy, now)
     stops = [breaker for breaker in breakers.open if withholds(breaker) and has_enough_strikes(breaker) and is_open(breaker, now)]
     if not (lacks or stops):
@@ -66,15 +67,15 @@ def without_broken_promises(policy: Policy, breakers: Breakers, cluster: Cluster
 
     pools = tuple(replace(pool, offerings=tuple(map(without_unshown_resources, pool.offerings))) for pool in policy.pools)
     remarks = tuple(
-        f"pool {pool}: no open node of type {instance_type} shows {', '.join(sorted(resources))}, which its machines are sold with; "
-        f"nothing is bought for pods that ask for it; check whether its device plugin runs there"
+        f"pool {pool}: no open node of type {instance_type} shows {', '.join(sorted(resources))}, although its machines "
+        f"should have it; nothing is bought for pods that request it; check whether its device plugin runs there"
         for (pool, instance_type), resources in sorted(lacks.items())
     )
     return replace(policy, pools=pools), remarks
 
 
 def shows_no_gpus(breakers: Breakers, key: OfferingKey) -> Breaker | None:
-    """Return the breaker of a type whose machines, one after the other, never showed their GPUs; None if there is none for ``key``."""
+    """Return the breaker for ``key`` that was opened because several machines in a row never showed their GPUs; None without one."""
     return next(
         (
             breaker
@@ -86,9 +87,10 @@ def shows_no_gpus(breakers: Breakers, key: OfferingKey) -> Breaker | None:
 
 
 def unproven_machines(ledger: Ledger, breakers: Breakers) -> frozenset[str]:
-    """Return machines on their way that no pod should wait for, by name: not ordered here, and of a type that never shows its GPUs.
+    """Return the machines, by id, that no pod should wait for: they were not ordered here, and their type never shows its GPUs.
 
-    A group with a minimum starts them again and again. Machines of such a type are ordered only as a test, for pods.
+    A group launches such machines again and again to reach its minimum. gpuscaler orders a machine of this type only now and then, as a
+    test.
     """
     return frozenset(
         machine.id for machine in ledger.coming if not (machine.order or machine.ready) and shows_no_gpus(breakers, machine.key)
@@ -96,7 +98,7 @@ def unproven_machines(ledger: Ledger, breakers: Breakers) -> frozenset[str]:
 
 
 def probed_resources(breakers: Breakers, keys: Iterable[OfferingKey], requested: frozenset[str], now: float) -> frozenset[str]:
-    """Return those resources of ``requested`` that a machine of ``keys`` would test: earlier machines lacked them, and one is tried."""
+    """Return those resources of ``requested`` for which a machine of ``keys`` is a test, because earlier machines did not show them."""
     keys = tuple(keys)
     return frozenset(
         breaker.lacks

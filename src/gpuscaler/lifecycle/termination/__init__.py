@@ -1,6 +1,6 @@
-"""Removing a machine in steps: close it, check it again, wait for its replacement, evict its pods, end it by its id.
+"""Removing a machine in steps: taint its node, check it again, wait for its replacement, evict its pods, end the machine by its id.
 
-Until the machine is being ended every step can be undone: the node is opened again and nothing is lost.
+Until the cloud is asked to end the machine, every step can be undone: the node is opened again.
 """
 
 from gpuscaler.lifecycle.termination.eviction_answers import EvictionRefused, record_refusals

@@ -1,7 +1,7 @@
-"""Which pods to evict now, and how: in order, group by group, at the rate the API server asks for, and before the machine goes.
+"""Which pods to evict now, and how: group by group, with the pauses that the API server asks for, and before the machine ends.
 
-If the cloud takes a machine away at a known moment, that is a deadline. These give way to it, in this order: the time that pods have to
-save their work and to end; the order of the groups; and as a last resort PodDisruptionBudgets.
+If the cloud ends a machine at a known time, this is a deadline for the drain. To meet it, pods get less time to save their work and to end;
+if this is not enough, groups are no longer evicted in order; and as a last resort PodDisruptionBudgets are overridden.
 """
 
 import math
@@ -15,22 +15,23 @@ from gpuscaler.lifecycle.termination.node_pods import NodePods, is_daemon
 from gpuscaler.model.pods import Pod
 from gpuscaler.planning.state.ledger.entries import Eviction, Removal
 
-#: Pause before an eviction that was refused, or had no visible effect, is tried again; it doubles each time, up to the second value.
-#: kubectl tries every 5 s.
+#: Pause before an eviction that was refused, or had no visible effect, is tried again; it doubles each time, up to the second value, in
+#: seconds. kubectl tries every 5 s.
 FIRST_PAUSE, LONGEST_PAUSE = 5.0, 60.0
-#: How long before the machine goes everything has to be over.
+#: All pods have to end this many seconds before the machine does.
 MARGIN_SECONDS = 5.0
-#: The part of a short notice that a pod that saves its work first keeps for its termination.
+#: If time is short, a pod that first saves its work keeps this many seconds for its termination.
 END_IN_SECONDS = 30.0
-#: How long before the machine goes no pod is protected any more, and how long before it budgets give way. AWS' shortest notice is 120 s.
+#: How long before the end of the machine annotations no longer protect pods, and how long before it budgets are overridden, in seconds. The
+#: shortest notice of AWS is 120 s.
 PROTECTED_SECONDS, LAST_SECONDS = 120.0, 15.0
 
 
 class EvictionRound(Struct, frozen=True, gc=False):
-    """``evictions`` is their state after ``acts``; ``done`` means that no pod is waited for any more.
+    """The next evictions, ``acts``, and the state of all ``evictions`` after that; ``done`` means that the drain is complete.
 
-    ``held`` is what delays them, as text, or empty. ``idle`` are pods that are still there without any visible progress: they neither end
-    nor save their work.
+    ``held`` is what delays the drain, as text, or empty. ``idle`` are pods without any visible progress: they are neither ending nor saving
+    their work.
     """
 
     evictions: tuple[Eviction, ...]
@@ -41,7 +42,7 @@ class EvictionRound(Struct, frozen=True, gc=False):
 
 
 def evict(removal: Removal, node_pods: NodePods, now: float, awaited: Set[str] = frozenset()) -> EvictionRound:
-    """Return the next evictions of the removal ``removal``. ``awaited`` are pods that machines on their way are for."""
+    """Return the next evictions of ``removal``. ``awaited`` are pods for which another machine is on its way."""
     evictions = {(entry.pod, entry.uid): entry for entry in removal.evictions}
     entries: list[Eviction] = []
     acts: list[Act] = []
@@ -68,10 +69,10 @@ def evict(removal: Removal, node_pods: NodePods, now: float, awaited: Set[str] =
 
 
 def _next_step(removal: Removal, pod: Pod, entry: Eviction, now: float) -> tuple[Eviction, Act | None, Iterator[str]]:
-    """Return the next step for one pod: the state of its eviction, the action, and what it waits for, as text."""
+    """Return the next step for one pod: the state of its eviction, the act, and what the eviction waits for, as text."""
     again = now >= entry.again
     if pod.deleted:
-        # A pod that would end too late for the machine is evicted again, with a shorter grace period.
+        # A pod that would end after its machine is evicted again, with a shorter grace period.
         if removal.ends and pod.deleted > removal.ends - MARGIN_SECONDS + 1.0 and again:
             return _count_try(removal, entry, now), _evict(removal, pod, now), iter(())
         return entry, None, iter(())
@@ -85,7 +86,7 @@ def _next_step(removal: Removal, pod: Pod, entry: Eviction, now: float) -> tuple
         return replace(entry, again=now + FIRST_PAUSE), checkpoint, iter((f"pod {pod.key} is saving its work",))
     waits = iter((f"pod {pod.key} cannot be evicted: {entry.why}",) if entry.why and not is_daemon(pod) else ())
     if entry.budget and removal.ends and now >= removal.ends - LAST_SECONDS:
-        # There is no time left for the pause that the last refusal asked for.
+        # No time is left for the pause that the API server asked for.
         if again or entry.again > now + FIRST_PAUSE:
             return _count_try(removal, entry, now), Delete(pod.key, pod.uid, removal.node, grace_left(removal, now)), waits
     elif (again or not entry.tries) and not (is_daemon(pod) and entry.tries):
@@ -99,23 +100,23 @@ def _evict(removal: Removal, pod: Pod, now: float) -> Evict:
 
 
 def _count_try(removal: Removal, entry: Eviction, now: float) -> Eviction:
-    # With a deadline the pauses do not grow.
+    # If the machine has a known end, the pauses do not grow.
     pause = FIRST_PAUSE if removal.ends else min(FIRST_PAUSE * 2.0 ** min(entry.tries, 10), LONGEST_PAUSE)
     return replace(entry, tries=entry.tries + 1, again=now + pause)
 
 
 def grace_left(removal: Removal, now: float) -> int:
-    """Return how many whole seconds a pod has to end before the machine goes; at least one, since 0 would kill it without a signal."""
+    """Return how many whole seconds a pod has before the machine ends; at least one, because 0 would kill it without a signal."""
     return max(1, int(removal.ends - MARGIN_SECONDS - now))
 
 
 def is_late(removal: Removal, pod: Pod, now: float) -> bool:
-    """Whether ``pod`` would no longer have its full grace period if it waited for its turn."""
+    """Whether ``pod`` must be evicted before its turn, or it would not have its full grace period."""
     return bool(removal.ends) and now >= removal.ends - MARGIN_SECONDS - pod.spec.grace_seconds - (pod.options.grace or 0.0)
 
 
 def why_spared(removal: Removal, pod: Pod, now: float, awaited: Set[str]) -> str | None:
-    """Return why ``pod`` is not evicted while it still has its full time before an end that the cloud announced early; else None."""
+    """Return why ``pod`` is not evicted yet although its machine will end; None if it may be, or must be because little time is left."""
     options = pod.options
     needs = (options.grace or 0.0) + pod.spec.grace_seconds + MARGIN_SECONDS
     if not removal.ends or pod.deleted or now >= removal.ends - max(PROTECTED_SECONDS, needs):
@@ -128,7 +129,7 @@ def why_spared(removal: Removal, pod: Pod, now: float, awaited: Set[str]) -> str
 
 
 def is_protected(pod: Pod, now: float) -> bool:
-    """Whether an annotation or label protects ``pod``; a limited time counts from the pod's start, if that is known."""
+    """Whether an annotation or label protects ``pod``. A limited protection begins when the pod starts, if this is known."""
     options, start = pod.options, pod.started or pod.created
     for_now = options.do_not_disrupt is not False and (options.do_not_disrupt is True or not start or now < start + options.do_not_disrupt)
     return options.do_not_drain or options.safe_to_evict is False or for_now
@@ -144,7 +145,7 @@ def is_saving(removal: Removal, pod: Pod, entry: Eviction, now: float) -> bool:
 
 
 def saves_until(removal: Removal, pod: Pod, since: float) -> float:
-    """Return until when ``pod``, which was asked at ``since`` to save its work, gets time for that."""
+    """Return until when ``pod`` may save its work, which it was asked to do at ``since``."""
     until = since + (pod.options.grace or 0.0)
     if not removal.ends:
         return until
@@ -152,7 +153,7 @@ def saves_until(removal: Removal, pod: Pod, since: float) -> float:
 
 
 def _holds_up(pod: Pod, entries: list[Eviction], now: float) -> bool:
-    """Whether the next group waits for ``pod``. A DaemonSet pod that may not be evicted leaves with the machine."""
+    """Whether the next group waits for ``pod``. A DaemonSet pod whose eviction is refused ends with the machine."""
     if not is_daemon(pod) or pod.deleted:
         return True
     entry = next((entry for entry in entries if (entry.pod, entry.uid) == (pod.key, pod.uid)), None)

@@ -1,4 +1,4 @@
-"""Refused evictions, folded into the ledger: such a pod is tried again later and named in the meantime."""
+"""Refused evictions, as events for the ledger: the pod is tried again later, and status output shows the reason until then."""
 
 from collections.abc import Iterable
 from itertools import groupby
@@ -10,14 +10,14 @@ from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.entries import Eviction, Removal
 from gpuscaler.planning.state.ledger.ledger import Ledger
 
-#: How many bytes of a refusal are kept: the ledger has to fit into a ConfigMap.
-MOST_WORDS = 240
+#: How many bytes of the reason for a refusal are kept: the ledger has to fit into a ConfigMap.
+MAX_REASON_BYTES = 240
 
 
 class EvictionRefused(Struct, frozen=True, gc=False):
-    """An eviction for the removal of ``node`` failed; ``why`` is the server's message.
+    """An eviction for the removal of ``node`` failed; ``why`` is the message of the API server.
 
-    ``budget`` is whether PodDisruptionBudgets refused it; ``retry_after`` are the seconds that the server asks to wait.
+    ``budget`` is whether PodDisruptionBudgets refused it, ``retry_after`` how many seconds the API server asks to wait.
     """
 
     node: str
@@ -29,7 +29,7 @@ class EvictionRefused(Struct, frozen=True, gc=False):
 
 
 def record_refusals(current: Ledger, refused: Iterable[EvictionRefused], now: float) -> list[ledger.Event]:
-    """Remember which pods may not be evicted; refusals for removals that are over are ignored."""
+    """Return events that record refused evictions in the ledger, except for removals that are over."""
     steps: list[ledger.Event] = []
     leaving = {removal.node: removal for removal in current.leaving}
     for node, of_node in groupby(sorted(refused, key=lambda refusal: refusal.node), key=lambda refusal: refusal.node):
@@ -47,6 +47,6 @@ def _update_evictions(removal: Removal, evictions: tuple[Eviction, ...]) -> list
 def _apply_refusal(entry: Eviction, refusal: EvictionRefused | None, now: float) -> Eviction:
     if refusal is None:
         return entry
-    why = refusal.why.encode()[:MOST_WORDS].decode(errors="ignore")
+    why = refusal.why.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
     again = max(entry.again, now + refusal.retry_after)
     return replace(entry, why=why, budget=refusal.budget, again=again)

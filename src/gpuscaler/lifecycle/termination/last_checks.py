@@ -1,4 +1,4 @@
-"""Why a node should stay after all: pods that came after its removal was decided, or that may not be moved."""
+"""Reasons to give up the removal of a node: pods that were bound after it was decided, or that may not be moved."""
 
 from gpuscaler.lifecycle.termination.eviction import is_protected
 from gpuscaler.lifecycle.termination.node_pods import NodePods
@@ -13,7 +13,7 @@ from gpuscaler.planning.state.ledger.ledger import Ledger
 
 
 class Objections:
-    """Checks against one snapshot of the cluster. Each returns a sentence about the node, or None if nothing prevents its removal."""
+    """Checks with one snapshot of the cluster. Each returns the reason against removing a node as text, or None if there is none."""
 
     def __init__(self, ledger: Ledger, cluster: Cluster, policy: Policy, now: float) -> None:
         self._ledger = ledger
@@ -23,7 +23,7 @@ class Objections:
         self._unread_somewhere, self._unread_here = unreadable_pod_blockers(cluster)
 
     def before(self, removal: Removal, node: Node, node_pods: NodePods) -> str | None:
-        """Check before the first pod is evicted."""
+        """Check a node before its first pod is evicted."""
         promised = [key for promise in self._ledger.promises if promise.node == node.name for key in promise.pods]
         if not node.ready:
             return "it is not Ready any more"
@@ -35,15 +35,15 @@ class Objections:
         return self._kept_for_money(removal, node_pods) if blocker is None else blocker.detail
 
     def during(self, removal: Removal, node: Node, node_pods: NodePods) -> str | None:
-        """Check while pods are evicted. Budgets are left to the API server, which checks them for one pod at a time.
+        """Check a node while its pods are evicted. PodDisruptionBudgets are left to the API server, which checks them for each eviction.
 
-        An annotation that was added in the meantime counts (I6).
+        An annotation that was added after the removal began applies, too (I6).
         """
         protected = next((f"pod {pod.key} is protected by an annotation" for pod in node_pods.missed if is_protected(pod, self._now)), None)
         return self._at_any_time(removal, node, node_pods) or protected or self._kept_for_money(removal, node_pods)
 
     def _kept_for_money(self, removal: Removal, node_pods: NodePods) -> str | None:
-        """Return which pod may not be moved to save money, because replicas of its owner may be gone, or its annotations changed."""
+        """Return why a pod may not be moved to save money: too few replicas of its owner may be left, or its annotations have changed."""
         if not removal.pods or removal.unready:
             return None
         leaving = frozenset(other.node for other in self._ledger.leaving if other.node != removal.node)

@@ -16,9 +16,9 @@ LEAVING = Taint(LEAVING_TAINT)
 class NodePods(NamedTuple):
     """The pods of a node.
 
-    ``missed`` are those whose end loses something. ``groups`` are evicted one after the other: pods, then DaemonSet pods, then critical
-    pods, then critical DaemonSet pods. Pods that tolerate the leaving taint are in none of them, since they might come back at once.
-    ``stuck`` should have ended by now, and are not waited for.
+    ``missed`` are all but DaemonSet pods. ``groups`` are evicted one after the other: pods, then DaemonSet pods, then critical pods, then
+    critical DaemonSet pods. Pods that tolerate the leaving taint are in no group, because they might return at once. ``stuck`` are pods
+    that should have ended long ago; the removal does not wait for them.
     """
 
     missed: tuple[Pod, ...]
@@ -27,7 +27,7 @@ class NodePods(NamedTuple):
 
 
 def residents(cluster: Cluster, node: Node, now: float) -> NodePods:
-    """Return the pods on ``node``, sorted by name, without static ones, which belong to the node. Finished pods are not on it."""
+    """Return the pods on ``node``, sorted by name, without finished pods, and without static pods, which belong to the node."""
     missed: list[Pod] = []
     groups: tuple[list[Pod], ...] = ([], [], [], [])
     stuck: list[Pod] = []

@@ -1,4 +1,4 @@
-"""The steps of a removal. The next step depends only on the cluster, the cloud's list and the ledger, so it survives a restart."""
+"""The steps of a removal. The next step depends only on the cluster, the cloud's list and the ledger, so removals survive restarts."""
 
 from collections.abc import Mapping, Set
 from functools import cached_property
@@ -28,25 +28,25 @@ from gpuscaler.planning.state.ledger.draft import Draft
 from gpuscaler.planning.state.ledger.entries import CLEARING, DETACHING, DRAINING, ENDING, MARKING, REOPENING, WAITING, Removal
 from gpuscaler.planning.state.ledger.ledger import Ledger
 
-#: A write that has not shown after this time is repeated. Evictions then no longer wait for a write that concerns load balancers.
+#: Seconds after which a write that is not visible yet is repeated. Evictions wait no longer than this for load balancers.
 REPEAT_SECONDS = 5.0
-#: How long a drain may take, in addition to the time that its pods take to save their work, and how long a node may wait for its
-#: replacement; after that the node is opened again. The wait is longer than the time after which a missing machine is given up. Cluster
-#: Autoscaler tries evictions for 2 minutes.
+#: How long a drain may take, in addition to the time for its pods to save their work, and how long a node may wait for its replacement, in
+#: seconds; after that the node is opened again. The second time is longer than the time-outs of the replacement. Cluster Autoscaler tries
+#: evictions for 2 minutes.
 DRAIN_SECONDS, WAIT_SECONDS = 600.0, 2400.0
-#: How long volumes may take to be detached. Kubernetes itself detaches one by force 6 minutes after its node is gone.
+#: How long to wait until volumes are detached, in seconds. Kubernetes detaches them by force 6 minutes after their node is gone.
 DETACH_SECONDS = 120.0
-#: How long after a node became empty it is checked once more before its machine is ended: the scheduler may have bound a pod just before it
-#: saw the taint. And how long after a failed end it is requested again.
+#: How long after a drain the node is checked once more, because the scheduler may have bound a pod just before it observed the taint; then
+#: the machine is ended. And how long after a request to end a machine that still exists the request is repeated. Both in seconds.
 SETTLE_SECONDS, END_SECONDS = 1.0, 60.0
-#: How long the cloud's controller has to delete the Node of a machine that is gone.
+#: How long the cloud's controller has to delete the Node of a machine that no longer exists, in seconds.
 CLEAR_SECONDS = 60.0
 
 
 class RemovalFindings(Struct, frozen=True, gc=False):
-    """``steps`` change the ledger, ``acts`` are to be carried out now, ``kept`` are nodes that stay after all, and why.
+    """``steps`` are events for the ledger, ``acts`` are carried out now, ``kept`` are nodes whose removal was given up, and why.
 
-    ``given_up`` are those of them that were not drained in time: trying again at once would be no use.
+    ``given_up`` are those kept nodes whose removal failed, so that it is not tried again at once.
     """
 
     steps: tuple[ledger.Event, ...] = ()
@@ -67,10 +67,11 @@ def continue_removals(
     held: str = "",
     unsafe: Mapping[OfferingKey, str] | None = None,
 ) -> RemovalFindings:
-    """Return the next steps of all removals in progress. ``late_pods_by_node`` are nodes on which a last check found pods, as text.
+    """Return the next steps of all removals in progress.
 
-    While a person holds removals, ``held`` is the reason: removals that can still be undone are undone, except for machines that the cloud
-    takes. ``index`` is the index of ``cluster`` and ``inventory``, if the caller has one.
+    ``late_pods_by_node`` are nodes where the final API read found pods missing from the watch, with a description. ``held`` is the reason
+    for a hold on removals, empty without one: during a hold, removals that can be undone are undone, except for machines that the cloud
+    takes away. ``index`` is the index of ``cluster`` and ``inventory``, if the caller has one.
     """
     index = index or MachineIndex.of(cluster, inventory)
     removals = _Removals(ledger, cluster, policy, now, index)
@@ -81,7 +82,7 @@ def continue_removals(
     removals.held = held
     halted = bool(ledger.leaving) and is_halted(ledger, index, policy)
     for removal in ledger.leaving:
-        # A node that falls silent together with most others is not a broken machine.
+        # If most nodes are not Ready at once, the machine of this one is probably not the cause.
         if (removal.forced and not removal.unready) or removal.step in (ENDING, CLEARING, REOPENING) or not halted:
             removals.advance(removal)
     removals.clean_up()
@@ -89,7 +90,7 @@ def continue_removals(
 
 
 def is_halted(ledger: Ledger, index: MachineIndex, policy: Policy) -> bool:
-    """Whether so many nodes are not Ready that evictions stop, too, until the cause is known."""
+    """Whether so many nodes are not Ready at once that removals pause: the cause is probably none of the machines."""
     promised = frozenset(machine.node for machine in ledger.coming if machine.node)
     return len(index.unready) > 3 and health_guard(index.nodes.values(), members(index.nodes, policy), promised) is not None
 
@@ -117,11 +118,11 @@ class _Removals(Draft):
 
     @cached_property
     def awaited_pods(self) -> frozenset[str]:
-        """The pods that machines on their way are for."""
+        """The pods for which ordered machines are meant."""
         return frozenset(pod for machine in self.ledger.coming for pod in machine.pods)
 
     def awaited_for(self, removal: Removal, node_pods: NodePods) -> Set[str]:
-        """Return the pods of a node that machines on their way are for; a group usually launches a replacement for a machine it ends."""
+        """Return the pods of a node whose new machine is on its way; a group usually launches a replacement for a machine that it ends."""
         if not removal.ends:
             return frozenset()
         return (
@@ -155,14 +156,14 @@ class _Removals(Draft):
             and removal.instance not in self.alive
             and removal.step not in (ENDING, CLEARING)
         ):
-            # It went as announced.
+            # The cloud has ended the machine, as announced.
             self.enter_step(removal, ENDING)
         elif removal.step == ENDING:
             self.end(removal, node)
         elif removal.step == CLEARING:
             self.clear(removal, node)
         elif node is None or node.deleted:
-            # The Node was deleted by someone else; the machine behind it is ended all the same.
+            # The Node was deleted by something else; its machine is ended all the same.
             self.enter_step(removal, ENDING)
         elif removal.step == REOPENING:
             self.reopen(removal, node)
@@ -180,7 +181,7 @@ class _Removals(Draft):
             self.detach(removal, node)
 
     def why_given_up(self, removal: Removal, node: Node) -> str:
-        """Return why a removal that can be undone has to be, as text; empty if it continues."""
+        """Return why a removal must be given up, as text; empty if it continues."""
         if removal.unready and node.ready:
             return "it is Ready again"
         return self.held if removal.unready or not removal.forced else ""
@@ -200,14 +201,14 @@ class _Removals(Draft):
 
     def mark(self, removal: Removal, node: Node) -> None:
         if is_marked(node) or (removal.forced and removal.tried and self.now >= removal.tried + REPEAT_SECONDS / 2):
-            # A machine that the cloud takes does not wait for a slow API server.
+            # The removal of a machine that the cloud takes away does not wait for a slow API server.
             self.wait(self.enter_step(removal, WAITING), node)
         elif self.now >= removal.tried + REPEAT_SECONDS:
             self.save(replace(removal, tried=self.now))
             self.acts.append(Mark(node.name, removal.reason))
 
     def wait(self, removal: Removal, node: Node) -> None:
-        """Check again, now that no new pods can come; then wait until the replacement of the node is open."""
+        """Check the node again, now that its taint keeps new pods off; then wait until its replacement is open."""
         node_pods = residents(self.cluster, node, self.now)
         why = None if removal.forced else self.objections.before(removal, node, node_pods)
         if why is not None:
@@ -218,7 +219,7 @@ class _Removals(Draft):
             self.drain(self.enter_step(removal, DRAINING), node)
 
     def drain(self, removal: Removal, node: Node) -> None:
-        """Evict the remaining pods; a node that cannot be drained in time stays."""
+        """Evict the remaining pods; a node that cannot be drained in time is kept."""
         node_pods = residents(self.cluster, node, self.now)
         why = None if removal.forced else self.objections.during(removal, node, node_pods)
         if why is not None:
@@ -227,11 +228,11 @@ class _Removals(Draft):
         marked = is_marked(node)
         if not marked or EXCLUDE_LABEL not in node.labels:
             if self.now >= removal.tried + REPEAT_SECONDS:
-                # A machine that the cloud takes does not wait for its taint; but without it an evicted pod may come back at once.
+                # Without the taint an evicted pod may return at once, but a machine that the cloud takes away cannot wait for it.
                 self.acts.append(Exclude(node.name, removal.reason) if marked else Mark(node.name, removal.reason))
                 removal = replace(removal, tried=self.now)
             if not removal.forced and self.now < removal.since + REPEAT_SECONDS:
-                # Load balancers have to stop sending traffic before the first pod is evicted.
+                # Load balancers get time to stop sending traffic before the first pod is evicted.
                 self.save(removal)
                 return
         if not (removal.forced or node.ready):
@@ -259,7 +260,7 @@ class _Removals(Draft):
             )
 
     def with_extension(self, removal: Removal) -> Removal:
-        """Have the cloud keep the machine until its pods are gone: they may take until its planned end."""
+        """Ask the cloud, each time half of the delay is over, to end the machine later, until its pods are gone."""
         if not removal.held or self.now < max(removal.at, removal.extended) + removal.held / 2:
             return removal
         self.acts.append(Extend(removal.instance, removal.node))
@@ -275,7 +276,7 @@ class _Removals(Draft):
         )
 
     def hold(self, removal: Removal, node: Node, node_pods: NodePods, held: str) -> None:
-        """Do nothing and note why; a node that is held for too long is opened again."""
+        """Do nothing and note why, ``held``; if this takes too long, give up the removal."""
         if self.overdue(removal, ()):
             why = f"it could not be drained within {DRAIN_SECONDS:g} s: {held}{self.cost(removal)}"
             self.given_up.append(GivenUp(node.name, removal.instance, removal.offering, why, self.now))
@@ -284,7 +285,7 @@ class _Removals(Draft):
             self.save(replace(removal, detail=describe_delay(held, node_pods)))
 
     def detach(self, removal: Removal, node: Node) -> None:
-        """Wait a limited time until volumes are detached; until then the removal can be undone."""
+        """Wait for a limited time until volumes are detached; the removal can still be given up."""
         node_pods = residents(self.cluster, node, self.now)
         if self.is_occupied_again(removal, node, node_pods):
             return
@@ -296,7 +297,7 @@ class _Removals(Draft):
             self.end(replace(self.enter_step(removal, ENDING), detail=describe_delay("", node_pods)), node)
 
     def is_occupied_again(self, removal: Removal, node: Node, node_pods: NodePods) -> bool:
-        """Whether a drained node is not empty any more: a new pod keeps the node, a returned pod is evicted again."""
+        """Whether a drained node has pods again. For a new pod the removal is given up; pods that returned are evicted again."""
         why = None if removal.forced else self.objections.during(removal, node, node_pods)
         if why is not None:
             self.keep(removal, node, why)
@@ -307,10 +308,10 @@ class _Removals(Draft):
         return True
 
     def end(self, removal: Removal, node: Node | None) -> None:
-        """End the machine, and verify that it is gone. Right before, the node is checked for the last time."""
+        """End the machine and verify that it is gone; right before that, check the node for the last time."""
         is_gone = self.alive is not None and removal.instance not in self.alive and self.listed_at > max(removal.since, removal.tried)
         if node is not None and not removal.forced and removal.node in self.late_pods_by_node:
-            # Until the watch shows these pods the node looks idle, so it must not be closed again at once.
+            # Until the watch shows these pods, the node looks idle: its removal must not begin again at once.
             self.given_up.append(GivenUp(node.name, removal.instance, removal.offering, self.late_pods_by_node[removal.node], self.now))
             self.keep(removal, node, self.late_pods_by_node[removal.node])
         elif removal.tried and is_gone:
@@ -319,9 +320,9 @@ class _Removals(Draft):
             self.end_if_empty(removal, node)
 
     def end_if_empty(self, removal: Removal, node: Node | None) -> None:
-        """Request the end of a machine without pods: the first time, and again if it still exists long after that.
+        """Ask the cloud to end a machine whose node has no pods, and ask again if the machine still exists long after that.
 
-        A machine that never opened is ended without these checks.
+        A machine that never opened is ended without checks.
         """
         opened = removal.since > removal.at
         if opened and not removal.forced and removal.offering in self.unsafe:
@@ -345,7 +346,7 @@ class _Removals(Draft):
         self.acts.append(End(removal.instance, removal.node, removal.reason, check_pods))
 
     def clear(self, removal: Removal, node: Node | None) -> None:
-        """Delete the Node of a machine that is gone, if nothing else has."""
+        """Delete the Node of a machine that no longer exists, if nothing else has deleted it."""
         if node is None:
             self.fold(ledger.Finished(removal.node))
         elif self.alive is not None and removal.instance in self.alive:
@@ -366,9 +367,9 @@ class _Removals(Draft):
             self.acts.append(Unmark(node.name, "its removal was given up"))
 
     def clean_up(self) -> None:
-        """Remove our own leaving taints that belong to no removal: they are left from a lost memory.
+        """Remove leaving taints that belong to no removal, for example because the state ConfigMap was lost.
 
-        Taints of unlisted machines are not ours: another gpuscaler, which has other pools of this cluster, removes those.
+        Nodes of unlisted machines are skipped: another gpuscaler that manages other pools of this cluster removes their taints.
         """
         under_way = {removal.node for removal in self.begun}
         for node in self.cluster.table.tainted(LEAVING_TAINT):
@@ -382,7 +383,7 @@ def is_marked(node: Node) -> bool:
 
 
 def describe_delay(held: str, node_pods: NodePods) -> str:
-    """Return what delays a step, and which pods are not waited for any more."""
+    """Return what delays a step, and which pods the removal no longer waits for."""
     if not node_pods.stuck:
         return held
     first, more = node_pods.stuck[0], len(node_pods.stuck) - 1

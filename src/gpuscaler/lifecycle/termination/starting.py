@@ -1,4 +1,4 @@
-"""Removals that begin: those that a plan decided, and those of machines that never opened."""
+"""The start of removals: of nodes that a plan removes, and of machines that never opened."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from gpuscaler.planning.state.ledger.ledger import Ledger
 
 
 class Overdue(Struct, frozen=True, gc=False):
-    """A machine that did not come in time and has to be ended."""
+    """A machine that did not register, or was not ready, in time and has to be ended."""
 
     machine: OrderedMachine
     reason: str
@@ -25,7 +25,7 @@ class Overdue(Struct, frozen=True, gc=False):
 def begin_removals(
     current: Ledger, cluster: Cluster, policy: Policy, removals: tuple[PlannedRemoval, ...], *, names: Mapping[str, str], now: float
 ) -> list[ledger.Event]:
-    """Return the removals that a plan decided, for the ledger. ``names`` are the ledger's names of the plan's machines."""
+    """Return the removals of a plan as events for the ledger. ``names`` are the ledger's ids of the plan's machines."""
     under_way = {removal.node for removal in current.leaving}
     coming = {machine.node for machine in current.coming if machine.node}
     nodes = {removal.node: cluster.nodes[removal.node] for removal in removals if removal.node in cluster.nodes}
@@ -37,7 +37,7 @@ def begin_removals(
         if node is None or node.name in under_way or node.name in coming or not node.provider_id or node.name not in memberships:
             continue
         if alike[node.provider_id] > 1:
-            # Ending the machine of one node would end what runs on the other (I4).
+            # Two nodes with one provider ID: ending the machine would end the pods of both (I4).
             continue
         offering = memberships[node.name].offering
         steps.append(
@@ -59,7 +59,7 @@ def begin_removals(
 
 
 def remove_overdue(overdue: Overdue, now: float) -> ledger.RemovalUpdated:
-    """Return the removal of a machine that never opened: nothing runs there, so it is ended at once."""
+    """Return the removal of a machine that never opened: no pods run there, so it is ended at once."""
     machine = overdue.machine
     return ledger.RemovalUpdated(
         Removal(

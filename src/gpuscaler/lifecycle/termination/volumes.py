@@ -1,4 +1,4 @@
-"""Volumes that are still attached to a node: ending the machine with them would delay their next user by minutes."""
+"""Volumes that are still attached to a node: if the machine ended with them, the next pod would wait for them for minutes."""
 
 from collections.abc import Mapping, Set
 
@@ -16,7 +16,7 @@ def attachments(cluster: Cluster) -> Mapping[str, Set[str]]:
 
 
 def unused(cluster: Cluster, node: Node, volumes: Set[str]) -> tuple[str, ...]:
-    """Return those of ``volumes``, attached to ``node``, that no pod there uses, sorted: volumes of pods that stay are never detached."""
+    """Return the ``volumes`` attached to ``node`` that no pod there uses, sorted. Volumes of pods that stay are never detached."""
     if not volumes:
         return ()
     pods = cluster.on_node.get(node.name, {}).values()
