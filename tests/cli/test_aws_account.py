@@ -99,7 +99,7 @@ async def test_an_instance_launched_by_boto3_becomes_a_node_with_a_gpu(tmp_path:
         (("--cloud", "aws-simulated", "--aws-boot", "soon"), "--aws-boot: saw 'soon', expected a duration such as 20s"),
     ],
 )
-def test_an_account_that_cannot_be_served_is_rejected(tmp_path: Path, options: tuple[str, ...], words: str) -> None:
+def test_cluster_rejects_an_aws_account_that_it_cannot_serve(tmp_path: Path, options: tuple[str, ...], words: str) -> None:
     ended = CliRunner().invoke(cluster, ["--kubeconfig", str(tmp_path / "kubeconfig"), *options])
     assert ended.exit_code == 2
     assert words in ended.output.replace("\n", " ")

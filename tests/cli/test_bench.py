@@ -40,7 +40,7 @@ def test_notes_on_unmatched_inputs_refer_to_the_series_of_the_file(series: Path)
 
 
 @pytest.mark.parametrize(("name", "policy"), [("cant-be-late", "Uniform Progress"), ("skyserve", "SpotHedge")])
-def test_json_has_the_difference_of_every_published_value(name: str, policy: str, series: Path) -> None:
+def test_bench_json_has_the_difference_to_every_published_value(name: str, policy: str, series: Path) -> None:
     document = json.loads(bench(name, "--spot", series, "--json").stdout)
     (row,) = [row for row in document["rows"] if row["policy"] == policy]
 
@@ -58,7 +58,7 @@ def test_malformed_rows_are_counted_and_the_first_is_named(series: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["cant-be-late", "skyserve"])
-def test_a_file_of_another_shape_is_bad_input(name: str, tmp_path: Path) -> None:
+def test_bench_rejects_a_series_file_of_another_format(name: str, tmp_path: Path) -> None:
     path = tmp_path / "other.csv"
     path.write_text("a,b\n1,2\n")
     result = bench(name, "--spot", path)
@@ -67,14 +67,14 @@ def test_a_file_of_another_shape_is_bad_input(name: str, tmp_path: Path) -> None
     assert "missing" in result.output
 
 
-def test_an_unknown_table_is_bad_input() -> None:
+def test_bench_rejects_an_unknown_table() -> None:
     result = bench("nothing")
 
     assert result.exit_code == 2
     assert "nothing" in result.output
 
 
-def test_the_overview_names_every_table() -> None:
+def test_bench_without_a_table_lists_every_table() -> None:
     result = bench("--help")
 
     assert result.exit_code == 0

@@ -65,7 +65,9 @@ def replica_set(replicas: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
-async def test_workloads_run_on_its_nodes_until_it_is_stopped(sent: signal.Signals, status: int, tmp_path: Path) -> None:
+async def test_workloads_run_on_nodes_of_the_embedded_cluster_until_it_is_stopped(
+    sent: signal.Signals, status: int, tmp_path: Path
+) -> None:
     kubeconfig = tmp_path / "kubeconfig"
     async with running(kubeconfig, "--nodes", "1", "--nodes", "g4dn.xlarge=1", "--speed", "10") as process:
         async with connect(kubeconfig) as client:
@@ -128,7 +130,7 @@ async def test_a_kubeconfig_rewritten_by_another_cluster_is_not_deleted(tmp_path
         assert kubeconfig.exists()
 
 
-def test_a_missing_folder_and_a_port_in_use_are_named(tmp_path: Path) -> None:
+def test_cluster_reports_a_missing_folder_or_a_port_in_use(tmp_path: Path) -> None:
     result = CliRunner().invoke(cluster, ["--kubeconfig", str(tmp_path / "no" / "such")])
     assert result.exit_code == 2
     assert result.output.startswith(f"{tmp_path / 'no' / 'such'}: saw No such file or directory, expected")
@@ -144,7 +146,7 @@ def test_a_missing_folder_and_a_port_in_use_are_named(tmp_path: Path) -> None:
     ("argument", "message"),
     [("two", "expected a number, or an instance type"), ("g4dn.xlarg=1", "did you mean g4dn.xlarge"), ("=3", "expected a number")],
 )
-def test_invalid_node_arguments_are_named(argument: str, message: str, tmp_path: Path) -> None:
+def test_cluster_reports_invalid_node_arguments(argument: str, message: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(cluster, ["--kubeconfig", str(tmp_path / "k"), "--nodes", argument])
     assert result.exit_code == 2
     assert message in " ".join(result.output.split())

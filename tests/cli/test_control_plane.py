@@ -13,7 +13,7 @@ def run_cluster(tmp_path: Path, *options: str, environ: dict[str, str] | None = 
     return CliRunner(env=environ or {}).invoke(cluster, ["--kubeconfig", str(tmp_path / "kubeconfig"), *options])
 
 
-def test_a_release_is_for_a_real_control_plane_only(tmp_path: Path) -> None:
+def test_a_kubernetes_release_can_be_chosen_only_for_a_real_control_plane(tmp_path: Path) -> None:
     result = run_cluster(tmp_path, "--kubernetes", "1.33.13")
 
     assert result.exit_code == 2

@@ -17,7 +17,7 @@ def test_converted_objects_are_printed_and_changes_are_listed(tmp_path: Path) ->
     assert result.stderr.splitlines() == [f"CronJob {name}: batch/v1beta1 became batch/v1" for name in "xy"]
 
 
-def test_a_file_that_is_not_a_manifest_is_named(tmp_path: Path) -> None:
+def test_convert_reports_a_file_that_is_not_a_manifest(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("kind: [")
     (tmp_path / "b.yaml").write_bytes(b"\xff\xfe\x00")
     for name, says in (("a.yaml", "saw invalid YAML"), ("b.yaml", "expected a file of text"), ("none.yaml", "No such file")):

@@ -62,7 +62,7 @@ def test_the_header_shows_clock_cost_and_pods() -> None:
     assert "behind" not in text
 
 
-def test_a_late_clock_shows_the_lag_in_real_time() -> None:
+def test_the_demo_shows_how_far_its_clock_lags_behind() -> None:
     assert "5s behind" in render(frame(behind=600.0))[0]
     assert status_line(frame(behind=600.0)).endswith("; 5s behind")
 
@@ -71,7 +71,7 @@ def test_refusals_are_shown_next_to_their_pool() -> None:
     assert "spot  0 machines  5 of 16 offerings paused after refusals" in render(frame(refused=5))
 
 
-def test_an_output_without_block_characters_gets_letters() -> None:
+def test_the_demo_draws_gpus_as_letters_if_the_output_has_no_block_characters() -> None:
     seen = frame(machine(used=1, idle=1, arriving=1, leaving=1), waiting=1, decisions=2, text="far too long " * 30, behind=600.0)
 
     for width in (40, 100):
@@ -82,7 +82,7 @@ def test_an_output_without_block_characters_gets_letters() -> None:
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
 @pytest.mark.parametrize("height", [24, 30, 50])
-def test_a_full_view_fits_a_terminal(width: int, height: int) -> None:
+def test_a_full_frame_of_the_demo_fits_a_terminal(width: int, height: int) -> None:
     machines = [machine(f"type-{number % 12}", used=5, idle=3) for number in range(150)]
 
     lines = render(frame(*machines, waiting=40, decisions=90, refused=3, text="far too long " * 30), width=width, height=height)
@@ -102,7 +102,7 @@ def test_machines_that_do_not_fit_are_summarised() -> None:
     assert f"  and {40 - shown} more lines" in lines
 
 
-def test_the_newest_decision_comes_first() -> None:
+def test_the_demo_lists_the_newest_decision_first() -> None:
     lines = [line for line in render(frame(decisions=9)) if "keeps" in line]
 
     assert lines[0] == "0:08:00 keeps      n: idle 8"
@@ -112,7 +112,7 @@ def test_control_characters_of_a_trace_never_reach_the_terminal() -> None:
     assert not any("\x1b" in line for line in render(frame(decisions=2, text="\x1b[2J")))
 
 
-def test_the_picture_is_complete_and_fetches_nothing() -> None:
+def test_the_svg_picture_of_the_demo_is_valid_and_loads_nothing() -> None:
     picture = svg_picture(frame(machine(used=4), waiting=2, decisions=4), began=BEGAN)
 
     assert ET.fromstring(picture).tag == "{http://www.w3.org/2000/svg}svg"
@@ -120,13 +120,13 @@ def test_the_picture_is_complete_and_fetches_nothing() -> None:
     assert "url(h" not in picture
 
 
-def test_a_frame_with_a_refusing_market_ranks_highest() -> None:
+def test_a_frame_with_a_refusal_ranks_highest_as_picture_of_the_demo() -> None:
     calm, moving = frame(machine(used=4)), frame(machine(used=4), machine(arriving=4))
 
     assert rank_frame(calm) < rank_frame(moving) < rank_frame(frame(refused=1))
 
 
-def test_a_status_is_one_line() -> None:
+def test_the_status_of_the_demo_is_one_line() -> None:
     assert status_line(frame(machine(used=3, idle=1), waiting=2)) == (
         "1:02:03 $12.50/h, $3.25 so far; GPUs: 3 used, 1 idle, 0 arriving, 0 leaving; 3 pods running, 2 pending, 4 done"
     )

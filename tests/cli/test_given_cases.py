@@ -22,14 +22,14 @@ def answer(*words: str, code: int = 0) -> Any:
     return json.loads(done.stdout)
 
 
-def test_a_replica_is_not_moved_into_the_place_of_a_nominated_pod() -> None:
+def test_no_replica_is_moved_to_capacity_promised_to_a_nominated_pod() -> None:
     document = answer("plan", "--cluster", str(CASES / "nominated-cluster.yaml"), "--pools", str(CASES / "nominated-pools.yaml"))
 
     assert document["removals"] == []
     assert document["ignored"] == [{"pod": "serving/web-2", "reason": "nominated to node node-b"}]
 
 
-def test_the_plan_that_evicted_four_replicas_of_ten_while_their_deployment_grew_evicts_none_now() -> None:
+def test_a_recorded_plan_that_evicted_four_of_ten_replicas_of_a_growing_deployment_now_evicts_none() -> None:
     """A hundred nodes, 30 of them with nominated pods: the recorded decision removed seven nodes."""
     document = answer("replay", "--inputs", str(CASES / "evicts-for-nominated.inputs"), code=1)
 

@@ -57,7 +57,7 @@ def test_a_command_on_files_opens_no_connection_and_writes_nothing(words: tuple[
     assert done.stderr.splitlines()[-1] == "WATCHED []"
 
 
-def test_only_the_requested_file_is_written(tmp_path: Path) -> None:
+def test_commands_on_files_write_only_the_requested_file(tmp_path: Path) -> None:
     proof = tmp_path / "proof.json"
     words = ("plan", "--cluster", "cluster.yaml", "--pools", "pools.yaml", "--proof", str(proof))
     done = subprocess.run([sys.executable, "-B", "-c", WATCHED, *words], cwd=EXAMPLES, capture_output=True, text=True, check=False)

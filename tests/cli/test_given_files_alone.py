@@ -58,7 +58,7 @@ def watched(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment, check=False)
 
 
-def test_a_dump_runs_nothing_and_its_secrets_are_in_no_plan(tmp_path: Path) -> None:
+def test_planning_from_a_cluster_dump_runs_no_code_and_repeats_no_secret(tmp_path: Path) -> None:
     (tmp_path / "pools.yaml").write_text(POOLS)
     private_pod = pod("a")
     private_pod["spec"]["containers"][0]["env"] = [{"name": "PASSWORD", "value": "hunter2"}]
@@ -78,7 +78,7 @@ def test_a_dump_runs_nothing_and_its_secrets_are_in_no_plan(tmp_path: Path) -> N
     assert not (tmp_path / "ran").exists()
 
 
-def test_the_guard_detects_a_connection_and_a_written_file(tmp_path: Path) -> None:
+def test_the_guard_of_these_tests_detects_a_connection_and_a_written_file(tmp_path: Path) -> None:
     (tmp_path / "kubeconfig").write_text(
         "apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\n"
         "contexts: [{name: c, context: {cluster: c, user: ''}}]\n"

@@ -49,7 +49,7 @@ def test_hold_stores_both_holds_in_the_cluster_and_resume_ends_them_one_by_one(t
         assert held(cluster) == Holds()
 
 
-def test_a_temporary_hold_reports_its_end(tmp_path: Path) -> None:
+def test_a_hold_with_a_duration_prints_its_end(tmp_path: Path) -> None:
     with served(tmp_path) as cluster:
         result = invoke(cluster, "hold", "--buying", "--for", "2h")
 
@@ -81,7 +81,7 @@ def test_resume_repairs_an_unparsable_config_map(tmp_path: Path) -> None:
         assert held(cluster) == Holds()
 
 
-def test_status_shows_holds(tmp_path: Path) -> None:
+def test_status_lists_holds(tmp_path: Path) -> None:
     text = "buying is on hold until it is resumed; `gpuscaler resume --buying` ends the hold"
     status = Status(at=1.0, leader=Process("one", "0"), holds=(HoldStatus("buying", 1.0, None, text),))
     with served(tmp_path) as cluster:

@@ -46,7 +46,7 @@ def close(cluster: Served, name: str) -> None:
     cluster.ask(write)
 
 
-def test_all_closed_nodes_are_opened_and_other_taints_stay(tmp_path: Path) -> None:
+def test_open_all_opens_every_closed_node_and_keeps_other_taints(tmp_path: Path) -> None:
     with served(tmp_path) as cluster:
         make(cluster)
         result = invoke(cluster, "--all")
@@ -57,7 +57,7 @@ def test_all_closed_nodes_are_opened_and_other_taints_stay(tmp_path: Path) -> No
         assert invoke(cluster, "--all").output == "No node is closed.\n"
 
 
-def test_named_nodes_are_opened_and_a_missing_one_is_reported(tmp_path: Path) -> None:
+def test_open_opens_the_named_nodes_and_reports_a_missing_one(tmp_path: Path) -> None:
     with served(tmp_path) as cluster:
         make(cluster)
         result = invoke(cluster, "b", "x")
@@ -67,12 +67,12 @@ def test_named_nodes_are_opened_and_a_missing_one_is_reported(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("words", [(), ("a", "--all")])
-def test_either_names_or_all_are_expected(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_open_requires_either_node_names_or_all(tmp_path: Path, words: tuple[str, ...]) -> None:
     with served(tmp_path) as cluster:
         assert invoke(cluster, *words).exit_code == 2
 
 
-def test_with_a_duration_nodes_closed_in_that_time_are_opened_too(tmp_path: Path) -> None:
+def test_open_with_a_duration_also_opens_nodes_that_are_closed_in_that_time(tmp_path: Path) -> None:
     with served(tmp_path) as cluster:
         make(cluster)
         closing = threading.Timer(1.0, lambda: close(cluster, "c"))
@@ -84,7 +84,7 @@ def test_with_a_duration_nodes_closed_in_that_time_are_opened_too(tmp_path: Path
         assert closed(cluster)["c"] == ["team"]
 
 
-def test_an_invalid_duration_is_rejected(tmp_path: Path) -> None:
+def test_open_rejects_an_invalid_duration(tmp_path: Path) -> None:
     with served(tmp_path) as cluster:
         result = invoke(cluster, "--all", "--for", "soon")
 

@@ -73,12 +73,12 @@ def machines(plan: dict[str, Any]) -> list[str]:
     return [machine["instance_type"] for machine in plan["machines"]]
 
 
-def test_a_stream_of_yaml_documents_is_planned_for(desktop: Desktop) -> None:
+def test_plan_reads_a_stream_of_yaml_documents(desktop: Desktop) -> None:
     assert machines(desktop.plan(desktop.objects(pod("a"), pod("b")))) == ["g.1", "g.1"]
 
 
 @pytest.mark.parametrize("form", ["list", "PodList", "documents", "one"])
-def test_json_is_read_in_every_form_that_kubectl_prints(desktop: Desktop, form: str) -> None:
+def test_plan_reads_json_in_every_form_that_kubectl_prints(desktop: Desktop, form: str) -> None:
     item = pod("a")
     bare = {key: value for key, value in item.items() if key not in ("apiVersion", "kind")}
     text = {
@@ -90,28 +90,28 @@ def test_json_is_read_in_every_form_that_kubectl_prints(desktop: Desktop, form: 
     assert machines(desktop.plan(desktop.write("cluster.json", text))) == ["g.1"]
 
 
-def test_a_yaml_list_is_read(desktop: Desktop) -> None:
+def test_plan_reads_a_yaml_list(desktop: Desktop) -> None:
     text = yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": [pod("a"), pod("b")]})
     assert len(machines(desktop.plan(desktop.write("cluster.yaml", text)))) == 2
 
 
-def test_a_compressed_file_is_read(desktop: Desktop) -> None:
+def test_plan_reads_a_compressed_file(desktop: Desktop) -> None:
     packed = gzip.compress(json.dumps({"kind": "List", "apiVersion": "v1", "items": [pod("a")]}).encode())
     assert machines(desktop.plan(desktop.write("cluster.json.gz", packed))) == ["g.1"]
 
 
-def test_a_dash_is_standard_input(desktop: Desktop) -> None:
+def test_plan_reads_standard_input_for_a_dash(desktop: Desktop) -> None:
     assert machines(desktop.plan("-", stdin=json.dumps(pod("a")).encode())) == ["g.1"]
     assert machines(desktop.plan("-", stdin=yaml.safe_dump(pod("a")).encode())) == ["g.1"]
 
 
-def test_several_files_are_one_cluster(desktop: Desktop) -> None:
+def test_plan_combines_several_files_into_one_cluster(desktop: Desktop) -> None:
     planned = desktop.plan(desktop.objects(pod("a"), name="pods.yaml"), desktop.objects(node("n"), name="nodes.yaml"))
     assert planned["placements"] == [{"pod": "default/a", "node": "n"}]
     assert planned["machines"] == []
 
 
-def test_the_keys_of_the_json_are_those_documented(desktop: Desktop) -> None:
+def test_the_json_of_plan_has_the_documented_keys(desktop: Desktop) -> None:
     gated = pod("gated", schedulingGates=[{"name": "later"}])
     planned = desktop.plan(
         desktop.objects(pod("a"), pod("b", 8), pod("c"), pod("huge", 64), gated, node("n", 1), {"apiVersion": "v1", "kind": "Pod"})
@@ -140,7 +140,7 @@ def test_the_keys_of_the_json_are_those_documented(desktop: Desktop) -> None:
     assert planned["cost_per_hour"] >= planned["lower_bound_per_hour"] > 0
 
 
-def test_the_keys_of_a_removal_are_those_documented(desktop: Desktop) -> None:
+def test_removals_in_the_json_of_plan_have_the_documented_keys(desktop: Desktop) -> None:
     kept = POOLS.replace("- name: gpu", "- name: gpu\n    idle_after: 0s")
     desktop.pools = desktop.write("pools.yaml", kept)
     old = node("n")
@@ -150,7 +150,7 @@ def test_the_keys_of_a_removal_are_those_documented(desktop: Desktop) -> None:
     assert set(planned["removals"][0]) == {"node", "reason", "moves", "needs", "saving_per_hour"}
 
 
-def test_a_running_replica_is_not_moved_into_the_place_of_a_nominated_one(desktop: Desktop) -> None:
+def test_plan_does_not_move_a_running_replica_to_capacity_promised_to_a_nominated_one(desktop: Desktop) -> None:
     """A new machine has one free GPU, and two pods fit: the pod it was bought for gets it."""
     set_of = [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "rs", "controller": True}]
     runs = pod("web-1", 1, nodeName="old") | {"status": {"phase": "Running"}}
@@ -167,7 +167,7 @@ def test_a_running_replica_is_not_moved_into_the_place_of_a_nominated_one(deskto
     assert planned["ignored"] == [{"pod": "default/web-2", "reason": "nominated to node new"}]
 
 
-def test_the_same_files_give_the_same_plan(desktop: Desktop) -> None:
+def test_planning_the_same_files_twice_gives_the_same_plan(desktop: Desktop) -> None:
     items = [pod(f"p-{n}", 1 + n % 3) for n in range(9)]
     first, second = desktop.plan(desktop.objects(*items)), desktop.plan(desktop.objects(*reversed(items), name="other.yaml"))
     for planned in (first, second):
@@ -175,7 +175,7 @@ def test_the_same_files_give_the_same_plan(desktop: Desktop) -> None:
     assert first == second
 
 
-def test_an_unparsable_object_is_skipped_and_the_rest_is_planned_for(desktop: Desktop) -> None:
+def test_plan_skips_an_unparsable_object_and_plans_the_rest(desktop: Desktop) -> None:
     odd = pod("odd")
     odd["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "lots"}}
     planned = desktop.plan(desktop.objects(odd, pod("a")))
@@ -238,7 +238,7 @@ def test_an_invalid_time_or_one_without_an_offset_is_rejected(desktop: Desktop, 
 
 
 @pytest.mark.parametrize("moment", ["2026-11-21T11:00:30Z", "2026-11-21T12:00:30+01:00", "2026-11-21T11:00:30.5Z"])
-def test_the_time_to_plan_for_may_be_chosen(desktop: Desktop, moment: str) -> None:
+def test_plan_uses_the_time_of_the_option(desktop: Desktop, moment: str) -> None:
     delayed = pod("a")
     delayed["metadata"]["annotations"] = {"cluster-autoscaler.kubernetes.io/pod-scale-up-delay": "60s"}
     file = desktop.objects(delayed)
@@ -302,13 +302,13 @@ def test_the_text_shows_where_the_cloud_chooses_and_which_machines_open_after_ot
     assert "1 of the machines opens only after others, whose pods theirs have affinity to." in done.stdout
 
 
-def test_for_a_cluster_that_needs_nothing_the_text_says_so(desktop: Desktop) -> None:
+def test_plan_says_that_a_cluster_needs_nothing(desktop: Desktop) -> None:
     done = desktop.run("--cluster", desktop.objects(node("n")), "--pools", desktop.pools, *NOW)
     assert done.exit_code == 0
     assert "Nothing to buy." in done.stdout
 
 
-def test_in_a_pipe_tables_have_no_control_characters_and_lines_are_not_cut(desktop: Desktop) -> None:
+def test_plan_in_a_pipe_prints_no_control_characters_and_cuts_no_lines(desktop: Desktop) -> None:
     long_name = "a-pod-with-a-name-that-is-far-longer-than-any-terminal-is-wide-" * 3
     file = desktop.objects(pod(long_name, 64), pod("a"))
     command = [sys.executable, "-c", "from gpuscaler.cli import run; run()", "plan", "--cluster", file, "--pools", desktop.pools, *NOW]
@@ -320,7 +320,7 @@ def test_in_a_pipe_tables_have_no_control_characters_and_lines_are_not_cut(deskt
     assert done.stderr == ""
 
 
-def test_names_from_files_cannot_steer_a_terminal(desktop: Desktop) -> None:
+def test_control_characters_in_names_never_reach_the_terminal(desktop: Desktop) -> None:
     file = desktop.objects(pod("a\x1b[2J[red]", 64), node("n\x07"))
     done = desktop.run("--cluster", file, "--pools", desktop.pools, *NOW)
     assert done.stdout.isascii()

@@ -33,7 +33,7 @@ def template(gpus: int) -> dict[str, Any]:
     return {"metadata": {"labels": {"app": "a"}}, "spec": pod("x", gpus)["spec"]}
 
 
-def test_an_excluded_pool_buys_nothing(desktop: Desktop) -> None:
+def test_no_machine_is_planned_in_an_excluded_pool(desktop: Desktop) -> None:
     file = desktop.objects(pod("a"))
 
     assert machines(desktop.plan(file)) == ["h.1"]
@@ -69,7 +69,7 @@ def test_priorities_of_a_file_apply_to_plans_from_files(desktop: Desktop, form: 
 
 
 @pytest.mark.parametrize(("text", "message"), [("{50: [gpu", ":2: not YAML"), ("- a", ":1: saw a list, expected a mapping")])
-def test_unparsable_priorities_end_the_command(desktop: Desktop, text: str, message: str) -> None:
+def test_plan_fails_on_unparsable_priorities(desktop: Desktop, text: str, message: str) -> None:
     file = desktop.write("cm.yaml", text)
     done = desktop.run("--cluster", desktop.objects(pod("a")), "--pools", desktop.pools, "--priorities", file)
 
@@ -86,7 +86,7 @@ def test_priorities_that_match_no_pool_are_reported_and_change_nothing(desktop: 
 
 
 @pytest.mark.parametrize("kind", ["Deployment", "Job", "StatefulSet"])
-def test_a_manifest_given_as_the_cluster_causes_a_hint_at_add_pods(desktop: Desktop, kind: str) -> None:
+def test_a_manifest_in_place_of_a_cluster_dump_gives_a_hint_to_use_add_pods(desktop: Desktop, kind: str) -> None:
     spec = {"replicas": 2, "selector": {"matchLabels": {"app": "a"}}, "template": template(1)}
     file = desktop.objects({"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": "train"}, "spec": spec}, name="train.yaml")
     hint = f"note: {file}: saw {kind} train and no pods, expected pods, because plans are made for pods; --add-pods {file} creates them\n"
@@ -98,7 +98,7 @@ def test_a_manifest_given_as_the_cluster_causes_a_hint_at_add_pods(desktop: Desk
     )
 
 
-def test_a_file_without_objects_for_planning_is_named(desktop: Desktop) -> None:
+def test_plan_reports_a_file_without_objects_to_plan_for(desktop: Desktop) -> None:
     file = desktop.objects({"apiVersion": "eksctl.io/v1alpha5", "kind": "ClusterConfig", "metadata": {"name": "gaia"}})
     done = desktop.run("--cluster", file, "--pools", desktop.pools)
 
@@ -107,7 +107,7 @@ def test_a_file_without_objects_for_planning_is_named(desktop: Desktop) -> None:
     assert "note:" not in desktop.run("--cluster", desktop.objects(node("n1"), name="nodes.yaml"), "--pools", desktop.pools).stderr
 
 
-def test_a_file_of_another_kind_is_named(desktop: Desktop) -> None:
+def test_plan_reports_a_file_of_another_kind(desktop: Desktop) -> None:
     file = desktop.write("jobs.csv", b"job_id,submit_s\ntrain-1,0\n")
     done = desktop.run("--cluster", file, "--pools", desktop.pools)
 
@@ -119,7 +119,7 @@ def test_a_file_of_another_kind_is_named(desktop: Desktop) -> None:
     [b"[]", gzip.compress(b"apiVersion: v1\nkind: List\nitems: []\n", mtime=0), b"kind: List\napiVersion: v1\nitems: []\n"],
     ids=["JSON", "gzip", "YAML"],
 )
-def test_an_empty_cluster_causes_no_hint(desktop: Desktop, content: bytes) -> None:
+def test_an_empty_cluster_dump_gives_no_hint(desktop: Desktop, content: bytes) -> None:
     done = desktop.run("--cluster", desktop.write("cluster.yaml", content), "--pools", desktop.pools)
 
     assert (done.exit_code, "Nothing to buy." in done.stdout, "note:" in done.stderr) == (0, True, False)

@@ -57,14 +57,14 @@ def refusal(message: str) -> Failure:
     return Failure(403, "Forbidden", f'{message} is forbidden: User "me" cannot list resource "{message}"')
 
 
-def test_pending_pods_of_the_cluster_are_planned_for(cluster: Served) -> None:
+def test_plan_reads_the_pending_pods_of_a_live_cluster(cluster: Served) -> None:
     cluster.load(node("n1", 0), pod("a", 8))
 
     assert machines(planned(cluster, "--context", "here")) == ["g.8"]
     assert cluster.api.writes == ()
 
 
-def test_the_clusters_priority_config_map_is_honoured_and_its_cost_is_reported(cluster: Served) -> None:
+def test_plan_uses_the_priority_config_map_of_the_cluster_and_reports_the_extra_cost(cluster: Served) -> None:
     cluster.load(node("n1", 0), pod("a"), priorities("{50: [big], 10: [small]}"))
     pools = cluster.kubeconfig.parent / "two.yaml"
     pools.write_text(TWO)
@@ -79,7 +79,7 @@ def test_the_clusters_priority_config_map_is_honoured_and_its_cost_is_reported(c
     )
 
 
-def test_a_broken_priority_config_map_is_named_and_the_file_is_used(cluster: Served) -> None:
+def test_plan_reports_an_invalid_priority_config_map_and_uses_the_priorities_of_the_file(cluster: Served) -> None:
     cluster.load(node("n1", 0), pod("a"), priorities("{50: ["))
     done = plan(cluster, "--json")
 
@@ -87,7 +87,7 @@ def test_a_broken_priority_config_map_is_named_and_the_file_is_used(cluster: Ser
     assert "note: ConfigMap kube-system/cluster-autoscaler-priority-expander, priorities:2: not YAML" in done.stderr
 
 
-def test_more_pods_can_be_added_to_those_of_the_cluster(cluster: Served, tmp_path: Path) -> None:
+def test_add_pods_adds_pods_to_those_of_the_live_cluster(cluster: Served, tmp_path: Path) -> None:
     cluster.load(node("n1", 0))
     (tmp_path / "more.json").write_text(json.dumps(pod("a", 8)))
 
@@ -111,7 +111,7 @@ def test_machines_ordered_by_a_controller_are_not_bought_again(cluster: Served) 
     assert "ConfigMap kube-system/gpuscaler-state: 1 machine is on the way" in done.stderr
 
 
-def test_forbidden_optional_resources_are_named_and_planned_without(cluster: Served) -> None:
+def test_plan_reports_forbidden_optional_resources_and_plans_without_them(cluster: Served) -> None:
     cluster.load(node("n1", 0), pod("a", 8))
     cluster.api.faults.add(Fault(path="resourceslices", refusal=refusal("resourceslices")))
     cluster.api.faults.add(Fault(path="configmaps", refusal=refusal("configmaps")))

@@ -103,7 +103,7 @@ def test_the_table_shows_pools_warnings_and_skipped_groups(run_pools: Any) -> No
     assert "AutoScalingGroup us-east-1/theirs: the tag k8s.io/cluster-autoscaler/other says cluster 'other', expected prod" in done.stdout
 
 
-def test_a_group_with_machines_that_leave_disks_behind_is_named_with_template_and_device(
+def test_pools_reports_a_group_whose_terminated_machines_leave_disks_with_template_and_device(
     run_pools: Any, served: tuple[str, Endpoint]
 ) -> None:
     keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
@@ -145,7 +145,7 @@ def test_nodes_of_the_cluster_are_compared_with_the_promises_of_tags(run_pools: 
     assert any(text.startswith("the label team=ml is on none of its 1 node, and nodes take precedence: ") for text in first["warnings"])
 
 
-def test_without_a_cluster_nothing_is_adopted(run_pools: Any) -> None:
+def test_pools_lists_no_group_if_no_cluster_name_is_known(run_pools: Any) -> None:
     done = run_pools("--json", aws="groups: [gpus]")
 
     document = json.loads(done.stdout)
@@ -181,7 +181,7 @@ def test_an_account_without_a_pool_exits_1(run_pools: Any, options: tuple[str, .
     assert run_pools(*options, aws="cluster: nobodys").exit_code == 1
 
 
-def test_without_a_group_of_the_cluster_the_expected_tags_are_named(run_pools: Any) -> None:
+def test_if_no_group_belongs_to_the_cluster_pools_names_the_expected_tags(run_pools: Any) -> None:
     done = run_pools(aws="cluster: nobodys, regions: [eu-west-1]")
 
     assert done.exit_code == 1
@@ -217,7 +217,7 @@ def test_a_file_for_another_cloud_exits_2(tmp_path: Path) -> None:
     )
 
 
-def test_without_boto3_the_extra_is_named(run_pools: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_boto3_pools_names_the_package_extra_to_install(run_pools: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "boto3", None)
 
     done = run_pools()
@@ -229,7 +229,7 @@ def test_without_boto3_the_extra_is_named(run_pools: Any, monkeypatch: pytest.Mo
     )
 
 
-def test_a_file_without_pools_is_valid_on_aws(tmp_path: Path) -> None:
+def test_a_pools_file_without_pools_is_valid_on_aws(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text("cloud: aws\nregion: us-east-1\n")
 

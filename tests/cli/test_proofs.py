@@ -42,7 +42,7 @@ def test_the_written_proof_proves_the_bound_of_a_plan(proof: Path) -> None:
     assert "holds: none of the 3 kinds" in result.output
 
 
-def test_duals_that_promise_too_much_are_rejected(proof: Path) -> None:
+def test_check_proof_rejects_dual_values_that_prove_too_high_a_bound(proof: Path) -> None:
     solved = json.loads(proof.read_text())
     solved["solution"]["duals"]["items"] = [2 * value for value in solved["solution"]["duals"]["items"]]
     solved["solution"]["lower_bound"] *= 2
@@ -52,7 +52,7 @@ def test_duals_that_promise_too_much_are_rejected(proof: Path) -> None:
     assert "does NOT hold" in result.output
 
 
-def test_a_file_that_is_not_a_proof_is_bad_input(tmp_path: Path) -> None:
+def test_check_proof_rejects_a_file_that_is_not_a_proof(tmp_path: Path) -> None:
     path = tmp_path / "other.json"
     path.write_text('{"problem": 3}')
     result = check(path)

@@ -261,7 +261,7 @@ def test_a_token_is_not_sent_to_a_leader_without_tls(led: LedCluster, tmp_path: 
 
 
 @pytest.mark.parametrize("name", ["a/b/c", "/b", "a/", ""])
-def test_why_explains_how_to_name_a_pod(name: str) -> None:
+def test_why_without_a_valid_name_explains_how_to_name_a_pod(name: str) -> None:
     done = CliRunner().invoke(main, ["why", "pod", name])
 
     assert done.exit_code == 2
@@ -294,7 +294,7 @@ def test_replay_of_a_decision_that_is_not_recorded_says_so(led: LedCluster) -> N
     assert "decision 19990101T000000-1: saw no decision with that id" in done.output
 
 
-def test_the_pages_of_health_and_metrics_are_served(led: LedCluster) -> None:
+def test_run_serves_health_and_metrics_pages(led: LedCluster) -> None:
     async def get() -> dict[str, tuple[int, str]]:
         async with aiohttp.ClientSession() as session:
             answers = {}
@@ -401,7 +401,7 @@ def test_an_old_status_is_reported_as_outdated(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("data", "said"), [({}, "saw no key status.json"), ({"status.json": "[]"}, "saw a status that cannot be read")])
-def test_a_status_written_by_something_else_is_recognised(tmp_path: Path, data: dict[str, str], said: str) -> None:
+def test_status_reports_a_status_config_map_that_gpuscaler_did_not_write(tmp_path: Path, data: dict[str, str], said: str) -> None:
     with served(tmp_path) as cluster:
 
         async def write(client: Client) -> None:

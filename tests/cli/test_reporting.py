@@ -73,7 +73,7 @@ def rows(capsys: pytest.CaptureFixture[str]) -> dict[str, list[str]]:
     return {cells[0]: [cell.strip() for cell in cells[1:] if cell.strip()] for cells in lines}
 
 
-def test_tables_are_not_cut_in_a_pipe(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_of_a_simulation_report_are_not_cut_in_a_pipe(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     policies = [f"policy-number-{number}-with-a-long-name" for number in range(4)]
     print_report(INPUTS, [result(policy) for policy in policies])
@@ -92,7 +92,7 @@ def test_policies_are_shown_side_by_side(capsys: pytest.CaptureFixture[str]) -> 
     assert "capacity errors" not in printed
 
 
-def test_events_under_one_policy_only_have_a_row(capsys: pytest.CaptureFixture[str]) -> None:
+def test_counts_that_only_one_policy_has_get_a_row(capsys: pytest.CaptureFixture[str]) -> None:
     print_report(INPUTS, [result("ours"), result("theirs", capacity_errors=3, failover=Failover(0.0, 90.0))])
     printed = rows(capsys)
     assert printed["capacity errors"] == ["0", "3"]
@@ -100,7 +100,7 @@ def test_events_under_one_policy_only_have_a_row(capsys: pytest.CaptureFixture[s
     assert printed["failover time, longest"] == ["-", "90.0 s"]
 
 
-def test_several_seeds_are_one_column_of_means_and_deviations(capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_of_several_seeds_become_one_column_of_means_and_deviations(capsys: pytest.CaptureFixture[str]) -> None:
     print_report(replace(INPUTS, seeds=2), [result("ours", cost=100.0), result("ours", seed=2, cost=110.0, machine_hours=())])
     printed = rows(capsys)
     assert printed["cost"] == ["$105.00 ± 7.07"]
@@ -125,7 +125,7 @@ def test_waits_by_size_of_pods_are_shown_side_by_side(capsys: pytest.CaptureFixt
     assert printed["gangs"] == ["4", "3.0 min, 4.0 min", "3.0 min, 4.0 min"]
 
 
-def test_cheap_users_are_added_up_and_markup_in_names_is_not_interpreted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_users_with_low_cost_are_summed_in_one_row_and_markup_in_names_is_printed_as_is(capsys: pytest.CaptureFixture[str]) -> None:
     users = [
         Share("[red]ana[/red]", 50.0, 1),
         Share("", 40.0, 1),

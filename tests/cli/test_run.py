@@ -75,7 +75,7 @@ def test_the_controller_serves_pods_until_stopped_and_releases_the_lease(cluster
     assert cluster.ask(holder) == ""
 
 
-def test_started_with_ctrl_c_ignored_it_runs_until_sigterm(cluster: Served) -> None:
+def test_a_controller_started_with_ctrl_c_ignored_runs_until_sigterm(cluster: Served) -> None:
     with started(cluster, under=("sh", "-c", "trap '' INT; exec \"$@\"", "sh")) as process:
         try:
             cluster.until(led)

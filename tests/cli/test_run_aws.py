@@ -167,7 +167,9 @@ async def run_until_printed(command: str, folder: Path, more: dict[str, str], *,
     return text
 
 
-async def test_the_commands_of_the_aws_page_do_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_commands_of_the_aws_page_have_the_effects_that_the_page_describes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Steps 3, 5 and 6 in order, with the simulated account and the cluster of the page's context."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     commands, files = commands_of_page("sh"), commands_of_page("yaml")

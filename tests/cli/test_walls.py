@@ -17,14 +17,14 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("module", ["simulation.replay", "embedded.serving.cluster"])
-def test_behind_the_wall_the_simulation_cannot_be_imported(module: str) -> None:
+def test_modules_that_run_in_production_cannot_import_the_simulation(module: str) -> None:
     done = python(f"import gpuscaler.{module}")
 
     assert done.returncode == 1
     assert "which belongs to the laboratory" in done.stderr
 
 
-def test_modules_for_real_clusters_can_be_imported_without_it() -> None:
+def test_modules_that_run_in_production_can_be_imported_without_the_simulation() -> None:
     done = python("; ".join(f"import gpuscaler.{module}" for module in PRODUCT))
 
     assert done.returncode == 0, done.stderr

@@ -82,7 +82,7 @@ def test_a_folder_gets_the_comparison_as_data_and_as_a_page_that_explains_it(oth
         assert f"<h2>{plot}</h2>" in page
 
 
-def test_a_sweep_compares_a_peer_at_its_best_with_either_file(other: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_if_with_a_sweep_compares_the_best_setting_of_a_peer_for_each_file(other: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(AXES, "karpenter", {"budget": (0.1, 1.0)})
     monkeypatch.setattr("gpuscaler.simulation.policies.peers.variants._rank", lambda result: result.policy == "karpenter")
     report = json.loads(call(EXAMPLES / "pools.yaml", other, options=("--json", "--policy", "karpenter", "--sweep")).stdout)
@@ -90,7 +90,7 @@ def test_a_sweep_compares_a_peer_at_its_best_with_either_file(other: Path, monke
     assert "karpenter at its best: with A karpenter(budget=1.0), with B karpenter(budget=1.0)" in report["inputs"]["derived"]
 
 
-def test_waits_that_are_lower_bounds_are_marked_and_not_subtracted(tmp_path: Path) -> None:
+def test_waiting_times_that_are_lower_bounds_are_marked_and_not_subtracted(tmp_path: Path) -> None:
     small = tmp_path / "small.yaml"
     small.write_text((EXAMPLES / "pools.yaml").read_text().replace(", g5.12xlarge", ""))
     done = call(EXAMPLES / "pools.yaml", small)
@@ -111,7 +111,7 @@ def test_notes_that_apply_to_one_file_only_are_marked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_two_pools_files_are_needed(count: int) -> None:
+def test_what_if_requires_two_pools_files(count: int) -> None:
     done = call(*[EXAMPLES / "pools.yaml"] * count)
     assert (done.exit_code, done.stdout) == (2, "")
     assert f"saw {count}, expected two files" in done.stderr

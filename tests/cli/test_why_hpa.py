@@ -40,7 +40,7 @@ def ask(cluster: Served, *words: str) -> Result:
     return CliRunner().invoke(main, ["why", "hpa", *words, "--kubeconfig", str(cluster.kubeconfig)])
 
 
-def test_each_link_is_shown_and_the_broken_one_is_named(cluster: Served) -> None:
+def test_why_hpa_shows_each_step_of_a_metric_and_names_the_broken_one(cluster: Served) -> None:
     done = ask(cluster, "ml/llm")
 
     assert done.exit_code == 1, done.output
@@ -56,26 +56,26 @@ def test_each_link_is_shown_and_the_broken_one_is_named(cluster: Served) -> None
     ]
 
 
-def test_the_links_are_available_as_json(cluster: Served) -> None:
+def test_why_hpa_prints_the_steps_of_a_metric_as_json(cluster: Served) -> None:
     (metric,) = json.loads(ask(cluster, "ml/llm", "--json").output)
 
     assert metric["metric"] == "duty_cycle_current"
     assert [link["name"] for link in metric["links"]] == ["exporter", "scrape", "rule", "API", "HPA"]
 
 
-def test_an_autoscaler_without_our_metrics_has_no_chain(cluster: Served) -> None:
+def test_why_hpa_says_that_an_autoscaler_uses_no_metric_of_gpuscaler(cluster: Served) -> None:
     done = ask(cluster, "ml/plain")
 
     assert done.exit_code == 0, done.output
     assert "it uses only metrics of metrics-server" in done.output
 
 
-def test_a_missing_autoscaler_is_named(cluster: Served) -> None:
+def test_why_hpa_reports_a_missing_autoscaler(cluster: Served) -> None:
     done = ask(cluster, "missing")
 
     assert done.exit_code == 2
     assert "hpa default/missing: saw" in done.output
 
 
-def test_an_invalid_name_is_rejected(cluster: Served) -> None:
+def test_why_hpa_rejects_an_invalid_name(cluster: Served) -> None:
     assert "expected NAMESPACE/NAME" in ask(cluster, "a/b/c").output

@@ -62,7 +62,7 @@ async def test_the_current_context_is_read(tmp_path: Path) -> None:
     assert access.compress
 
 
-async def test_an_access_shows_no_secret(tmp_path: Path) -> None:
+async def test_the_text_of_a_cluster_access_shows_no_secret(tmp_path: Path) -> None:
     user = {"token": SECRET, "client-certificate-data": base64_text(MINE.cert_chain_pems[0].bytes())}
     key = MINE.private_key_pem.bytes()
     access = read(tmp_path, {"proxy-url": "http://me:hidden-pa55@proxy:3128"}, {**user, "client-key-data": base64_text(key)})
@@ -71,7 +71,7 @@ async def test_an_access_shows_no_secret(tmp_path: Path) -> None:
         assert secret not in shown
 
 
-async def test_files_are_relative_to_the_kubeconfig(tmp_path: Path) -> None:
+async def test_file_paths_in_a_kubeconfig_are_relative_to_its_folder(tmp_path: Path) -> None:
     write(tmp_path / "pki" / "ca.crt", PEM.decode())
     write(tmp_path / "pki" / "me.crt", MINE.cert_chain_pems[0].bytes().decode())
     write(tmp_path / "pki" / "me.key", MINE.private_key_pem.bytes().decode())
@@ -84,7 +84,7 @@ async def test_files_are_relative_to_the_kubeconfig(tmp_path: Path) -> None:
     assert (await presented(access)).headers == {"authorization": "Bearer from-file"}
 
 
-def test_data_takes_precedence_over_files(tmp_path: Path) -> None:
+def test_embedded_data_in_a_kubeconfig_take_precedence_over_files(tmp_path: Path) -> None:
     access = read(tmp_path, {"certificate-authority-data": base64_text(PEM), "certificate-authority": "/no/such"}, {})
     assert access.tls.authorities() == PEM
 
@@ -136,11 +136,11 @@ async def test_credentials_are_not_sent_without_tls(tmp_path: Path) -> None:
         ({"server": "https://[fd00::1]:6443"}, "https://[fd00::1]:6443"),
     ],
 )
-def test_a_server_can_be_abbreviated(tmp_path: Path, cluster: dict[str, Any], expected: str) -> None:
+def test_an_abbreviated_server_address_is_completed(tmp_path: Path, cluster: dict[str, Any], expected: str) -> None:
     assert read(tmp_path, cluster).server == expected
 
 
-def test_impersonation_becomes_headers(tmp_path: Path) -> None:
+def test_impersonation_settings_of_a_kubeconfig_become_headers(tmp_path: Path) -> None:
     user = {"as": "jane", "as-uid": "7", "as-groups": ["a", "b"], "as-user-extra": {"Acme.com/Scopes": ["x", "y"]}}
     assert read(tmp_path, {}, user).headers == (
         ("impersonate-user", "jane"),
@@ -152,7 +152,7 @@ def test_impersonation_becomes_headers(tmp_path: Path) -> None:
     )
 
 
-async def test_a_part_comes_from_the_first_file_that_names_it(tmp_path: Path) -> None:
+async def test_of_several_kubeconfigs_the_first_that_defines_an_entry_is_used(tmp_path: Path) -> None:
     write(tmp_path / "a" / "ca.crt", PEM.decode())
     first = kubeconfig({"server": "https://first", "certificate-authority": "ca.crt"}, {"token": "t1"})
     second = kubeconfig({"server": "https://second"}, {"token": "t2"})
@@ -268,7 +268,7 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_mistakes_are_reported_without_secrets(tmp_path: Path, name: str) -> None:
+def test_mistakes_in_a_kubeconfig_are_reported_without_secrets(tmp_path: Path, name: str) -> None:
     cluster, user, expected = WRONG[name]
     with pytest.raises(AccessError) as raised:
         read(tmp_path, cluster, user)
@@ -295,7 +295,7 @@ REFERENCES: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("name", REFERENCES)
-def test_a_dangling_reference_is_reported_with_the_existing_names(tmp_path: Path, name: str) -> None:
+def test_a_reference_to_a_missing_kubeconfig_entry_is_reported_with_the_existing_names(tmp_path: Path, name: str) -> None:
     changes, context, expected = REFERENCES[name]
     file = write(tmp_path / "config", {**kubeconfig({}, {}), **changes})
     with pytest.raises(AccessError) as raised:
@@ -314,7 +314,7 @@ def test_a_file_that_is_not_a_kubeconfig_is_reported_without_its_content(tmp_pat
     assert SECRET not in str(raised.value)
 
 
-def test_a_named_kubeconfig_must_exist(tmp_path: Path) -> None:
+def test_a_kubeconfig_given_by_name_must_exist(tmp_path: Path) -> None:
     with pytest.raises(AccessError, match="saw No such file or directory, expected a readable file"):
         find_access({}, kubeconfig=tmp_path / "none")
 
@@ -352,7 +352,7 @@ def test_a_pod_without_a_mounted_account_gets_an_error_with_what_to_set(tmp_path
         in_cluster(SERVICE, root=tmp_path)
 
 
-def test_access_is_searched_for_as_by_kubectl(tmp_path: Path) -> None:
+def test_cluster_access_is_searched_in_the_order_of_kubectl(tmp_path: Path) -> None:
     def config(name: str) -> Path:
         return write(tmp_path / name, kubeconfig({"server": f"https://{name.replace('/', '-')}"}))
 

@@ -41,7 +41,7 @@ async def test_a_list_is_read_to_its_last_page() -> None:
     assert transport.requests[1].path == "/api/v1/namespaces/ns/pods"
 
 
-async def test_a_list_that_expires_on_the_way_is_restarted_once() -> None:
+async def test_a_list_that_expires_between_pages_is_restarted_by_the_client_once() -> None:
     first = {"metadata": {"continue": "more"}, "items": [{"a": 1}]}
     expired = refusal(410, "too old", reason="Expired")
     client, _ = make_client(answer(body=first), expired, answer(body={"items": [{"a": 4}]}))
@@ -51,7 +51,7 @@ async def test_a_list_that_expires_on_the_way_is_restarted_once() -> None:
         await other.list_all(PODS)
 
 
-async def test_a_list_may_be_null() -> None:
+async def test_a_list_whose_items_are_null_is_empty() -> None:
     client, _ = make_client(answer(body={"items": None}))
     assert await client.list_all(PODS) == []
 
@@ -67,14 +67,14 @@ async def test_a_read_is_repeated_while_the_server_is_unreachable_or_failing() -
     assert client.metrics.retries[RequestKind("get", "nodes")] == 3
 
 
-async def test_a_read_gives_up_eventually() -> None:
+async def test_a_failing_read_is_repeated_only_a_few_times() -> None:
     client, transport = make_client(Unreachable("away"))
     with pytest.raises(Unreachable):
         await client.get(NODES, "n")
     assert len(transport.requests) == 4
 
 
-async def test_a_read_does_not_wait_for_minutes() -> None:
+async def test_a_read_with_a_retry_after_of_a_minute_fails_at_once() -> None:
     client, transport = make_client(refusal(429, "busy", retry_after="60"))
     with pytest.raises(TooManyRequests) as raised:
         await client.get(NODES, "n")
@@ -137,7 +137,7 @@ async def test_writes_name_their_field_manager_and_patch_type() -> None:
     assert ["force" in request.query for request in transport.requests] == [False, False, False, True, False]
 
 
-async def test_a_delete_carries_its_preconditions() -> None:
+async def test_a_delete_request_contains_its_preconditions() -> None:
     client, transport = make_client(answer())
     await client.delete(NODES, "n", uid="u", resource_version="7", grace=0, propagation="Background")
     assert msgspec.json.decode(transport.requests[0].body) == {
@@ -157,7 +157,7 @@ async def test_a_pod_is_bound_to_a_node() -> None:
     assert (body["target"]["name"], body["metadata"]["uid"]) == ("n", "u")
 
 
-async def test_an_eviction_carries_its_precondition_grace_and_dry_run() -> None:
+async def test_an_eviction_request_contains_precondition_grace_period_and_dry_run() -> None:
     client, transport = make_client(answer(201))
     assert await client.evict("ns", "p", uid="u", grace=30, dry_run=True) == Evicted()
     body = msgspec.json.decode(transport.requests[0].body)
@@ -316,7 +316,7 @@ async def test_requests_are_counted_with_their_answer_and_time() -> None:
     assert client.metrics.latencies[kind].counts[4] == 1
 
 
-async def test_a_broken_body_counts_as_an_answer() -> None:
+async def test_a_response_with_an_incomplete_body_is_counted_as_answered() -> None:
     async def broken(_: Request) -> Answer:
         async def pieces() -> AsyncIterator[bytes]:
             yield b"{"

@@ -35,7 +35,7 @@ def test_every_watched_object_becomes_one_record_under_the_key_of_its_name(resou
 
 
 @pytest.mark.parametrize("resource", WATCHED, ids=lambda resource: resource.label)
-def test_deleting_an_unreadable_object_clears_its_set_aside_entry(resource: Resource) -> None:
+def test_deleting_an_unreadable_object_removes_the_report_about_it(resource: Resource) -> None:
     reader = decoder(resource)
     decoded = reader.read(b'{"metadata": {"labels": 7, ' + minimal(resource)[len('{"metadata": {') :])
     assert decoded.aside is not None
@@ -59,14 +59,14 @@ def test_items_of_a_list_need_no_kind() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b'"pod"', b'{"metadata":[]}', b'{"metadata":{"name":7}}', b"\xff\xfe{}"])
-def test_no_input_raises_an_error(data: bytes) -> None:
+def test_decoding_never_raises_an_error_whatever_the_input(data: bytes) -> None:
     decoded = decoder(PODS).read(data)
     assert decoded.items == ()
     assert decoded.aside is not None
     assert decoded.identity == ""
 
 
-def test_a_kept_record_does_not_keep_the_page_it_came_in() -> None:
+def test_a_decoded_record_does_not_keep_its_page_in_memory() -> None:
     page = msgspec.json.decode(b'{"items":[' + json.dumps(pod("a")).encode() + b"]}", type=dict[str, list[msgspec.Raw]])
     item = decoder(PODS).read(page["items"][0]).items[0]
     assert isinstance(key_of(item), str)

@@ -44,7 +44,7 @@ def status(**fields: object) -> bytes:
         (307, "", ApiError),
     ],
 )
-def test_each_status_has_its_class(code: int, reason: str, expected: type[ApiError]) -> None:
+def test_each_http_status_becomes_an_error_of_its_class(code: int, reason: str, expected: type[ApiError]) -> None:
     api_error = error_of(code, {}, status(message="m", reason=reason, code=code))
     assert type(api_error) is expected
     assert (api_error.status, api_error.reason, api_error.message) == (code, reason, "m")
@@ -91,7 +91,7 @@ def test_an_error_shows_the_servers_message() -> None:
     assert str(error_of(799, {}, b"")) == "an answer without a reason (799)"
 
 
-def test_an_error_event_of_a_watch_has_its_own_code() -> None:
+def test_an_error_event_of_a_watch_becomes_an_error_by_its_own_code() -> None:
     api_error = error_of_status(status(message="too old resource version: 1 (9)", reason="Expired", code=410))
     assert isinstance(api_error, Gone)
     assert isinstance(error_of_status(b"{}"), ServerError)
@@ -99,7 +99,7 @@ def test_an_error_event_of_a_watch_has_its_own_code() -> None:
 
 
 @given(st.integers(300, 599), st.binary(max_size=200), st.dictionaries(st.just("retry-after"), st.text(max_size=9)))
-def test_any_answer_becomes_an_error(code: int, body: bytes, headers: dict[str, str]) -> None:
+def test_any_failed_response_becomes_a_typed_error(code: int, body: bytes, headers: dict[str, str]) -> None:
     api_error = error_of(code, headers, body)
     assert api_error.status == code
     assert str(api_error)

@@ -101,7 +101,7 @@ async def test_repetitions_before_the_first_write_become_one_event_with_a_count(
     assert [body["series"]["count"] for body in bodies(transport)] == [3]
 
 
-async def test_another_note_is_another_event() -> None:
+async def test_an_event_with_another_note_is_written_separately() -> None:
     events, transport = recorder()
     events.record(POD, "Waiting", "no room", action="Planning")
     events.record(POD, "Waiting", "no quota", action="Planning")
@@ -110,7 +110,7 @@ async def test_another_note_is_another_event() -> None:
     assert len({body["metadata"]["name"] for body in bodies(transport)}) == 2
 
 
-async def test_a_repetition_much_later_is_a_new_event() -> None:
+async def test_an_event_repeated_much_later_is_written_as_a_new_event() -> None:
     events, transport = recorder()
     async with running(events):
         events.record(POD, "Waiting", "no room", action="Planning")
@@ -210,7 +210,7 @@ async def test_a_slow_server_does_not_delay_recording() -> None:
     assert len(transport.requests) == 3
 
 
-async def test_memory_is_bounded() -> None:
+async def test_the_number_of_remembered_events_is_bounded() -> None:
     events, _ = recorder(most=10)
     for number in range(50):
         events.record(Reference("Pod", f"p{number}", "ns"), "Waiting", "no room", action="Planning")

@@ -114,7 +114,7 @@ async def test_a_plugin_gets_the_cluster_information_and_its_environment(tmp_pat
     assert (tmp_path / "env").read_text() == "outside inside argument\n"
 
 
-async def test_many_requests_at_once_run_it_once(tmp_path: Path) -> None:
+async def test_simultaneous_requests_run_an_exec_plugin_once(tmp_path: Path) -> None:
     exec_plugin = plugin(tmp_path, f"sleep 0.1\n{printing(credential(token='t'))}")
     presented = await asyncio.gather(*(exec_plugin.current() for _ in range(10)))
     assert len(set(map(id, presented))) == 1
@@ -136,7 +136,7 @@ async def test_a_slow_plugin_finishes_even_if_every_request_times_out(tmp_path: 
     assert runs(tmp_path) == 1
 
 
-async def test_after_a_refusal_it_runs_again_and_only_once_for_all(tmp_path: Path) -> None:
+async def test_after_a_refused_credential_the_exec_plugin_runs_once_for_all_requests(tmp_path: Path) -> None:
     exec_plugin = plugin(tmp_path, f'sleep 0.05; n=$(wc -l < "{tmp_path}/runs"); echo \'{credential(token="tN")}\' | sed "s/tN/t$n/"')
     first = await exec_plugin.current()
     presented = await asyncio.gather(*(exec_plugin.renewed(first) for _ in range(5)))
@@ -148,7 +148,7 @@ async def test_after_a_refusal_it_runs_again_and_only_once_for_all(tmp_path: Pat
     assert runs(tmp_path) == 2
 
 
-async def test_refusals_do_not_run_it_repeatedly(tmp_path: Path) -> None:
+async def test_repeated_refusals_do_not_run_the_exec_plugin_repeatedly(tmp_path: Path) -> None:
     exec_plugin = plugin(tmp_path, printing(credential(token="t")), pause=60)
     first = await exec_plugin.current()
     assert await exec_plugin.renewed(first) is None
@@ -156,7 +156,7 @@ async def test_refusals_do_not_run_it_repeatedly(tmp_path: Path) -> None:
     assert runs(tmp_path) == 1
 
 
-async def test_failures_do_not_run_it_repeatedly(tmp_path: Path) -> None:
+async def test_repeated_failures_do_not_run_the_exec_plugin_repeatedly(tmp_path: Path) -> None:
     exec_plugin = plugin(tmp_path, "exit 1", pause=60)
     assert await failure(exec_plugin) == await failure(exec_plugin)
     assert runs(tmp_path) == 1
@@ -170,7 +170,7 @@ async def test_a_failure_quotes_the_plugins_message_without_its_keys(tmp_path: P
     )
 
 
-async def test_it_recovers_after_a_failure(tmp_path: Path) -> None:
+async def test_an_exec_plugin_is_used_again_once_it_stops_failing(tmp_path: Path) -> None:
     exec_plugin = plugin(tmp_path, f'test -e "{tmp_path}/fixed" || exit 3\n{printing(credential(token="t"))}')
     assert "exited with 3" in await failure(exec_plugin)
     (tmp_path / "fixed").touch()
@@ -267,5 +267,5 @@ async def test_an_unusable_issued_certificate_is_reported(tmp_path: Path) -> Non
         ("x" * 1000, "x" * 300),
     ],
 )
-def test_text_that_looks_like_a_key_is_left_out(text: str, expected: str) -> None:
+def test_text_that_looks_like_a_key_is_removed_from_plugin_errors(text: str, expected: str) -> None:
     assert redacted(text) == expected

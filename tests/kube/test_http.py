@@ -137,7 +137,7 @@ async def test_a_renewed_certificate_authority_is_trusted_after_a_failed_handsha
         assert (await get(transport))[0] == 200
 
 
-async def test_a_half_written_authority_leaves_the_old_one_in_use(ca: trustme.CA, tmp_path: Path) -> None:
+async def test_while_a_certificate_authority_file_is_half_written_the_old_one_stays_in_use(ca: trustme.CA, tmp_path: Path) -> None:
     file = tmp_path / "ca.crt"
     ca.cert_pem.write_to_path(str(file))
     async with served(ok, server_context(ca)) as (url, _), HttpTransport(access(url, Tls(authority_file=file))) as transport:
@@ -191,7 +191,7 @@ async def test_a_redirect_is_not_followed(ca: trustme.CA) -> None:
             await Client(transport).get(NODES, "n")
 
 
-async def test_typed_errors_are_raised(ca: trustme.CA) -> None:
+async def test_http_errors_are_raised_as_typed_errors(ca: trustme.CA) -> None:
     async def missing(_: web.Request) -> web.Response:
         body = {"kind": "Status", "message": 'pods "p" not found', "reason": "NotFound", "details": {"name": "p", "kind": "pods"}}
         return web.json_response(body, status=404)
@@ -202,7 +202,7 @@ async def test_typed_errors_are_raised(ca: trustme.CA) -> None:
     assert (raised.value.name, raised.value.kind, str(raised.value)) == ("p", "pods", 'pods "p" not found (404 NotFound)')
 
 
-async def test_a_stream_comes_in_pieces_and_can_be_left_at_any_time(ca: trustme.CA) -> None:
+async def test_a_response_stream_arrives_in_pieces_and_can_be_closed_at_any_time(ca: trustme.CA) -> None:
     left = asyncio.Event()
 
     async def stream(request: web.Request) -> web.StreamResponse:
@@ -374,7 +374,7 @@ async def test_answers_are_gzipped_only_on_request(ca: trustme.CA) -> None:
     assert seen.headers[0]["accept-encoding"] == "gzip"
 
 
-def test_a_context_is_no_stricter_about_certificates_than_go(ca: trustme.CA) -> None:
+def test_a_tls_context_is_no_stricter_about_certificates_than_go(ca: trustme.CA) -> None:
     flags = trusting(ca).context().verify_flags
     assert not flags & ssl.VERIFY_X509_STRICT
     assert flags & ssl.VERIFY_X509_PARTIAL_CHAIN

@@ -284,7 +284,7 @@ async def test_a_leader_that_sees_another_holder_stops_at_its_next_renewal() -> 
 
 
 @pytest.mark.parametrize("skew", [-86_400.0, 86_400.0], ids=["a day behind", "a day ahead"])
-async def test_differing_clocks_do_not_matter(skew: float) -> None:
+async def test_a_candidate_with_a_differing_clock_does_not_take_over_the_lease(skew: float) -> None:
     server = LeaseServer()
     async with candidates(server, "a") as [a]:
         await asyncio.sleep(3)
@@ -400,7 +400,7 @@ async def _write_on(candidate: Candidate) -> None:
         await asyncio.sleep(1.1)
 
 
-async def test_a_return_of_the_leader_ends_the_run_and_releases_the_lease() -> None:
+async def test_when_the_leader_function_returns_the_election_ends_and_the_lease_is_released() -> None:
     server = LeaseServer()
 
     async def lead() -> None:
@@ -410,7 +410,7 @@ async def test_a_return_of_the_leader_ends_the_run_and_releases_the_lease() -> N
     assert [holder for _, holder in server.holders] == ["a", ""]
 
 
-async def test_an_exception_of_the_leader_is_raised_and_the_lease_is_released() -> None:
+async def test_when_the_leader_function_raises_the_exception_is_passed_on_and_the_lease_is_released() -> None:
     server = LeaseServer()
 
     async def lead() -> None:
@@ -467,7 +467,7 @@ async def test_a_leader_stops_if_the_server_never_answers() -> None:
 
 
 @pytest.mark.parametrize("times", [(10.0, 10.0, 2.0), (15.0, 2.0, 2.0), (15.0, 10.0, 0.0)])
-def test_inconsistent_times_are_refused(times: tuple[float, float, float]) -> None:
+def test_inconsistent_lease_durations_are_rejected(times: tuple[float, float, float]) -> None:
     with pytest.raises(ValueError, match="expected lease > renew > retry > 0"):
         LeaseTimes(lease=times[0], renew=times[1], retry=times[2])
 

@@ -7,7 +7,7 @@ from gpuscaler.kube.lines import LineSplitter
 
 
 @given(st.lists(st.binary(min_size=1, max_size=20).map(lambda line: line.replace(b"\n", b"x"))), st.lists(st.integers(1, 30), min_size=1))
-def test_lines_do_not_depend_on_the_pieces(lines: list[bytes], cuts: list[int]) -> None:
+def test_lines_are_the_same_however_the_stream_is_cut_into_pieces(lines: list[bytes], cuts: list[int]) -> None:
     stream = b"".join(line + b"\n" for line in lines)
     splitter, fed, begin, turn = LineSplitter(), list[bytes](), 0, 0
     while begin < len(stream):

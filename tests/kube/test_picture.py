@@ -88,7 +88,7 @@ async def test_a_picture_is_not_synced_while_a_mandatory_resource_is_not_listed(
 
 
 @pytest.mark.parametrize("refusal", [404, 403, 500])
-async def test_an_unavailable_optional_resource_delays_nothing(refusal: int) -> None:
+async def test_an_unavailable_optional_resource_does_not_delay_syncing(refusal: int) -> None:
     async with picture_of(pods=Scripted(Reply([listed(pod("a")), SILENCE])), job_sets=Scripted(*[failure(refusal)] * 5)) as picture:
         await asyncio.sleep(1)
         assert picture.synced
@@ -126,7 +126,7 @@ async def test_a_version_identifies_one_picture() -> None:
     assert later.cluster.pods.keys() == {"team/a", "team/b"}
 
 
-async def test_a_heartbeat_changes_nothing_and_wakes_no_task() -> None:
+async def test_a_node_heartbeat_changes_no_picture_and_wakes_no_task() -> None:
     beat = event("MODIFIED", node("n1", version=103, heartbeat="2026-03-01T08:05:00Z"))
     async with picture_of(nodes=Scripted(Reply([listed(node("n1")), 5.0, beat, SILENCE]))) as picture:
         await asyncio.sleep(1)
@@ -136,7 +136,7 @@ async def test_a_heartbeat_changes_nothing_and_wakes_no_task() -> None:
         assert (await picture.take()).version == first.version
 
 
-async def test_a_new_list_with_the_same_content_changes_nothing() -> None:
+async def test_a_new_list_with_the_same_content_changes_no_picture() -> None:
     pods = Scripted(Reply([listed(pod("a"), pod("b"))]), failure(410), Reply([listed(pod("a"), pod("b"), version=900), SILENCE]))
     async with picture_of(pods=pods) as picture:
         await asyncio.sleep(0.5)
@@ -178,7 +178,7 @@ async def test_changes_wake_waiting_tasks() -> None:
         assert not picture.changed.is_set()
 
 
-async def test_changed_kinds_are_reported_once() -> None:
+async def test_each_kind_of_changed_objects_is_reported_by_one_take() -> None:
     bound = event("MODIFIED", pod("a", node="n1", version=101))
     async with picture_of(pods=Scripted(Reply([listed(waiting("a")), 2.0, bound, SILENCE]))) as picture:
         await asyncio.sleep(1)
@@ -206,7 +206,7 @@ async def test_an_unreadable_object_is_reported_until_it_can_be_read() -> None:
         assert taken.cluster.pods.keys() == {"team/a"}
 
 
-async def test_an_object_that_becomes_readable_unchanged_is_no_longer_set_aside() -> None:
+async def test_an_object_that_becomes_readable_without_a_change_is_no_longer_reported_as_skipped() -> None:
     changes: list[bytes | float | str] = [2.0, event("MODIFIED", odd("a")), 2.0, event("MODIFIED", pod("a", version=103)), SILENCE]
     async with picture_of(pods=Scripted(Reply([listed(pod("a")), *changes]))) as picture:
         await asyncio.sleep(3)
@@ -305,7 +305,7 @@ async def test_a_reverse_change_during_the_application_of_a_change_is_not_lost(i
 
 @FOLDINGS
 @pytest.mark.looptime(False)
-async def test_an_object_that_becomes_readable_during_a_take_does_not_stay_set_aside(inline: int, count: int) -> None:
+async def test_an_object_that_becomes_readable_during_a_take_is_no_longer_reported_as_skipped(inline: int, count: int) -> None:
     picture = Picture(Client(Scripted()), clock=lambda: 0.0, random=Random(1), resources=[PODS], inline=inline)
     names = [f"p{number}" for number in range(count)]
     picture.receive(batch_of(*map(pod, names)))

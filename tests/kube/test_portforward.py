@@ -115,7 +115,7 @@ async def test_a_refusal_by_the_api_server_is_reported_in_its_words() -> None:
             await page(transport)
 
 
-async def test_a_pod_that_does_not_exist_or_has_no_node_has_no_ports() -> None:
+async def test_a_port_of_a_missing_or_pending_pod_cannot_be_forwarded() -> None:
     async with forwarding(answering(b""), node="") as (_, transport):
         with pytest.raises(NotFound, match='pods "other" not found'):
             await page(transport, PodPort(namespace="gpuscaler", pod="other", port=8081))
@@ -130,7 +130,7 @@ async def test_a_connection_that_breaks_during_opening_is_unreachable() -> None:
             await page(transport)
 
 
-async def test_a_changed_token_is_read_again_once(tmp_path: Path) -> None:
+async def test_after_a_refused_portforward_a_changed_token_is_read_once(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("old")
     credentials = TokenFile(file, "test")

@@ -49,7 +49,7 @@ def test_the_environment_names_a_proxy_by_scheme(server: str, environ: dict[str,
         (",,", False),
     ],
 )
-def test_names_can_be_excluded(rules: str, direct: bool) -> None:
+def test_host_names_can_be_excluded_from_the_proxy(rules: str, direct: bool) -> None:
     assert (through("https://k8s.example.org:6443", **HTTPS, NO_PROXY=rules) == "") is direct
 
 
@@ -66,12 +66,12 @@ def test_names_can_be_excluded(rules: str, direct: bool) -> None:
         ("1.2.3", False),
     ],
 )
-def test_addresses_can_be_excluded(rules: str, direct: bool) -> None:
+def test_ip_addresses_can_be_excluded_from_the_proxy(rules: str, direct: bool) -> None:
     assert (through("https://10.1.2.3:6443", **HTTPS, no_proxy=rules) == "") is direct
 
 
 @pytest.mark.parametrize(("rules", "direct"), [("[fd00::1]:6443", True), ("fd00::1", True), ("[fd00::1]:443", False), ("fd00::/8", True)])
-def test_ipv6_addresses_can_be_excluded(rules: str, direct: bool) -> None:
+def test_ipv6_addresses_can_be_excluded_from_the_proxy(rules: str, direct: bool) -> None:
     assert (through("https://[fd00::1]:6443", **HTTPS, NO_PROXY=rules) == "") is direct
 
 
@@ -82,5 +82,5 @@ def test_an_unusable_proxy_is_reported_without_its_password(proxy: str) -> None:
     assert "hidden" not in str(raised.value)
 
 
-def test_a_proxy_needs_no_scheme() -> None:
+def test_a_proxy_address_needs_no_scheme() -> None:
     assert checked_proxy("proxy.corp:8080", "x") == "http://proxy.corp:8080"

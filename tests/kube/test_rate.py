@@ -62,12 +62,12 @@ async def test_even_urgent_requests_are_limited() -> None:
     assert await limit.wait(urgent=True) == pytest.approx(0.1)
 
 
-async def test_the_time_of_a_wait_is_returned() -> None:
+async def test_the_rate_limit_returns_how_long_a_request_waited() -> None:
     limit = RateLimit(4, 1)
     assert [await limit.wait(), await limit.wait()] == pytest.approx([0, 0.25])
 
 
 @pytest.mark.parametrize(("qps", "burst"), [(0, 1), (-1, 1), (1, 0)])
-def test_a_limit_that_allows_nothing_is_refused(qps: float, burst: int) -> None:
+def test_a_rate_limit_that_allows_no_request_is_rejected(qps: float, burst: int) -> None:
     with pytest.raises(ValueError, match="expected qps above 0 and burst of at least 1"):
         RateLimit(qps, burst)

@@ -96,7 +96,7 @@ async def test_a_deleted_object_is_gone() -> None:
     assert reflected.names == ["b"]
 
 
-async def test_an_object_added_deleted_and_added_in_one_piece_exists_once() -> None:
+async def test_an_object_added_deleted_and_added_again_in_one_piece_exists_once() -> None:
     changes = event("ADDED", pod("b")) + event("DELETED", pod("b")) + event("ADDED", pod("b", node="n2", version=105))
     reflected, _ = await reflect(Scripted(Reply([listed(pod("a")) + changes, SILENCE])))
     assert reflected.names == ["a", "b"]
@@ -117,13 +117,13 @@ async def test_an_expired_version_leads_to_a_new_list_and_only_differences_are_p
     assert reflected.batches[-1].changes == {"team/a": None}
 
 
-async def test_an_object_only_in_an_interrupted_list_is_gone_after_the_next_one() -> None:
+async def test_an_object_seen_only_in_an_interrupted_list_is_removed_after_the_next_list() -> None:
     server = Scripted(Reply([event("ADDED", pod("a")), event("ADDED", pod("b")), BROKEN]), Reply([listed(pod("b")), SILENCE]))
     reflected, _ = await reflect(server, seconds=10)
     assert reflected.names == ["b"]
 
 
-async def test_an_object_deleted_while_pages_are_read_again_is_gone() -> None:
+async def test_an_object_deleted_while_pages_are_read_again_is_removed() -> None:
     first = [NO_STREAMS, page(pod("a"), pod("b"), pod("c")), Reply([event("ERROR", status_object(410, "Expired"))])]
     server = Scripted(*first, page(pod("a"), more="t"), page(pod("c"), version=300))
     reflected, _ = await reflect(server, seconds=10)
@@ -155,7 +155,7 @@ async def test_pauses_grow_after_failures_and_are_never_longer_than_a_minute() -
     assert "nothing listens" not in reflector.trouble, "the server is back"
 
 
-async def test_trouble_names_the_resource_and_what_happened() -> None:
+async def test_the_trouble_of_a_reflector_names_the_resource_and_the_error() -> None:
     _, reflector = await reflect(Scripted(*[Unreachable("nothing listens on 10.0.0.1:6443")] * 5), seconds=5)
     assert reflector.trouble == "pods: nothing listens on 10.0.0.1:6443"
 
@@ -227,7 +227,7 @@ async def test_an_unreadable_object_that_is_deleted_is_reported_as_gone() -> Non
     assert reflected.batches[-1].changes == {"team/odd": None}
 
 
-async def test_an_object_without_a_name_is_set_aside() -> None:
+async def test_an_object_without_a_name_is_reported_as_skipped() -> None:
     nameless: Json = pod("x")
     del nameless["metadata"]["name"]
     reflected, _ = await reflect(Scripted(Reply([listed(nameless, pod("a")), SILENCE])))
@@ -243,7 +243,7 @@ async def test_an_event_in_another_json_layout_is_read() -> None:
     assert reflected.aside == {}
 
 
-async def test_a_malformed_line_is_requested_again() -> None:
+async def test_a_malformed_line_of_a_watch_is_requested_again() -> None:
     server = Scripted(
         Reply([listed(pod("a")) + event("ADDED", pod("b", version=105)) + b'{"type":"ADDED","object":{"metada\n', SILENCE]),
         Reply([event("ADDED", pod("c", version=106)), SILENCE]),
@@ -254,7 +254,7 @@ async def test_a_malformed_line_is_requested_again() -> None:
     assert reflected.aside == {}
 
 
-async def test_a_line_that_is_malformed_twice_is_skipped() -> None:
+async def test_a_line_of_a_watch_that_is_malformed_twice_is_skipped() -> None:
     damaged = b"<html>\n"
     again = Reply([damaged, event("ADDED", pod("c", version=106)), SILENCE])
     reflected, _ = await reflect(Scripted(Reply([listed(pod("a")), damaged, SILENCE]), again), seconds=10)
@@ -271,7 +271,7 @@ async def test_a_watch_that_breaks_in_the_middle_of_an_event_is_resumed_before_i
     assert reflected.names == ["a", "b"]
 
 
-async def test_a_missing_optional_resource_is_settled_and_checked_again_after_ten_minutes() -> None:
+async def test_a_missing_optional_resource_counts_as_synced_and_is_checked_again_after_ten_minutes() -> None:
     reflected, reflector = await reflect(server := Scripted(*[failure(404, "NotFound")] * 2), JOB_SETS, seconds=500)
     assert reflector.absent
     assert reflector.synced
@@ -296,7 +296,7 @@ async def test_the_objects_of_a_resource_that_the_server_no_longer_has_are_gone(
     assert reflector.absent
 
 
-async def test_a_server_without_pods_as_a_resource_is_not_trusted() -> None:
+async def test_known_pods_are_kept_if_the_server_stops_knowing_the_resource_pods() -> None:
     reflected, reflector = await reflect(Scripted(Reply([listed(pod("a"), pod("b")), 2.0]), *[failure(404)] * 20), PODS, seconds=60)
     assert reflected.names == ["a", "b"]
     assert not reflector.absent
@@ -342,7 +342,7 @@ async def test_a_native_workload_that_loses_a_group_loses_its_record() -> None:
     assert seen == [["workload/team/train/a", "workload/team/train/b"], ["workload/team/train/b", "workload/team/train/c"], []]
 
 
-async def test_a_workload_without_groups_is_no_longer_set_aside_once_it_can_be_read() -> None:
+async def test_a_workload_without_groups_is_no_longer_reported_as_skipped_once_it_can_be_read() -> None:
     metadata = {"name": "train", "namespace": "team", "resourceVersion": "120"}
     whole: Json = {"apiVersion": "scheduling.k8s.io/v1alpha1", "kind": "Workload", "metadata": metadata, "spec": {"podGroups": []}}
     reflected, _ = await reflect(Scripted(Reply([listed({**whole, "spec": 7}), event("MODIFIED", whole), SILENCE])), WORKLOADS)

@@ -4,7 +4,7 @@ from gpuscaler.kube.resources import COSCHEDULING_POD_GROUPS, EVENTS, NODES, POD
 from gpuscaler.model.decoding.kinds import reader_of
 
 
-def test_paths_are_those_of_the_api() -> None:
+def test_resource_paths_are_those_of_the_api_server() -> None:
     assert PODS.path() == "/api/v1/pods"
     assert PODS.path("ns") == "/api/v1/namespaces/ns/pods"
     assert PODS.path("ns", "p", "status") == "/api/v1/namespaces/ns/pods/p/status"

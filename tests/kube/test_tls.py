@@ -85,11 +85,11 @@ def test_an_encrypted_key_is_refused_instead_of_prompting_at_the_terminal() -> N
         Tls(user="user 'u'", certificate=CERTIFICATE.chain, key=locked).context()
 
 
-def test_an_empty_file_is_reported(tmp_path: Path) -> None:
+def test_an_empty_certificate_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "ca.crt").write_text("\n")
     with pytest.raises(AccessError, match=r"certificate-authority: saw .*ca.crt, which is empty, expected PEM"):
         Tls(authority_file=tmp_path / "ca.crt").context()
 
 
-def test_without_an_authority_the_systems_are_trusted() -> None:
+def test_without_a_certificate_authority_those_of_the_system_are_trusted() -> None:
     assert Tls().context().check_hostname

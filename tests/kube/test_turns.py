@@ -5,7 +5,7 @@ import asyncio
 from gpuscaler.kube.turns import yield_to_loop
 
 
-async def test_a_task_that_yields_continues_after_everything_that_is_due() -> None:
+async def test_a_task_that_yields_continues_after_all_tasks_that_are_due() -> None:
     loop, ran = asyncio.get_running_loop(), list[str]()
     loop.call_at(loop.time(), ran.append, "a timer")
     loop.call_soon(ran.append, "a callback")

@@ -49,7 +49,7 @@ async def test_a_client_certificate_contains_its_name_and_groups() -> None:
     assert await client_subject(authority, authority, "127.0.0.1") == ["system:masters", "ada"]
 
 
-def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
+def test_certificate_files_are_readable_by_their_owner_only(tmp_path: Path) -> None:
     files = CertificateAuthority("ours", now=time.time()).issue("ada").write(tmp_path, "ada")
     assert [stat.S_IMODE(file.stat().st_mode) for file in files] == [0o600, 0o600]
 

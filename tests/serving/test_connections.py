@@ -79,7 +79,7 @@ def test_above_the_waiting_limit_the_longest_waiting_connection_is_closed() -> N
     assert door.connections.closed == {"waiting connections": 3}
 
 
-def test_new_and_known_peers_do_not_displace_each_other_from_the_queue() -> None:
+def test_new_and_known_peers_do_not_displace_each_others_waiting_connections() -> None:
     for peers in (("probe", "new"), ("new", "probe")):
         door = Peers()
         door.answer(door.enter("probe", "before"))
@@ -89,7 +89,7 @@ def test_new_and_known_peers_do_not_displace_each_other_from_the_queue() -> None
         assert "one" not in door.closed
 
 
-def test_above_the_limit_of_active_connections_the_peer_with_most_loses_one() -> None:
+def test_above_the_limit_of_active_connections_the_peer_with_the_most_loses_one() -> None:
     door = Peers()
     door.enter("probe", "probe")
     for number in range(3):
@@ -100,14 +100,14 @@ def test_above_the_limit_of_active_connections_the_peer_with_most_loses_one() ->
     assert door.closed == ["a0"]
 
 
-def test_above_its_limit_of_active_connections_a_peer_loses_its_own() -> None:
+def test_a_peer_above_its_own_limit_of_active_connections_loses_its_oldest_ones() -> None:
     door = Peers()
     for number in range(6):
         door.enter("flood", str(number))
     assert door.closed == ["0", "1"]
 
 
-def test_an_answer_renews_a_connection_and_bytes_do_not() -> None:
+def test_requests_renew_the_age_of_a_connection_and_single_bytes_do_not() -> None:
     door = Peers()
     asks, drips, *_ = [door.enter("flood", name) for name in ("asks", "drips", "idle", "late")]
     door.connections.asked(asks)
@@ -138,7 +138,7 @@ def test_a_peer_that_does_not_receive_answers_locks_out_no_other() -> None:
     assert door.closed == ["holds0"]
 
 
-def test_each_further_request_takes_a_turn() -> None:
+def test_each_further_request_of_a_connection_takes_a_turn() -> None:
     door = Peers(bounds=Bounds(peer_turns=2, peer_turns_at_once=3))
     connection, begun = door.enter("client", "client"), list[object]()
     for number in range(4):
@@ -176,7 +176,7 @@ def test_peers_with_a_certificate_have_a_separate_limit() -> None:
     assert door.closed[-1] == "proxy0"
 
 
-def test_an_address_with_a_certificate_within_the_hour_stays_trusted() -> None:
+def test_an_address_stays_trusted_for_an_hour_after_a_client_certificate() -> None:
     door = Peers()
     connection = door.open("proxy", "known")
     door.connections.trust(connection)
@@ -223,7 +223,7 @@ def test_each_stage_of_a_request_has_a_time_limit() -> None:
     door.connections.remove(silent)
 
 
-def test_connections_of_proxies_are_kept_longer_than_proxies_keep_them() -> None:
+def test_connections_are_kept_open_longer_than_proxies_keep_them() -> None:
     door = Peers()
     stranger, proxy = door.enter("stranger", "stranger"), door.open("proxy", "proxy")
     door.connections.trust(proxy)
@@ -246,7 +246,7 @@ def test_each_request_has_its_own_limit_of_bytes() -> None:
     assert door.closed == ["greedy"]
 
 
-def test_without_connections_there_is_nothing_to_close() -> None:
+def test_with_no_connections_closing_idle_ones_does_nothing() -> None:
     door = Peers()
     door.connections.make_room()
     door.connections.remove(door.open("peer", "one"))

@@ -143,7 +143,7 @@ async def test_handshakes_beyond_the_rate_of_a_peer_wait_for_their_turn(tmp_path
         assert asyncio.get_running_loop().time() - began > 0.1
 
 
-async def test_a_connection_that_its_peer_gives_up_starts_no_handshake(tmp_path: Path) -> None:
+async def test_a_connection_that_its_peer_closes_early_starts_no_handshake(tmp_path: Path) -> None:
     context, _ = secured(tmp_path)
     async with served(tls=context, bounds=Bounds()) as server:
         begun = made_by(server)
@@ -168,7 +168,7 @@ async def test_a_connection_without_tls_is_closed_immediately_without_a_handshak
         assert await probe(server, trust) == 200
 
 
-async def test_neither_a_known_nor_a_new_peer_waits_behind_a_crowd(tmp_path: Path) -> None:
+async def test_neither_a_known_nor_a_new_peer_waits_behind_many_connections_of_others(tmp_path: Path) -> None:
     context, trust = secured(tmp_path)
     async with served(tls=context, bounds=Bounds(turns=20, turns_at_once=1, first_byte=30)) as server:
         assert await probe(server, trust) == 200
@@ -245,7 +245,7 @@ async def test_a_handshake_is_ended_if_its_peer_has_too_many(tmp_path: Path) -> 
             assert await probe(server, trust) == 200
 
 
-async def test_an_answer_that_is_not_received_is_cut() -> None:
+async def test_a_response_that_the_peer_does_not_receive_is_cut_off() -> None:
     async def large(_request: web.Request) -> web.Response:
         return web.Response(body=b"x" * 32 * 2**20)
 
@@ -257,7 +257,7 @@ async def test_an_answer_that_is_not_received_is_cut() -> None:
             assert server.listener.connections.closed == {"time: answer not received": 1}
 
 
-async def test_a_head_that_is_too_large_is_cut_and_others_are_answered() -> None:
+async def test_a_connection_with_a_too_large_request_head_is_closed_and_others_are_answered() -> None:
     async with served() as server:
         with ExitStack() as stack:
             greedy = connected(stack, server)
@@ -267,7 +267,7 @@ async def test_a_head_that_is_too_large_is_cut_and_others_are_answered() -> None
             assert await probe(server) == 200
 
 
-async def test_failures_to_accept_are_reported_once_and_idle_connections_closed(
+async def test_failures_to_accept_connections_are_reported_once_and_idle_connections_are_closed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failing = True
@@ -336,5 +336,5 @@ async def test_the_server_listens_at_all_addresses_of_a_name_and_of_the_machine(
         (("fe80::1%eth0", 5, 0, 2), "fe80:0000:0000:0000::/64"),
     ],
 )
-def test_a_peer_is_an_address_or_an_ipv6_network(address: tuple[Any, ...], peer: str) -> None:
+def test_connections_are_grouped_by_ipv4_address_or_ipv6_network(address: tuple[Any, ...], peer: str) -> None:
     assert peer_of(address) == peer

@@ -32,14 +32,14 @@ def configured(level: str = "info") -> io.StringIO:
     return stream
 
 
-def test_a_line_is_one_json_object_with_time_level_and_message_first() -> None:
+def test_a_log_line_is_one_json_object_with_time_level_and_message_first() -> None:
     stream = configured()
     structlog.get_logger().warning("it\nrains", drops=3)
 
     assert stream.getvalue() == '{"time": "2027-01-15T08:00:00.250Z", "level": "warning", "message": "it\\nrains", "drops": 3}\n'
 
 
-def test_only_lines_from_the_level_on_are_written_and_the_level_may_change() -> None:
+def test_only_lines_at_or_above_the_log_level_are_written_and_the_level_can_change() -> None:
     stream = configured("warning")
     structlog.get_logger().info("quiet")
     configure(stream, "debug", now=lambda: 0.0)
@@ -58,7 +58,7 @@ def test_log_lines_of_libraries_are_json_from_warning_on() -> None:
     ]
 
 
-def test_an_exception_is_one_line() -> None:
+def test_a_logged_exception_is_one_line() -> None:
     stream = configured()
     try:
         raise OSError("gone")
@@ -80,7 +80,7 @@ def test_an_exception_is_one_line() -> None:
         ({"problems": ["saw eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJtZSJ9.c2lnbmVk"]}, "eyJzdWIiOiJtZSJ9"),
     ],
 )
-def test_credentials_are_hidden_everywhere(fields: dict[str, Any], secret: str) -> None:
+def test_credentials_are_hidden_everywhere_in_log_lines(fields: dict[str, Any], secret: str) -> None:
     stream = configured()
     structlog.get_logger().info("said", **fields)
     logging.getLogger("library").warning("%s", fields.get("problem", f"Bearer {secret}"))
@@ -96,7 +96,7 @@ def test_values_without_a_json_form_are_written_as_text() -> None:
     assert lines(stream)[0]["place"] == "ValueError('x')" or lines(stream)[0]["place"] == "x"
 
 
-def test_after_the_block_logging_is_restored() -> None:
+def test_logging_is_restored_after_the_context_of_lines_to() -> None:
     stream, root = io.StringIO(), logging.getLogger()
     handlers = root.handlers[:]
     with lines_to(stream, "info", now=lambda: 0.0) as set_level:

@@ -54,7 +54,7 @@ async def test_a_probe_names_every_check_and_fails_if_one_fails() -> None:
 @pytest.mark.parametrize(
     ("peer", "message"), [("10.0.0.7", "reason withheld"), ("::ffff:127.0.0.1", "https://10.0.0.1 is away"), ("::1", "https:")]
 )
-async def test_reasons_are_for_callers_on_this_machine(peer: str, message: str) -> None:
+async def test_a_probe_shows_reasons_only_to_callers_on_this_machine(peer: str, message: str) -> None:
     health = Health(ready={"synced": lambda: "https://10.0.0.1 is away"})
     transport = Mock(**{"get_extra_info.side_effect": lambda name, default=None: (peer, 5) if name == "peername" else default})
     answer = await health.routes()[1].handler(make_mocked_request("GET", "/readyz", transport=transport))
@@ -63,7 +63,7 @@ async def test_reasons_are_for_callers_on_this_machine(peer: str, message: str) 
     assert (answer.text or "").startswith(f"[-]synced {message}")
 
 
-async def test_a_check_that_raises_counts_as_failed() -> None:
+async def test_a_probe_check_that_raises_counts_as_failed() -> None:
     def broken() -> str:
         raise ValueError("no clock")
 
@@ -83,7 +83,7 @@ async def test_metrics_are_served_in_the_requested_format() -> None:
         assert newer[1].endswith("# EOF\n")
 
 
-async def test_a_port_in_use_is_an_oserror() -> None:
+async def test_listening_on_a_port_in_use_raises_os_error() -> None:
     async with served() as server:
         with pytest.raises(OSError, match="address"):
             await serve([], host="127.0.0.1", port=server.port)

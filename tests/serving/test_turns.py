@@ -71,7 +71,7 @@ def test_a_peer_beyond_its_rate_waits_without_delaying_others() -> None:
     assert here.after(0.1) == ["flood"]
 
 
-def test_a_known_peer_does_not_wait_behind_a_crowd_of_new_ones() -> None:
+def test_a_known_peer_does_not_wait_behind_many_new_ones() -> None:
     here = acquainted("probe")
     here.ask(*(f"new{number}" for number in range(200)))
     for _ in range(10):
@@ -87,7 +87,7 @@ def test_the_longest_known_peer_does_not_wait_behind_later_known_ones() -> None:
     assert "probe" in here.after(0.21)
 
 
-def test_a_new_peer_does_not_wait_behind_a_crowd_that_has_had_turns() -> None:
+def test_a_new_peer_does_not_wait_behind_many_peers_that_have_had_turns() -> None:
     crowd = [f"flood{number}" for number in range(40)]
     here = acquainted(*crowd)
     here.ask(*crowd, *crowd)
@@ -120,7 +120,7 @@ def test_a_known_peer_is_forgotten_an_hour_after_its_last_answer() -> None:
     assert not here.turns.knows("stranger")
 
 
-def test_countless_peers_neither_fill_memory_nor_displace_known_ones() -> None:
+def test_very_many_new_peers_neither_fill_memory_nor_displace_known_ones() -> None:
     here = acquainted("probe")
     for number in range(MOST + 500):
         here.now += 0.1
