@@ -1,4 +1,4 @@
-"""Pods that tolerate every taint can run on machines that are still closed."""
+"""Pods that tolerate every taint run on machines that are still closed, and take the place of promised pods."""
 
 from typing import Any
 

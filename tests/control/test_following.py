@@ -1,4 +1,4 @@
-"""A cloud that accepts an order and reports later that it cannot fill it."""
+"""A cloud that accepts an order and later refuses it."""
 
 from collections.abc import Sequence
 

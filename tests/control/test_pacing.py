@@ -1,4 +1,4 @@
-"""The frequency of the expensive part of a plan: consolidation."""
+"""How often consolidation, the expensive part of a plan, is planned."""
 
 from itertools import pairwise
 

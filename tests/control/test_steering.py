@@ -1,4 +1,4 @@
-"""Which pods get the room of a machine that opens, as seen from outside the controller."""
+"""Which pods run on a machine that opens, as seen from outside the controller."""
 
 import pytest
 from tests.control.world import seeded_random, world

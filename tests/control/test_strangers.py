@@ -1,4 +1,4 @@
-"""Machines that cost money without use: unknown ones, ones that never register, and ones that are not needed any more."""
+"""Machines that cost money without use: not ordered by gpuscaler, never registered, or no longer needed."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""A machine that only seems to be empty is not removed (I4)."""
+"""A machine that only seems empty, because a pod on it cannot be parsed, is not removed (I4)."""
 
 from tests.control.world import world
 from tests.objects import pod

@@ -117,7 +117,7 @@ async def reclaim_machine(here: World) -> str:
 
 
 async def test_f73_a_reclaimed_machine_that_its_group_replaces_is_not_also_replaced_by_a_purchase() -> None:
-    """Neither as the offering that has just been reclaimed, nor as another one."""
+    """Neither in the offering that has just been reclaimed, nor in another one."""
     async with faulty(IDLE.replace("on-demand", "spot, on-demand"), faults=REPLACING) as here:
         await run(here, "web")
         await here.sleep(120.0)

@@ -1,4 +1,4 @@
-"""F4 to F7: calls to a cloud that are refused, get no answer, break off in the middle, or return old data."""
+"""F4 to F7: calls to a cloud that are refused, get no answer, return part of an answer, or return old data."""
 
 from collections.abc import Sequence
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""F37 to F40: wrong prices, and demand that is unbounded, restless or hopeless."""
+"""F37 to F40: wrong prices, and pods that are very many, short-lived or impossible to place."""
 
 import asyncio
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The guard of the invariants notices violations: a guard that cannot fail proves nothing."""
+"""The guard that watches the invariants in these tests detects violations: a guard that cannot fail proves nothing."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""The list of cases is complete: each has a test, a mutant that still applies, and its row in the documentation."""
+"""The list of faults is complete: each fault has a test, a mutant that still applies, and a row in the documentation."""
 
 import pytest
 from tests.faults.listing import CASES, PAGE, named, rows

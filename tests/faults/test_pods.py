@@ -46,7 +46,7 @@ async def uids(here: World) -> set[str]:
 
 @pytest.mark.parametrize("steering", ["bind", "nominate"])
 async def test_f85_running_replicas_are_not_moved_while_their_deployment_grows(steering: str) -> None:
-    """Machines that are bought for the new replicas are promised to those, however well the running ones would fit there."""
+    """Machines bought for the new replicas are promised to these, however well the running replicas would fit there."""
     async with faulty(f"steering: {steering}\n{SERVING}") as here:
         await deploy(here, "web", 10)
         await here.sleep(690.0)
@@ -92,7 +92,7 @@ async def test_f86_a_notebook_stays_on_its_expensive_machine_until_its_namespace
 
 
 async def test_f86_an_annotation_added_to_the_owner_of_a_pod_cancels_a_removal_in_progress() -> None:
-    """The annotation comes after the plan: the replacement is there, and the pod stays all the same."""
+    """The annotation is added after the plan, when the replacement is open: the pod stays anyway."""
     async with dear({**NOTEBOOK, "annotations": {"gpuscaler.io/disruption": "allow"}}) as here:
         offer_spot(here)
         while markets(here) == ["on-demand"]:

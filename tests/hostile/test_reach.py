@@ -1,4 +1,4 @@
-"""Ordinary pods are served beside hostile ones as without them, within a counted amount of work."""
+"""Ordinary pods get the same places with and without hostile pods, within a counted amount of work."""
 
 import pytest
 from tests.hostile.workloads import CASES, NOW, POOLS, cluster_of, ordinary, policy

@@ -1,4 +1,4 @@
-"""One picture from many reflectors."""
+"""One state of the cluster, the picture, from many reflectors."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The event loop runs between turns of long work."""
+"""Long work lets the event loop run in between."""
 
 import asyncio
 

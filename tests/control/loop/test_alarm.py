@@ -1,4 +1,4 @@
-"""The time of a plan when pods come shortly after each other."""
+"""When a plan is made while pods keep arriving one after the other."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The cloud's list is read again before a replacement for a node that has gone is bought."""
+"""Before a replacement for a deleted node is bought, the cloud's list of machines is read again."""
 
 from gpuscaler.control.loop.awaiting import EARLY_SECONDS, LONGEST_WAIT, InventoryWait
 from gpuscaler.model.instances import Delivery, Instance, Inventory

@@ -1,4 +1,4 @@
-"""A person holds buying or removing: each copy of the controller obeys at once, and continues from where it was when the hold ends."""
+"""A user holds buying or removing: each replica of the controller obeys at once, and continues when the hold ends."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""A corrupted saved memory: a process with the memory writes it again; a process without it waits, reports that, and does nothing."""
+"""A corrupted saved state: a controller that knows the state writes it again; a new controller waits, reports that, and does nothing."""
 
 import zlib
 from base64 import b64encode

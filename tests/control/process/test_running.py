@@ -392,7 +392,7 @@ async def test_an_unusable_spot_series_file_ends_the_process_with_an_error_about
 
 
 async def test_a_pod_handled_by_two_simulated_kubelets_runs_once(cluster: Cluster) -> None:
-    """As with `gpuscaler cluster` and `gpuscaler run` at once: one starts a pod before the other has its image."""
+    """`gpuscaler cluster` and `gpuscaler run` both simulate kubelets: one starts a pod before the other has pulled its image."""
     picture = Picture(cluster.user, clock=Ticking().monotonic, random=Random(3), resources=(PODS, NODES))
     phases: list[str] = []
 

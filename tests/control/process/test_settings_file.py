@@ -1,4 +1,4 @@
-"""The run file while the controller runs, with all ways in which files change."""
+"""Changes of the run file while the controller runs, made in every way in which files change."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Setting the system clock does not make idle times or time-outs pass."""
+"""Changing the system clock does not end idle times or time-outs early."""
 
 from gpuscaler.control.process.steady import SteadyClock
 
