@@ -285,7 +285,7 @@ async def test_f58_pods_rejected_by_kubelets_are_reported_and_two_in_a_row_switc
 
 @pytest.mark.parametrize("seed", [10, 20])
 async def test_f113_a_pod_that_spreads_over_zones_takes_no_capacity_planned_for_another_pod(seed: int) -> None:
-    """Its own machine becomes ready later. Otherwise kube-scheduler would use that capacity, and the other pod would need one more machine."""
+    """Its own machine becomes ready later. kube-scheduler could put it there, and the other pod would need one more machine."""
     kept = await run_workload(seed)
 
     assert (kept.bound, kept.further) == (kept.planned, 0)
