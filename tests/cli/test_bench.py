@@ -27,7 +27,7 @@ def bench(*arguments: str | Path) -> Result:
 
 
 @pytest.mark.parametrize("name", ["cant-be-late", "skyserve"])
-def test_a_table_shows_published_values_ours_differences_and_unmatched_inputs(name: str, series: Path) -> None:
+def test_a_bench_table_shows_published_values_our_values_differences_and_unmatched_inputs(name: str, series: Path) -> None:
     result = bench(name, "--spot", series)
 
     assert result.exit_code == 0
@@ -35,7 +35,7 @@ def test_a_table_shows_published_values_ours_differences_and_unmatched_inputs(na
         assert word in result.output
 
 
-def test_notes_on_unmatched_inputs_refer_to_the_series_of_the_file(series: Path) -> None:
+def test_notes_of_bench_on_unmatched_inputs_describe_the_series_of_the_file(series: Path) -> None:
     assert "those of the file: 2, of 4 days." in bench("cant-be-late", "--spot", series).output
 
 
@@ -48,7 +48,7 @@ def test_bench_json_has_the_difference_to_every_published_value(name: str, polic
     assert all(row["difference"] is None for row in document["rows"] if row["published"] is None)
 
 
-def test_malformed_rows_are_counted_and_the_first_is_named(series: Path) -> None:
+def test_bench_counts_malformed_rows_and_quotes_the_first(series: Path) -> None:
     series.write_text(series.read_text() + "\navailability,d,aws,z1,t,1,soon,1\n")
     result = bench("skyserve", "--spot", series, "--json")
 

@@ -103,7 +103,7 @@ async def test_with_tls_only_the_token_of_the_kubeconfig_is_accepted(tmp_path: P
                 await client.get_page(NODES)
 
 
-def test_an_unrelated_kubeconfig_is_not_overwritten(tmp_path: Path) -> None:
+def test_cluster_does_not_overwrite_an_unrelated_kubeconfig(tmp_path: Path) -> None:
     kubeconfig = tmp_path / "config"
     kubeconfig.write_text("contexts: [{name: production}]\n")
     result = CliRunner().invoke(cluster, ["--kubeconfig", str(kubeconfig)])
@@ -111,7 +111,7 @@ def test_an_unrelated_kubeconfig_is_not_overwritten(tmp_path: Path) -> None:
     assert "saw a file that is not the kubeconfig of an embedded cluster" in result.output
 
 
-async def test_a_kubeconfig_of_an_earlier_run_is_overwritten(tmp_path: Path) -> None:
+async def test_cluster_overwrites_the_kubeconfig_of_an_earlier_run(tmp_path: Path) -> None:
     kubeconfig = tmp_path / "kubeconfig"
     async with running(kubeconfig) as process:
         process.kill()

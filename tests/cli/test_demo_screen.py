@@ -67,7 +67,7 @@ def test_the_demo_shows_how_far_its_clock_lags_behind() -> None:
     assert status_line(frame(behind=600.0)).endswith("; 5s behind")
 
 
-def test_refusals_are_shown_next_to_their_pool() -> None:
+def test_the_demo_shows_refused_orders_next_to_their_pool() -> None:
     assert "spot  0 machines  5 of 16 offerings paused after refusals" in render(frame(refused=5))
 
 
@@ -92,7 +92,7 @@ def test_a_full_frame_of_the_demo_fits_a_terminal(width: int, height: int) -> No
     assert sum("keeps" in line for line in lines) >= 5
 
 
-def test_machines_that_do_not_fit_are_summarised() -> None:
+def test_machines_that_do_not_fit_on_the_demo_screen_are_summarised() -> None:
     machines = [machine(f"type-{number:02}", used=8) for number in range(40)]
 
     lines = render(frame(*machines), height=24)

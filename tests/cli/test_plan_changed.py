@@ -136,7 +136,7 @@ def test_added_pods_are_pending_in_addition_to_existing_ones(desktop: Desktop) -
 @pytest.mark.parametrize(
     ("kind", "count"), [("Job", {"parallelism": 3}), ("Deployment", {"replicas": 3}), ("StatefulSet", {"replicas": 3})]
 )
-def test_a_workload_counts_as_the_pods_that_it_creates(desktop: Desktop, kind: str, count: dict[str, int]) -> None:
+def test_adding_a_workload_adds_the_pods_that_it_creates(desktop: Desktop, kind: str, count: dict[str, int]) -> None:
     version = "batch/v1" if kind == "Job" else "apps/v1"
     selector = {"selector": {"matchLabels": {"app": "a"}}}
     workload = {"apiVersion": version, "kind": kind, "metadata": {"name": "w"}, "spec": {**count, **selector, "template": template(8)}}
@@ -147,7 +147,7 @@ def test_a_workload_counts_as_the_pods_that_it_creates(desktop: Desktop, kind: s
     assert sorted(name for machine in plan["machines"] for name in machine["pods"]) == ["default/w-0", "default/w-1", "default/w-2"]
 
 
-def test_objects_of_a_json_list_are_added(desktop: Desktop) -> None:
+def test_add_pods_reads_the_objects_of_a_json_list(desktop: Desktop) -> None:
     items = yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": [pod("a", 8), pod("b", 8)]}, default_flow_style=True)
 
     plan = desktop.plan(desktop.objects(node("n1", 0)), more=("--add-pods", desktop.write("more.json", items)))

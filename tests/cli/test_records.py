@@ -386,7 +386,7 @@ def test_a_server_that_is_not_an_api_server_counts_as_unreachable(status: int, k
     assert all(result.output.count(f"http://127.0.0.1:{server.server_port} (context 'here' of {path})") == 1 for result in done)
 
 
-def test_an_old_status_is_reported_as_outdated(tmp_path: Path) -> None:
+def test_status_reports_an_old_status_as_outdated(tmp_path: Path) -> None:
     with served(tmp_path) as cluster:
 
         async def write(client: Client) -> None:

@@ -27,7 +27,7 @@ def call(*pools: Path, options: tuple[str, ...] = (), trace: Path = EXAMPLES / "
     return CliRunner().invoke(what_if, ["--trace", str(trace), *named, *options])
 
 
-def test_the_explanation_comes_before_the_figures(other: Path) -> None:
+def test_what_if_prints_its_explanation_before_the_figures(other: Path) -> None:
     done = call(EXAMPLES / "pools.yaml", other)
     assert done.exit_code == 0
     words = [
@@ -102,7 +102,7 @@ def test_waiting_times_that_are_lower_bounds_are_marked_and_not_subtracted(tmp_p
     assert "Run only with A: 2 pods with 4-7 GPUs (trace/train-1, trace/train-2)" in done.stdout
 
 
-def test_notes_that_apply_to_one_file_only_are_marked(tmp_path: Path) -> None:
+def test_what_if_marks_notes_that_apply_to_one_file_only(tmp_path: Path) -> None:
     spot = tmp_path / "spot.yaml"
     spot.write_text((EXAMPLES / "pools.yaml").read_text().replace("markets: [on-demand]", "markets: [spot, on-demand]"))
     done = call(EXAMPLES / "pools.yaml", spot)

@@ -53,7 +53,7 @@ async def presented(access: Access) -> RequestCredentials:
     return await access.credentials.current()
 
 
-async def test_the_current_context_is_read(tmp_path: Path) -> None:
+async def test_the_current_context_of_a_kubeconfig_is_used(tmp_path: Path) -> None:
     access = read(tmp_path, {"certificate-authority-data": base64_text(PEM)}, {"token": SECRET}, namespace="team")
     assert (access.server, access.namespace, access.proxy, access.warnings) == ("https://10.0.0.1:6443", "team", "", ())
     assert access.source == f"context 'here' of {tmp_path / 'config'}"
@@ -99,7 +99,7 @@ async def test_a_context_without_a_user_is_anonymous(tmp_path: Path) -> None:
     assert (await presented(read(tmp_path, {}))).headers == {}
 
 
-def test_settings_of_the_cluster_are_used(tmp_path: Path) -> None:
+def test_settings_of_a_kubeconfig_cluster_entry_are_used(tmp_path: Path) -> None:
     cluster = {
         "server": "https://lb/k8s/c-1/",
         "tls-server-name": "kubernetes",

@@ -65,7 +65,7 @@ def test_the_details_of_a_status_are_kept() -> None:
 @pytest.mark.parametrize(
     ("header", "expected"), [("7", 7.0), ("0", 0.0), ("-4", 0.0), ("", 3.0), ("soon", 3.0), ("nan", 3.0), ("1e9", 3.0)]
 )
-def test_the_retry_after_header_takes_precedence(header: str, expected: float) -> None:
+def test_the_retry_after_header_takes_precedence_over_the_delay_in_the_body(header: str, expected: float) -> None:
     assert error_of(429, {"retry-after": header}, status(details={"retryAfterSeconds": 3})).retry_after == expected
 
 

@@ -68,7 +68,7 @@ async def failure(exec_plugin: ExecPlugin) -> str:
 
 
 @pytest.mark.parametrize("version", [V1, BETA])
-async def test_a_token_is_kept_until_it_expires(tmp_path: Path, version: str) -> None:
+async def test_the_token_of_an_exec_plugin_is_kept_until_it_expires(tmp_path: Path, version: str) -> None:
     exec_plugin = plugin(tmp_path, printing(credential(version, token="abc", expirationTimestamp=stamp(3600))), version=version)
     for _ in range(3):
         assert (await exec_plugin.current()).headers == {"authorization": "Bearer abc"}
@@ -78,7 +78,7 @@ async def test_a_token_is_kept_until_it_expires(tmp_path: Path, version: str) ->
     assert runs(tmp_path) == 2
 
 
-async def test_a_token_without_expiry_is_kept(tmp_path: Path) -> None:
+async def test_the_token_of_an_exec_plugin_without_expiry_is_kept(tmp_path: Path) -> None:
     exec_plugin = plugin(tmp_path, printing(credential(token="abc")))
     exec_plugin.now = lambda: 1e12
     await exec_plugin.current()
@@ -86,7 +86,7 @@ async def test_a_token_without_expiry_is_kept(tmp_path: Path) -> None:
     assert runs(tmp_path) == 1
 
 
-async def test_a_certificate_is_presented(tmp_path: Path) -> None:
+async def test_the_certificate_of_an_exec_plugin_is_presented(tmp_path: Path) -> None:
     exec_plugin = plugin(tmp_path, printing(credential(clientCertificateData="CERT", clientKeyData="KEY")))
     presented = await exec_plugin.current()
     assert presented.certificate is not None

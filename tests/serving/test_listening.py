@@ -124,7 +124,7 @@ async def test_a_connection_without_a_byte_head_or_further_request_is_closed_in_
             assert len(server.listener.connections) == 0
 
 
-async def test_a_stalled_handshake_is_ended(tmp_path: Path) -> None:
+async def test_a_stalled_tls_handshake_is_ended(tmp_path: Path) -> None:
     context, trust = secured(tmp_path)
     async with served(tls=context) as server:
         with ExitStack() as stack:
