@@ -56,6 +56,19 @@ def kinds(arrivals: Arrivals) -> list[str]:
     return [type(step).__name__ for step in arrivals.steps]
 
 
+def test_a_node_that_is_not_ready_yet_has_a_stated_reason() -> None:
+    ledger, here = Ledger(coming=(granted(node="n", registered=NOW - 5.0),)), Cluster.of([machine()])
+
+    def lacks(listed: Instance, exposed: frozenset[str] = frozenset()) -> dict[str, str]:
+        inventory = Inventory(NOW, (listed,))
+        index = MachineIndex.of(here, inventory)
+        return dict(find_arrivals(ledger, here, inventory, POLICY, waits=Waits(), now=NOW, index=index, exposed=exposed).lacks)
+
+    assert lacks(instance()) == {}
+    assert lacks(instance(doubt="a launch hook may still give it up")) == {"a-0": "a launch hook may still give it up"}
+    assert lacks(instance(), frozenset({"i-1"})) == {"a-0": "its group balances zones, and it is not protected from scale-in"}
+
+
 # Identity
 
 

@@ -75,7 +75,10 @@ def describe_unbound_pools(pools: Mapping[str, Unbinding], now: float) -> Iterat
 
 
 def describe_closed_nodes(cluster: Cluster, members: Mapping[str, Member], ledger: Ledger, now: float) -> Iterator[str]:
-    """Sentences about nodes that gpuscaler's taint has kept closed for long and that no turn opens; ``members`` has the pools of nodes."""
+    """Describe nodes that have been closed by our taint for a long time and that nothing is going to open.
+
+    ``members`` has the pools of nodes.
+    """
     under_way = (
         {machine.node for machine in ledger.coming}
         | {promise.node for promise in ledger.promises}

@@ -1,7 +1,7 @@
 """Match the machines of the ledger with the cluster and the cloud's list: their ids, nodes and readiness, and the ones that never came."""
 
 import math
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from functools import cached_property
 
 from msgspec import Struct
@@ -57,7 +57,8 @@ class Waits(Struct, frozen=True, gc=False):
 class Arrivals(Struct, frozen=True, gc=False):
     """What became of ordered machines: ``steps`` are events for the ledger, ``breaker_events`` for breakers, ``arrived`` for boot times.
 
-    ``overdue`` are machines to end, ``unfilled`` the tokens of orders whose missing machines are withdrawn.
+    ``overdue`` are machines to end, ``unfilled`` the tokens of orders whose missing machines are withdrawn. ``lacks`` says, by machine, why
+    its node is not ready yet.
     """
 
     steps: tuple[ledger.Event, ...] = ()
@@ -65,6 +66,7 @@ class Arrivals(Struct, frozen=True, gc=False):
     arrived: tuple[Arrived, ...] = ()
     overdue: tuple[Overdue, ...] = ()
     unfilled: tuple[str, ...] = ()
+    lacks: Mapping[str, str] = {}
 
 
 def find_arrivals(
@@ -98,6 +100,7 @@ def find_arrivals(
         tuple(registration.arrived),
         tuple(registration.overdue),
         tuple(registration.unfilled),
+        registration.lacks,
     )
 
 
@@ -130,9 +133,10 @@ class _Registration(Draft):
         self.arrived: list[Arrived] = []
         self.overdue: list[Overdue] = []
         self.unfilled: list[str] = []
+        self.lacks: dict[str, str] = {}
 
     def assign_instances(self, inventory: Inventory | None) -> None:
-        """Assign listed instances, or those that have become nodes already, to the machines of answered and doubtful orders."""
+        """Match instances (from the cloud's list or registered nodes) to machines whose order was accepted or is in doubt."""
         orders = {order.token: order for order in self.ledger.orders if order.state != ledger.INTENDED}
         if not orders:
             return
@@ -241,7 +245,10 @@ class _Registration(Draft):
                 self.fold(ledger.Registered(machine.id, node.name, self.now))
                 if not self.why_in_doubt(machine):
                     self.breaker_events.append(offering_events.Registered(machine.key, self.now))
-            if self.lack_of(machine, node) is None:
+            lack = self.lack_of(machine, node)
+            if lack is not None:
+                self.lacks[machine.id] = lack.words
+            else:
                 self.fold(ledger.Ready(machine.id, self.now))
                 shows = frozenset(name for name, amount in node.allocatable.items() if amount)
                 self.breaker_events.append(offering_events.Ready(machine.key, self.now, shows))

@@ -75,6 +75,15 @@ def test_why_shows_when_the_booting_machine_of_a_pod_should_be_ready() -> None:
     assert "is node n9, not ready yet; it should have been ready 30s ago" in pod_lines(latest(WAITS, ledger=Ledger(coming=(late,))))[0]
 
 
+def test_why_shows_the_reason_that_a_registered_machine_is_not_ready() -> None:
+    late = machine(instance="i-1", offering=G1.key, granted=NOW - 90, node="n1", registered=NOW - 10)
+    current = latest(WAITS, node("n1", G1), ledger=Ledger(coming=(late,)))
+    current.lacks = {late.id: "it is not protected from scale-in"}
+
+    assert "is node n1, not ready yet: it is not protected from scale-in; it should" in pod_lines(current)[0]
+    assert any("not ready yet: it is not protected from scale-in" in line for line in node_lines(current))
+
+
 def test_why_shows_the_node_of_a_promised_pod() -> None:
     promised = Ledger(promises=(Promise("n1", G1.key, (WAITS.key,), NOW, OPEN),))
 

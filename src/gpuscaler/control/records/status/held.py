@@ -35,7 +35,10 @@ HOLDERS: Mapping[str, str] = {
 
 
 class HeldMachines(Struct, frozen=True):
-    """``machines`` that are kept by ``blocker`` and cost ``dollars_per_hour`` in total; ``text`` is for people, ``node`` one of them."""
+    """``machines`` that are kept by ``blocker`` and cost ``dollars_per_hour`` in total.
+
+    ``text`` is for people; ``node`` is the name of one of these machines' nodes.
+    """
 
     blocker: str
     machines: int

@@ -19,7 +19,6 @@ from gpuscaler.kube.events import cut_to_bytes
 from gpuscaler.lifecycle.memory import breakers_of
 from gpuscaler.lifecycle.node_health import device_plugins
 from gpuscaler.lifecycle.node_health.unready import describe_unready
-from gpuscaler.lifecycle.registration.readiness import find_lack, requested_resources
 from gpuscaler.lifecycle.scale_in_protection import describe_groups as uneven
 from gpuscaler.lifecycle.steering import opening, windows
 from gpuscaler.model.accelerators import ACCELERATORS, GPU_MILLI, count_accelerators, node_accelerators
@@ -29,7 +28,7 @@ from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Offering, Policy, guessed_offerings
 from gpuscaler.planning.capacity.limits import limit_usage
 from gpuscaler.planning.capacity.pool_membership import Member, members
-from gpuscaler.planning.capacity.similar_offerings import assumed_offering, possible_offerings
+from gpuscaler.planning.capacity.similar_offerings import possible_offerings
 from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.state.breaker_messages import describe_breaker
 from gpuscaler.planning.state.breakers import Breakers, has_enough_strikes, is_open
@@ -383,7 +382,8 @@ def describe_ordered_machine(machine: OrderedMachine, latest: Latest, now: float
         )
     left = machine.began + expected.typical - now
     when = f"should be ready in about {format_duration(left)}" if left > 0 else f"should have been ready {format_duration(-left)} ago"
-    stage = f"is node {machine.node}, not ready yet{describe_missing_resources(machine, latest)}" if machine.node else "was granted"
+    lack = f": {latest.lacks[machine.id]}" if machine.id in latest.lacks else ""
+    stage = f"is node {machine.node}, not ready yet{lack}" if machine.node else "was granted"
     return f"{format_offering(machine.key)} {stage}; it {when}"
 
 
@@ -398,16 +398,6 @@ def closed_reasons(latest: Latest, now: float) -> Mapping[str, str]:
 def describe_closed_machine(node: str, closed: Mapping[str, str]) -> str:
     """Why a ready machine is still closed, as the end of a sentence."""
     return f"is still closed: {closed[node]}" if node in closed else "is being opened"
-
-
-def describe_missing_resources(machine: OrderedMachine, latest: Latest) -> str:
-    """The resources that an ordered machine's node still lacks, as part of a sentence; empty if unknown."""
-    node = latest.cluster.nodes.get(machine.node)
-    if node is None or latest.policy is None:
-        return ""
-    pool = next((pool for pool in latest.policy.pools if pool.name == machine.key.pool), None)
-    lacks = find_lack(node, assumed_offering(machine.key, latest.policy.offerings), pool, requested_resources(machine.pods, latest.cluster))
-    return f": {lacks.words}" if lacks is not None else ""
 
 
 def summary(status: Status) -> str:
