@@ -179,8 +179,8 @@ def test_an_impossible_change_exits_2_and_lists_the_possible_ones(desktop: Deskt
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (yaml.safe_dump(pod("a")), "Pod default/a: saw a pod of that name in the cluster already"),
-        (yaml.safe_dump_all([pod("b"), pod("b")]), "Pod default/b: saw a pod of that name in the files already"),
+        (yaml.safe_dump(pod("a")), "Pod default/a: a pod with that name already exists in the cluster"),
+        (yaml.safe_dump_all([pod("b"), pod("b")]), "Pod default/b: a pod with that name already exists in the files"),
         ("a: [", "saw neither YAML nor JSON"),
         ("- 1", "saw an object without kind and metadata"),
         ("kind: Job\nmetadata: {name: j}\nspec: {parallelism: 2}", "Job default/j: saw no template or no usable count"),

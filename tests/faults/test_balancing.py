@@ -56,7 +56,9 @@ async def test_f77_pods_that_need_one_zone_keep_their_machines_although_their_gr
         first = await here.bound()
         await here.sleep(900.0)
         (trouble,) = (await here.status()).troubles
-        assert "pool gpus: us-east-1a has more machines than other zones of its group, which AZRebalance would even out" in trouble
+        assert (
+            "pool gpus: its group has more machines in us-east-1a than in its other zones, so AZRebalance would terminate some" in trouble
+        )
         assert "has protected 4 of its machines from scale-in" in trouble
         assert "make one group per zone" in trouble
         await here.sleep(3000.0)

@@ -132,7 +132,7 @@ def test_the_report_shows_gangs_and_results_of_several_seeds(folder: Path) -> No
     assert "jobs of several pods: gangs, which start together; in any zones" in several
     derived_notes = json.loads(call(folder, *options).stdout)["inputs"]["derived"]
     assert not any("draws its own" in note for note in derived_notes)
-    assert any("gpuscaler keeps each in one zone on one GPU product" in note for note in derived_notes)
+    assert any("gpuscaler keeps each gang in one zone and on one GPU product" in note for note in derived_notes)
 
 
 def test_machines_that_exist_at_the_beginning_serve_pods_immediately_and_are_reported(folder: Path) -> None:

@@ -113,7 +113,7 @@ def with_pods(cluster: "Cluster", files: Sequence[str], *, now: float) -> "Clust
                 if isinstance(item, Pod):
                     if item.key in cluster.pods or item.key in added_keys:
                         source = "the cluster" if item.key in cluster.pods else "the files"
-                        _refuse(f"{file}: Pod {item.key}: saw a pod of that name in {source} already, expected a new one; rename it")
+                        _refuse(f"{file}: Pod {item.key}: a pod with that name already exists in {source}; rename it")
                     added_keys.add(item.key)
                 added.append(item)
     return cluster.apply(Delta(tuple(added)))

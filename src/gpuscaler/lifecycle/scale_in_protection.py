@@ -322,12 +322,16 @@ def describe_groups(guarding: Guarding, policy: Policy) -> Iterator[str]:
         protected = sum(owner == pool.name for owner in guarding.machines.values())
         if not pool.balances or not (zones or protected or why):
             continue
-        text = f"pool {pool.name}: its pods need more machines in some zones of its group than in others, which AZRebalance would even out"
+        text = f"pool {pool.name}: its pods need more machines in some zones of its group than in others"
         if zones:
-            text = f"pool {pool.name}: {', '.join(zones)} has more machines than other zones of its group, which AZRebalance would even out"
+            text = f"pool {pool.name}: its group has more machines in {', '.join(zones)} than in its other zones"
         if why:
-            yield f"{text} by ending some; they {why}: {ADVICE}"
+            yield f"{text}; AZRebalance may terminate machines there, and those machines {why}: {ADVICE}"
         elif protected:
-            yield f"{text}; gpuscaler has protected {protected} of its machines from scale-in until then: {ADVICE}"
+            yield (
+                f"{text}, so AZRebalance would terminate some; gpuscaler has protected {protected} of its machines from scale-in: {ADVICE}"
+            )
         else:
-            yield f"{text}; busy machines there are protected from scale-in before they open: {ADVICE}"
+            yield (
+                f"{text}, so AZRebalance would terminate some; busy machines there are protected from scale-in before they open: {ADVICE}"
+            )

@@ -68,7 +68,10 @@ def is_complete(node: Node, expected: Resources) -> bool:
 
 
 def is_broken(node: Node, offering: Offering) -> bool:
-    """Whether ``node`` has lost an accelerator that its type is sold with. A new node has all, as counted by discovery."""
+    """Whether ``node`` has lost an accelerator that its type is sold with.
+
+    New nodes start with all of them: GPU feature discovery has counted them.
+    """
     sold = {name: amount for name, amount in offering.allocatable.items() if amount and name in ACCELERATORS}
     return any(node.allocatable.get(name, 0) < amount for name, amount in sold.items()) and not are_divided(node.allocatable, sold)
 

@@ -320,7 +320,7 @@ def place(draft: PlanDraft, demand: Demand, *, respect: bool) -> tuple[PlanDraft
             queues += place_these(draft, ahead)
             waiting = [pod_class for pod_class in waiting if pod_class.spec.priority <= gang.priority]
         if not draft.effort.left:
-            refused.append(UnplacedGang(gang, "planning budget of this plan used up before this gang; it is planned for in a later plan"))
+            refused.append(UnplacedGang(gang, "the planning budget ran out before this gang was reached; a later plan will include it"))
             continue
         draft, failed = place_this(draft, gang)
         refused += failed

@@ -345,6 +345,9 @@ def test_the_status_explains_a_window_and_the_missing_daemonsets() -> None:
     assert opens.startswith("it is cordoned by gpuscaler for a few seconds, so that DaemonSets that do not tolerate its taint")
     assert soon == f"{lacking} soon"
 
+    (once,) = describe_window(Window("u-a", failed=(Attempt("default/plugin", 1, NOW, "the DaemonSet controller created none"),)), NOW)
+    assert "which was tried once: the DaemonSet" in once
+
 
 def test_without_arriving_machines_no_window_opens() -> None:
     assert observed(None, arriving(), PLUGIN, ledger=Ledger()) == WindowFindings({})

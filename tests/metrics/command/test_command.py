@@ -243,7 +243,7 @@ def test_settings_have_defaults_and_every_key_of_the_file_is_read() -> None:
     [
         ("stales: 1m", "stales"),
         ("stale: 60", "expected a duration with its unit"),
-        ("{stale: 5s, period: 10s}", "saw stale 5 s, expected at least the period of 10 s"),
+        ("{stale: 5s, period: 10s}", "`stale` (5 s) must not be less than `period` (10 s)"),
         ("apis: []", "expected custom, external or both"),
         ("apis: [resource]", "expected one of custom, external"),
         ("log: loud", "expected one of debug, info, warning, error"),

@@ -182,9 +182,8 @@ def describe_window(window: Window, now: float) -> Iterator[str]:
         yield "it is cordoned by gpuscaler for a few seconds, so that DaemonSets that do not tolerate its taint get their pods there"
     for attempt in window.failed:
         again = f"in {(attempt.again - now) / 60:.0f} min" if attempt.again > now + 30.0 else "soon"
-        yield (
-            f"it has no pod of DaemonSet {attempt.daemon}, which was tried {attempt.times} times: {attempt.why}; it is tried again {again}"
-        )
+        times = "once" if attempt.times == 1 else f"{attempt.times} times"
+        yield f"it has no pod of DaemonSet {attempt.daemon}, which was tried {times}: {attempt.why}; it is tried again {again}"
 
 
 class _WindowPass:

@@ -91,8 +91,8 @@ def _read(fields: dict[str, Cursor]) -> MetricsSettings:
     )
     if settings.stale < settings.period and "stale" in fields:
         fields["stale"].add_problem(
-            f"saw stale {settings.stale:g} s, expected at least the period of {settings.period:g} s: values would be too old half of the "
-            "time; raise stale or lower period"
+            f"`stale` ({settings.stale:g} s) must not be less than `period` ({settings.period:g} s), or values would be too old half "
+            "the time"
         )
     return settings
 

@@ -144,7 +144,7 @@ def _convert(manifest: Json, add_note: AddNote) -> None:
     elif version in _RENAMED:
         manifest["apiVersion"] = _RENAMED[version]
     elif version in _GROUPS or version.startswith("autoscaling/v2beta"):
-        raise Unconvertible(f"saw {kind} of {version}, expected a kind that this version had; correct it")
+        raise Unconvertible(f"API version {version} never had kind {kind}; correct the kind or the apiVersion")
     if manifest["apiVersion"] != version:
         add_note(f"{version} became {manifest['apiVersion']}")
     _advise(manifest, add_note)

@@ -71,7 +71,7 @@ class MachineKind:
 class Templates:
     """All offerings that may be bought now. ``nodes[row]`` is the template node of ``offerings[row]`` minus DaemonSet overhead.
 
-    Offerings in ``blocked`` may not be requested; of each of those in ``probing``, one machine may.
+    Offerings in ``blocked`` may not be requested; at most one machine of each offering in ``probing`` may be requested.
     """
 
     def __init__(

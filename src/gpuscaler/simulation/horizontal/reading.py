@@ -219,7 +219,7 @@ class _Reading:
                 requirement_text = (
                     f"{requirement.key or 'no key'} {requirement.operator or 'no operator'} with {len(requirement.values)} values"
                 )
-                expected = "a key with In or NotIn and values, or with Exists or DoesNotExist and none"
+                expected = "a key, and either In or NotIn with at least one value, or Exists or DoesNotExist with no values"
                 self._refuse(f"{path}.matchExpressions[{number}]", requirement_text, expected)
             expressions.append(requirement)
         return specs.MetricSelector(tuple(sorted((wire.match_labels or {}).items())), tuple(expressions))

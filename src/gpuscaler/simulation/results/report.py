@@ -133,7 +133,7 @@ def _requests(jobs: Sequence[Job], shaping: Shaping) -> list[str]:
 def _gangs(jobs: Sequence[Job], *, steering: bool) -> list[str]:
     if not any(job.pods > 1 for job in jobs):
         return []
-    places = "gpuscaler keeps each in one zone on one GPU product, other policies may not" if steering else "in any zones"
+    places = "gpuscaler keeps each gang in one zone and on one GPU product; other policies may not" if steering else "in any zones"
     return [f"jobs of several pods: gangs, which start together; {places}"]
 
 

@@ -115,7 +115,7 @@ class Result(Struct, frozen=True, gc=False):
 
 
 class Meter:
-    """Counts during a run."""
+    """Collects the statistics of one simulation run."""
 
     def __init__(self) -> None:
         self.waits: list[PodWait] = []

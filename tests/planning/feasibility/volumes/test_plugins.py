@@ -53,7 +53,7 @@ def test_a_pod_with_a_bound_claim_fits_only_where_its_volume_is_reachable() -> N
     here = room(*NODES, bound("data", "pv"), volume("pv", "b"))
     assert rows(here, using("data")) == ["b1"]
     assert here.static_mask(using("data")).tolist() == [False, True, False]
-    assert rejection(here, using("data"), "a1")[1] == "volume pv cannot be reached from the node (its node affinity)"
+    assert rejection(here, using("data"), "a1")[1] == "the node does not match the node affinity of volume pv"
 
 
 def test_field_requirements_in_the_affinity_of_a_volume_are_ignored() -> None:

@@ -88,7 +88,10 @@ class Volume(InTreeSources):
 
 
 def relevant_volumes(volumes: Iterable[Volume]) -> list[Volume]:
-    """Return the volumes that matter to scheduling. Names of others (``kube-api-access-x7k2p``) differ from pod to pod."""
+    """Return the volumes that matter to scheduling.
+
+    Others are dropped: their generated names (``kube-api-access-x7k2p``) would make identical pods look different.
+    """
     return [
         volume
         for volume in volumes

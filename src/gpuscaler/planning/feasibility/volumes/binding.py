@@ -148,7 +148,7 @@ class VolumeBinding:
             return claims.problems["VolumeBinding"]
         for volume in claims.bound:
             if not self._reach.volume(volume)[row]:
-                return f"volume {volume.name} cannot be reached from the node (its node affinity)"
+                return f"the node does not match the node affinity of volume {volume.name}"
         for claim in claims.delayed:
             node = self._selected_node(claim)
             if node and node != name:

@@ -77,7 +77,7 @@ class Reach:
         return mask if newer is None else np.where(codes < 0, self._in(newer, values), mask)
 
     def provisionable(self, claim: PersistentVolumeClaim) -> Mask:
-        """Rows for which a volume for ``claim`` can be made, by provisioner, topology and capacity of its storage class."""
+        """Rows where a volume for ``claim`` could be provisioned, judging by its storage class's provisioner, topology and capacity."""
         mask = self._made.get(claim.key)
         if mask is None:
             storage_class = self._cluster.storage_classes.get(claim.storage_class or "")
