@@ -49,7 +49,7 @@ def development_requirements() -> list[str]:
 
 
 @pytest.mark.parametrize("lock", LOCKS)
-def test_a_lock_file_names_no_address_and_no_folder(lock: str) -> None:
+def test_lock_files_contain_no_urls_or_paths(lock: str) -> None:
     assert not re.search(r"https?:|://|--(extra-)?index|--find-links|file:| @ ", text(lock))
 
 

@@ -152,7 +152,7 @@ def test_no_pod_is_moved_to_or_from_a_node_whose_pods_changed_within_consolidate
     assert ended + 1800.0 <= removed_at <= ended + 1800.0 + 45.0
 
 
-def test_policy_when_empty_moves_no_pods() -> None:
+def test_when_empty_policy_moves_no_pods() -> None:
     bought, result = shrinking(pool(G8, machine("g1", 1, 1.5)), settings=KarpenterSettings(consolidation_policy="WhenEmpty"))
     assert (bought, removal_times(result)) == ([], [])
 
