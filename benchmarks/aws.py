@@ -16,10 +16,10 @@ from gpuscaler.clouds.aws.api.calls import Calls
 from gpuscaler.clouds.aws.discovery.discovery import Discovery
 from gpuscaler.clouds.aws.discovery.regions import Scope
 
-GROUPS, ANSWER = 500, 0.1
+GROUPS, ANSWER_SECONDS = 500, 0.1
 REGIONS = ("us-east-1", "us-east-2", "us-west-2", "eu-west-1")
 #: Limits of a read in seconds: in a new process, and repeated; and of its processor time when repeated.
-COLD, WARM, CORE = 15.0, 5.0, 1.0
+MAX_COLD_SECONDS, MAX_WARM_SECONDS, MAX_CORE_SECONDS = 15.0, 5.0, 1.0
 RUNS = 3
 
 
@@ -28,11 +28,11 @@ def figures() -> Iterator[Figure]:
     yield from aws_markets.figures()
     yield from aws_notices.figures()
     yield from aws_schedules.figures()
-    yield from reading()
+    yield from read_figures()
 
 
-def reading() -> Iterator[Figure]:
-    with account() as url:
+def read_figures() -> Iterator[Figure]:
+    with run_account() as url:
         keys = {"aws_access_key_id": "bench", "aws_secret_access_key": "bench"}
         calls = Calls(sleep=time.sleep, random=Random(0), endpoint_url=url, credentials=keys)
         discovery = Discovery(calls, Scope("bench"), regions=REGIONS, now=time.time)
@@ -41,19 +41,19 @@ def reading() -> Iterator[Figure]:
         discovery.close()
     warm, core = (sorted(run[column] for run in runs)[RUNS // 2] for column in (0, 1))
     yield Figure(
-        what=f"{GROUPS} groups in {len(REGIONS)} regions, first read ({ANSWER * 1000:.0f} ms an answer)",
+        what=f"{GROUPS} groups in {len(REGIONS)} regions, first read ({ANSWER_SECONDS * 1000:.0f} ms an answer)",
         peers="",
-        reach=f"≤ {COLD:g} s",
+        reach=f"≤ {MAX_COLD_SECONDS:g} s",
         measured=f"{cold:.1f} s, {cold_core:.1f} core-seconds; {pools} pools",
-        reached=cold <= COLD and pools == GROUPS,
+        reached=cold <= MAX_COLD_SECONDS and pools == GROUPS,
         values={"seconds": cold, "core_seconds": cold_core, "pools": pools},
     )
     yield Figure(
         what=f"{GROUPS} groups in {len(REGIONS)} regions, read again",
         peers="",
-        reach=f"≤ {WARM:g} s, ≤ {CORE:g} core-second",
+        reach=f"≤ {MAX_WARM_SECONDS:g} s, ≤ {MAX_CORE_SECONDS:g} core-second",
         measured=f"{warm:.1f} s, {core:.2f} core-seconds",
-        reached=warm <= WARM and core <= CORE,
+        reached=warm <= MAX_WARM_SECONDS and core <= MAX_CORE_SECONDS,
         values={"seconds": warm, "core_seconds": core},
     )
 
@@ -66,9 +66,9 @@ def measure_read(discovery: Discovery) -> tuple[float, float, int]:
 
 
 @contextmanager
-def account() -> Iterator[str]:
+def run_account() -> Iterator[str]:
     """The URL of an endpoint with the groups."""
-    command = [sys.executable, "-m", "benchmarks.aws_server", str(GROUPS), str(ANSWER), *REGIONS]
+    command = [sys.executable, "-m", "benchmarks.aws_server", str(GROUPS), str(ANSWER_SECONDS), *REGIONS]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdin is not None

@@ -12,11 +12,11 @@ from msgspec import Struct
 
 from benchmarks.aws_world import BOOT, REGION, AwsWorld, aws_world
 from benchmarks.figures import Figure
-from benchmarks.live_scenes import in_virtual_time
+from benchmarks.live_scenes import run_in_virtual_time
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.aws.serving.faults import Fault
 
-DRY = (1, 2, 3, 6, 12, 24)
+DRY_GROUPS = (1, 2, 3, 6, 12, 24)
 PEERS = (
     "Cluster Autoscaler with a 60 s signal: 1.5 / 2.5 / 3.5 / 6.5 / 33 to 36 / 85 to 90 min; "
     "default without signal 15.7 / 91.5 min, then never"
@@ -27,12 +27,12 @@ PODS = 8
 #: Duration of an answer to LaunchInstances, of any other answer, and the delay until activities show, in seconds.
 LAUNCH_SECONDS, ANSWER_SECONDS, ACTIVITY_SECONDS = 2.0, 0.1, 20.0
 #: Targets in seconds, from the first error and from the moment it shows.
-REACH, REACH_SHOWN = 10.0, 30.0
+TARGET_SECONDS, TARGET_SHOWN_SECONDS = 10.0, 30.0
 #: When pods come, in seconds after the controller began: its periodic calls are in another phase each time.
 PHASES = (5.0, 6.0, 7.0)
 #: When spot has capacity again, and for how long arrivals are observed afterwards, in seconds.
-AGAIN, WATCHED = 30.0, 900.0
-RAISES = frozenset({"LaunchInstances", "SetDesiredCapacity"})
+SPOT_RETURNS_SECONDS, OBSERVED_SECONDS = 30.0, 900.0
+RAISING_OPERATIONS = frozenset({"LaunchInstances", "SetDesiredCapacity"})
 
 
 class Failover(Struct, frozen=True):
@@ -48,11 +48,17 @@ class Failover(Struct, frozen=True):
 
 
 def figures() -> Iterator[Figure]:
-    what = f"first capacity error → on-demand ordered; {' / '.join(map(str, DRY))} dry spot groups, {PODS} pods"
-    at_once = [worst(in_virtual_time(partial(_scene, groups, "launch-instances", phase)) for phase in PHASES) for groups in DRY]
-    yield _figure(f"{what}, each answering with the errors in {LAUNCH_SECONDS:g} s", PEERS, at_once, REACH)
-    from_activities = [worst(in_virtual_time(partial(_scene, groups, "desired-capacity", phase)) for phase in PHASES) for groups in DRY]
-    yield _figure(f"{what}, from the moment activities show the errors, after {ACTIVITY_SECONDS:g} s", "", from_activities, REACH_SHOWN)
+    what = f"first capacity error → on-demand ordered; {' / '.join(map(str, DRY_GROUPS))} dry spot groups, {PODS} pods"
+    at_once = [
+        worst(run_in_virtual_time(partial(_play_failover, groups, "launch-instances", phase)) for phase in PHASES) for groups in DRY_GROUPS
+    ]
+    yield _figure(f"{what}, each answering with the errors in {LAUNCH_SECONDS:g} s", PEERS, at_once, TARGET_SECONDS)
+    from_activities = [
+        worst(run_in_virtual_time(partial(_play_failover, groups, "desired-capacity", phase)) for phase in PHASES) for groups in DRY_GROUPS
+    ]
+    yield _figure(
+        f"{what}, from the moment activities show the errors, after {ACTIVITY_SECONDS:g} s", "", from_activities, TARGET_SHOWN_SECONDS
+    )
 
 
 def worst(failovers: Iterator[Failover]) -> Failover:
@@ -76,38 +82,38 @@ def _figure(what: str, peers: str, failovers: list[Failover], reach: float) -> F
         f"{seconds} s; {tried} groups tried; {surplus} machines surplus",
         all(failover.seconds <= reach and failover.bound == PODS for failover in failovers) and surplus == 0,
         {
-            **{f"seconds_{groups}": failover.seconds for groups, failover in zip(DRY, failovers, strict=True)},
-            **{f"tried_{groups}": failover.tried for groups, failover in zip(DRY, failovers, strict=True)},
+            **{f"seconds_{groups}": failover.seconds for groups, failover in zip(DRY_GROUPS, failovers, strict=True)},
+            **{f"tried_{groups}": failover.tried for groups, failover in zip(DRY_GROUPS, failovers, strict=True)},
             "surplus": surplus,
         },
     )
 
 
-async def _scene(groups: int, launch: str, phase: float) -> Failover:
+async def _play_failover(groups: int, launch: str, phase: float) -> Failover:
     conditions = Conditions(answer=LAUNCH_SECONDS, activity=ACTIVITY_SECONDS, boot=BOOT)
     async with aws_world(conditions, launch=launch) as here:
-        for place, (letter, kind) in enumerate(islice(product("abc", TYPES), groups)):
-            here.group(f"spot-{place}", kind, f"{REGION}{letter}", "spot")
-        here.group("on-demand", "g5.xlarge", f"{REGION}a", "on-demand")
-        here.dry()
+        for index, (letter, instance_type) in enumerate(islice(product("abc", TYPES), groups)):
+            here.create_group(f"spot-{index}", instance_type, f"{REGION}{letter}", "spot")
+        here.create_group("on-demand", "g5.xlarge", f"{REGION}a", "on-demand")
+        here.limit_spot()
         await here.start()
         here.endpoint.faults.all.append(Fault(delay=ANSWER_SECONDS))
         await here.sleep(phase)
         await here.submit(f"pod{number}" for number in range(PODS))
         while not scale_up_requests(here, "on-demand"):
             await here.sleep(1.0)
-        ordered_at, first = scale_up_requests(here, "on-demand")[0][0], scale_up_requests(here, "spot")[0][0]
-        await here.sleep(AGAIN)
-        here.dry(None)
-        await here.sleep(WATCHED)
-        launched = sum(here.launched().values())
+        ordered_at, first_request_at = scale_up_requests(here, "on-demand")[0][0], scale_up_requests(here, "spot")[0][0]
+        await here.sleep(SPOT_RETURNS_SECONDS)
+        here.limit_spot(None)
+        await here.sleep(OBSERVED_SECONDS)
+        launched = sum(here.launched_by_group().values())
         tried = {group for at, group in scale_up_requests(here, "spot") if at <= ordered_at}
-        observable_at = first + LAUNCH_SECONDS + ANSWER_SECONDS
+        observable_at = first_request_at + LAUNCH_SECONDS + ANSWER_SECONDS
         if launch == "desired-capacity":
-            observable_at = first + conditions.reaction + ACTIVITY_SECONDS
-        return Failover(ordered_at - observable_at, len(tried), launched - PODS, await here.bound())
+            observable_at = first_request_at + conditions.reaction + ACTIVITY_SECONDS
+        return Failover(ordered_at - observable_at, len(tried), launched - PODS, await here.count_bound())
 
 
-def scale_up_requests(here: AwsWorld, name: str) -> list[tuple[float, str]]:
+def scale_up_requests(here: AwsWorld, prefix: str) -> list[tuple[float, str]]:
     """The requests for machines of groups with this name prefix: when, and which group."""
-    return [(at, group) for at, operation, group in here.endpoint.log if operation in RAISES and group.startswith(name)]
+    return [(at, group) for at, operation, group in here.endpoint.log if operation in RAISING_OPERATIONS and group.startswith(prefix)]

@@ -27,7 +27,7 @@ TAGS = {
 DESIRED = 2
 
 
-def fill(endpoint: Endpoint, region: str, groups: int) -> None:
+def create_groups(endpoint: Endpoint, region: str, groups: int) -> None:
     """Groups with a launch template each, of six types on spot in three zones."""
     session = boto3.session.Session(**dict.fromkeys(("aws_access_key_id", "aws_secret_access_key"), "bench"))
 
@@ -62,7 +62,7 @@ def fill(endpoint: Endpoint, region: str, groups: int) -> None:
 async def main(groups: int, seconds: float, regions: list[str]) -> None:
     endpoint = Endpoint(Account(now=time.time, regions=regions))
     for region in regions:
-        fill(endpoint, region, groups // len(regions))
+        create_groups(endpoint, region, groups // len(regions))
     endpoint.faults.all.append(Fault(delay=seconds))
     serving = await serve(endpoint)
     sys.stdout.write(serving.url + "\n")

@@ -47,7 +47,7 @@ TAGS = {"k8s.io/cluster-autoscaler/enabled": "true", f"k8s.io/cluster-autoscaler
 #: Machines boot in a minute and show their GPUs half a minute later.
 BOOT = Delays(boot=Delay(60.0, 60.0, 60.0), device_plugin=Delay(30.0, 30.0, 30.0), image_pull=Delay(0.0, 0.0, 0.0))
 #: Interval at which the account's clock advances, in seconds.
-LOOKED_AT = 0.1
+ADVANCE_SECONDS = 0.1
 MODELS = Models()
 
 
@@ -101,33 +101,33 @@ class AwsWorld:
         self.cluster = EmbeddedCluster(Policy(pools=()), now=self.now, conditions=ClusterConditions(delays=BOOT))
         self.user = self.cluster.client("user")
         self.network = LoggedTransport(self.cluster.api, self.now)
-        self.notes = CountingRecorder()
+        self.recorder = CountingRecorder()
         self._launch = launch
         self._executor = LoopExecutor()
         self._session = Session(self.endpoint, self._executor.took)
         self._machines = Machines(self.cluster.client("aws"), now=self.now, naming=NAMING)
         register_nodes(self.account.region(REGION), self._machines)
-        self._tasks = [loop.create_task(part) for part in (self.cluster.run(), self._machines.run(), self._pass())]
+        self._tasks = [loop.create_task(part) for part in (self.cluster.run(), self._machines.run(), self._advance_account())]
         self._clients = cache(partial(Session(self.endpoint).client, region_name=REGION))
         self.provider: AwsProvider
         self.controller: Controller
 
-    async def _pass(self) -> None:
+    async def _advance_account(self) -> None:
         while True:
             self.account.advance()
-            await asyncio.sleep(LOOKED_AT)
+            await asyncio.sleep(ADVANCE_SECONDS)
 
     def client(self, service: str) -> Any:
         """A user's own boto3 client."""
         return self._clients(service)
 
-    def queue(self) -> str:
+    def create_queue(self) -> str:
         """The URL of a queue that gets EC2's notices."""
         url = str(self.client("sqs").create_queue(QueueName=QUEUE)["QueueUrl"])
         self.account.region(REGION).queues[QUEUE].receives_notices = True
         return url
 
-    def group(self, name: str, instance_type: str, zone: str, market: str, *, most: int = 50) -> None:
+    def create_group(self, name: str, instance_type: str, zone: str, market: str, *, max_size: int = 50) -> None:
         data: dict[str, Any] = {"ImageId": "ami-0123", "InstanceType": instance_type, "UserData": encoded(node_config({}))}
         if market == "spot":
             data["InstanceMarketOptions"] = {"MarketType": "spot"}
@@ -135,14 +135,14 @@ class AwsWorld:
         self.client("autoscaling").create_auto_scaling_group(
             AutoScalingGroupName=name,
             MinSize=0,
-            MaxSize=most,
+            MaxSize=max_size,
             AvailabilityZones=[zone],
             LaunchTemplate={"LaunchTemplateName": name, "Version": "$Latest"},
             Tags=[{"Key": key, "Value": value} for key, value in TAGS.items()],
             NewInstancesProtectedFromScaleIn=True,
         )
 
-    def dry(self, machines: int | None = 0) -> None:
+    def limit_spot(self, machines: int | None = 0) -> None:
         """From now on, limit each spot market to this number of machines."""
         set_capacity(self.account.region(REGION), Limit(machines, market="spot"))
 
@@ -161,7 +161,7 @@ class AwsWorld:
             provider=self.provider,
             store=MemoryStore(client, namespace="kube-system"),
             policy=Policy(pools=tuple(await self.provider.pools()), region=REGION),
-            recorder=self.notes,
+            recorder=self.recorder,
             now=self.now,
             attempts=attempts,
         )
@@ -178,10 +178,10 @@ class AwsWorld:
         for name in names:
             await self.user.create(PODS, pod(name, gpus, annotations), namespace="default")
 
-    async def bound(self) -> int:
+    async def count_bound(self) -> int:
         return sum(bool(msgspec.json.decode(body)["spec"].get("nodeName")) for body in await self.user.list_all(PODS, namespace="default"))
 
-    def launched(self) -> dict[str, int]:
+    def launched_by_group(self) -> dict[str, int]:
         """The number of instances ever launched, by group."""
         counts: dict[str, int] = {}
         for instance in self.account.region(REGION).instances.values():

@@ -15,21 +15,23 @@ from benchmarks.figures import Figure
 from gpuscaler.lifecycle.steering.binding import MARGIN_SECONDS
 
 #: Maximum seconds between machines of random workloads becoming ready.
-APART = 120.0
+MAX_APART_SECONDS = 120.0
 #: Number of machines that become ready in one second.
-MANY = 100
+SIMULTANEOUS_MACHINES = 100
 #: Delays of the scheduler's view of pods, and the margins it gets before a machine opens, in seconds.
-BEHIND, MARGINS = (0.0, 0.25, 0.5, 1.0, 2.0, 3.0), (0.0, 0.5, 1.0, 2.0)
+WATCH_DELAYS, MARGINS = (0.0, 0.25, 0.5, 1.0, 2.0, 3.0), (0.0, 0.5, 1.0, 2.0)
 
 
 def figures() -> Iterator[Figure]:
     yield random_workloads(int(os.environ.get("WORKLOADS", "20")))
-    yield at_once(asyncio.run(promised("bench-binding-many", machines=MANY, boot=30.0)))
-    yield margins({(deaf, margin): asyncio.run(play(deaf, margin)) for deaf in BEHIND for margin in MARGINS})
+    yield simultaneous_machines(asyncio.run(promised("bench-binding-many", machines=SIMULTANEOUS_MACHINES, boot=30.0)))
+    yield overcommitted_by_margin(
+        {(delay, margin): asyncio.run(run_delayed(delay, margin)) for delay in WATCH_DELAYS for margin in MARGINS}
+    )
 
 
 def random_workloads(count: int) -> Figure:
-    tally = asyncio.run(steering.measure_all(count, seed=1, apart=APART, restart=True))
+    tally = asyncio.run(steering.measure_all(count, seed=1, apart=MAX_APART_SECONDS, restart=True))
     p50, p99 = tally.waited(0.5), tally.waited(0.99)
     flawless = tally.bound == tally.planned and not (tally.further or tally.again or tally.broken or tally.overfull or tally.failed)
     return Figure(
@@ -50,7 +52,7 @@ def random_workloads(count: int) -> Figure:
     )
 
 
-def at_once(promised: Promised) -> Figure:
+def simultaneous_machines(promised: Promised) -> Figure:
     return Figure(
         f"Kubernetes {version()}: {promised.machines} machines that become ready at about the same time",
         "",
@@ -61,22 +63,22 @@ def at_once(promised: Promised) -> Figure:
     )
 
 
-async def play(deaf: float, margin: float) -> Promised:
-    result = await promised(f"bench-binding-{deaf}-{margin}", rivals=150, deaf=deaf, margin=margin)
-    print(f"scheduler {deaf:g} s behind, margin {margin:g} s: {result}", flush=True)
+async def run_delayed(delay: float, margin: float) -> Promised:
+    result = await promised(f"bench-binding-{delay}-{margin}", rivals=150, deaf=delay, margin=margin)
+    print(f"scheduler {delay:g} s behind, margin {margin:g} s: {result}", flush=True)
     return result
 
 
-def margins(promiseds: dict[tuple[float, float], Promised]) -> Figure:
+def overcommitted_by_margin(results: dict[tuple[float, float], Promised]) -> Figure:
     """Overcommitted nodes out of ten, by the delay of kube-scheduler's view of pods and the margin it gets."""
-    bad = {case: len(promised.overfull) + promised.failed for case, promised in promiseds.items()}
-    rows = (f"{deaf:g} s late: {', '.join(f'{bad[deaf, margin]}' for margin in MARGINS)}" for deaf in BEHIND)
+    failures = {case: len(promised.overfull) + promised.failed for case, promised in results.items()}
+    rows = (f"{delay:g} s late: {', '.join(f'{failures[delay, margin]}' for margin in MARGINS)}" for delay in WATCH_DELAYS)
     return Figure(
         f"Kubernetes {version()}: nodes overcommitted and pods rejected if kube-scheduler sees pods late, with a margin of "
         f"{', '.join(f'{margin:g}' for margin in MARGINS)} s before a machine opens",
         "",
         f"none if its delay is below the margin of {MARGIN_SECONDS:g} s",
         "; ".join(rows),
-        all(not many for (deaf, margin), many in bad.items() if margin == MARGIN_SECONDS and deaf < margin),
-        {f"{deaf:g}-{margin:g}": float(many) for (deaf, margin), many in bad.items()},
+        all(not count for (delay, margin), count in failures.items() if margin == MARGIN_SECONDS and delay < margin),
+        {f"{delay:g}-{margin:g}": float(count) for (delay, margin), count in failures.items()},
     )

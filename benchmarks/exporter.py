@@ -22,13 +22,13 @@ from benchmarks.figures import Figure
 
 GPUS, PODS = 8, 32
 #: Seconds measured after the first ten, and between two scrapes.
-SECONDS, EVERY = 60, 15
+MEASURED_SECONDS, SCRAPE_INTERVAL = 60, 15
 SCRAPES = 200
-BEGINNINGS = 12
+STARTING_PODS = 12
 
 
 def figures() -> Iterator[Figure]:
-    with node() as (port, nvml, kubelet):
+    with run_exporter() as (port, nvml, kubelet):
         while len(scrape_port(port).values("nvidia_gpu_temperature_celsius")) < PODS:
             time.sleep(0.2)
         time.sleep(10)
@@ -38,7 +38,7 @@ def figures() -> Iterator[Figure]:
 
 
 @contextmanager
-def node() -> Iterator[tuple[int, FakeNvml, FakeKubelet]]:
+def run_exporter() -> Iterator[tuple[int, FakeNvml, FakeKubelet]]:
     """An exporter on a node with 8 GPUs, each shared by 4 pods; yields its port, the driver and the kubelet."""
     with TemporaryDirectory() as name:
         folder = Path(name)
@@ -49,8 +49,8 @@ def node() -> Iterator[tuple[int, FakeNvml, FakeKubelet]]:
             gpu, replica = number // (PODS // GPUS), number % (PODS // GPUS)
             device_ids = devices(f"{nvml.gpu[gpu].uuid.decode()}::{replica}", resource="nvidia.com/gpu.shared")
             kubelet.pods.append(pod("ml", f"notebook-{number}", container("main", device_ids)))
-        for gpu_ in nvml.gpu[:GPUS]:
-            gpu_.run(*((4_000_000 + place, 10, GIB) for place in range(PODS // GPUS)))
+        for device in nvml.gpu[:GPUS]:
+            device.run(*((4_000_000 + number, 10, GIB) for number in range(PODS // GPUS)))
         kubelet.start()
         command = [sys.executable, "-m", "gpuscaler", "exporter", "--listen", "127.0.0.1:0", "--kubelet-socket", str(kubelet.path)]
         with subprocess.Popen(command, env={**os.environ, **nvml.environment}, stderr=subprocess.PIPE, text=True) as process:
@@ -63,22 +63,22 @@ def node() -> Iterator[tuple[int, FakeNvml, FakeKubelet]]:
                 kubelet.stop()
 
 
-def page(port: int) -> bytes:
-    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        text = answer.read()
+def fetch_metrics(port: int) -> bytes:
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+        text = response.read()
     assert isinstance(text, bytes)
     return text
 
 
 def scrape_port(port: int) -> Scrape:
-    return scrape(page(port))
+    return scrape(fetch_metrics(port))
 
 
 def idle_cost(port: int) -> Figure:
     """A minute of sampling, scraped as Prometheus does."""
     before, began = scrape_port(port), time.monotonic()
-    for _ in range(SECONDS // EVERY):
-        time.sleep(EVERY)
+    for _ in range(MEASURED_SECONDS // SCRAPE_INTERVAL):
+        time.sleep(SCRAPE_INTERVAL)
         after = scrape_port(port)
     seconds = time.monotonic() - began
     core = {
@@ -92,7 +92,7 @@ def idle_cost(port: int) -> Figure:
     resident = {name: after.value("gpuscaler_exporter_resident_memory_bytes", process=name) for name in core}
     total, memory = sum(core.values()), sum(resident.values())
     return Figure(
-        f"exporter: {GPUS} GPUs sampled every second, a scrape every {EVERY} s",
+        f"exporter: {GPUS} GPUs sampled every second, a scrape every {SCRAPE_INTERVAL} s",
         "",
         "≤ 1 % of a core, ≤ 60 MB RSS",
         f"{total:.2%} of a core ({core['measuring']:.2%} measuring), {memory / 1e6:.0f} MB RSS of both processes "
@@ -108,25 +108,25 @@ def scrape_cost(port: int) -> Figure:
     before = serving_cpu_seconds(scrape_port(port))
     for _ in range(SCRAPES):
         began = time.perf_counter()
-        text = page(port)
+        text = fetch_metrics(port)
         seconds.append(time.perf_counter() - began)
-    each = (serving_cpu_seconds(scrape_port(port)) - before) / SCRAPES
+    cpu_seconds = (serving_cpu_seconds(scrape_port(port)) - before) / SCRAPES
     median, fastest = statistics.median(seconds), min(seconds)
     return Figure(
         f"exporter: a scrape of {GPUS} GPUs that {PODS} pods share",
         "",
         "≤ 5 ms",
-        f"{each * 1e3:.1f} ms of processor time; wall time {fastest * 1e3:.1f} ms at best, {median * 1e3:.1f} ms median; "
+        f"{cpu_seconds * 1e3:.1f} ms of processor time; wall time {fastest * 1e3:.1f} ms at best, {median * 1e3:.1f} ms median; "
         f"{len(text) / 1e3:.0f} kB",
-        each <= 0.005,
-        {"processor_seconds": each, "median_seconds": median, "fastest_seconds": fastest, "bytes": len(text)},
+        cpu_seconds <= 0.005,
+        {"processor_seconds": cpu_seconds, "median_seconds": median, "fastest_seconds": fastest, "bytes": len(text)},
     )
 
 
 def time_to_first_sample(port: int, nvml: FakeNvml, kubelet: FakeKubelet) -> Figure:
     """Pods that get a GPU and use it at once, one after the other, at different moments between two samples."""
     seconds = []
-    for number in range(BEGINNINGS):
+    for number in range(STARTING_PODS):
         gpu, name = nvml.gpu[number % GPUS], f"training-{number}"
         kubelet.pods = [pod("ml", name, container("main", devices(gpu.uuid.decode())))]
         gpu.utilization = 10 + number
@@ -135,9 +135,9 @@ def time_to_first_sample(port: int, nvml: FakeNvml, kubelet: FakeKubelet) -> Fig
             time.sleep(0.02)
         seconds.append(time.monotonic() - began)
         # It was seen right after a sample: the next one begins later in the interval.
-        time.sleep(number / BEGINNINGS)
+        time.sleep(number / STARTING_PODS)
     return Figure(
-        f"exporter: a pod starts to use a GPU → its labelled sample, {BEGINNINGS} pods",
+        f"exporter: a pod starts to use a GPU → its labelled sample, {STARTING_PODS} pods",
         "",
         "≤ 2 s",
         f"{max(seconds):.2f} s at most, {statistics.median(seconds):.2f} s median",
@@ -146,6 +146,6 @@ def time_to_first_sample(port: int, nvml: FakeNvml, kubelet: FakeKubelet) -> Fig
     )
 
 
-def serving_cpu_seconds(page_: Scrape) -> float:
+def serving_cpu_seconds(metrics: Scrape) -> float:
     """Processor time of the serving process in seconds."""
-    return page_.value("gpuscaler_exporter_cpu_seconds_total", process="serving")
+    return metrics.value("gpuscaler_exporter_cpu_seconds_total", process="serving")

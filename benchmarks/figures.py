@@ -29,7 +29,7 @@ class Figure:
     values: Mapping[str, float]
 
 
-def timed(call: Callable[[], T], runs: int = 3) -> tuple[T, float]:
+def time_calls(call: Callable[[], T], runs: int = 3) -> tuple[T, float]:
     """The result of ``call`` and the median wall time of ``runs`` calls in seconds, without garbage collection of earlier objects."""
     seconds = []
     gc.collect()
@@ -44,7 +44,7 @@ def timed(call: Callable[[], T], runs: int = 3) -> tuple[T, float]:
     return result, sorted(seconds)[len(seconds) // 2]
 
 
-def pods(
+def make_pods(
     prefix: str, count: int, *, gpus: int = 0, cpu: float, gib: float, labels: Mapping[str, str] | None = None, **spec: object
 ) -> list[Pod]:
     """``count`` equal pods; ``cpu`` in cores."""
@@ -56,7 +56,7 @@ def pods(
     return [Pod(namespace="bench", name=f"{prefix}-{number:06}", spec=shape, labels=own) for number in range(count)]
 
 
-def policy(names: Iterable[str], *, markets: Iterable[str] = ("on-demand",), zones: Iterable[str] = ("us-east-1a",)) -> Policy:
+def catalogue_policy(names: Iterable[str], *, markets: Iterable[str] = ("on-demand",), zones: Iterable[str] = ("us-east-1a",)) -> Policy:
     """One pool of catalogue types in one region; types without a price in one of ``markets`` are left out of that market."""
     pools = []
     for market in markets:
@@ -72,7 +72,7 @@ def price(name: str, market: str) -> float | None:
     return instance_type.prices[REGION].spot if market == "spot" else instance_type.prices[REGION].on_demand
 
 
-def families(*prefixes: str) -> list[str]:
+def types_of_families(*prefixes: str) -> list[str]:
     """AWS types of these families, such as ``g5``."""
     return [
         instance_type.name
@@ -81,6 +81,6 @@ def families(*prefixes: str) -> list[str]:
     ]
 
 
-def whole_region() -> list[str]:
+def region_types() -> list[str]:
     """Every AWS type of the region for amd64 that has GPUs, or belongs to a common CPU family."""
     return [instance_type.name for instance_type in catalogue.types("aws", REGION) if instance_type.arch == "amd64"]

@@ -28,12 +28,12 @@ pools:
 """
 TWO_POOLS = f"{ONE_GPU}  - {{name: other, types: [m5.large], markets: [on-demand], zones: [us-east-1a]}}\n"
 #: Idle time before a machine may be removed, and the interval of the loop, in seconds.
-IDLE, LOOP = 600.0, 10.0
+IDLE_SECONDS, LOOP_SECONDS = 600.0, 10.0
 PODS, NODES = 8, 4
 
 
 def late_gpus() -> Figure:
-    bought, bound = in_virtual_time(_late_gpus)
+    bought, bound = run_in_virtual_time(_play_late_gpus)
     return Figure(
         f"{PODS} one-GPU pods on one-GPU machines that show their GPUs 2 min after Ready, without any GPU label",
         "Cluster Autoscaler buys 56",
@@ -44,8 +44,8 @@ def late_gpus() -> Figure:
     )
 
 
-async def _late_gpus() -> tuple[int, int]:
-    here = World(unlabelled(parse_policy(ONE_GPU)), conditions=Conditions(delays=DELAYS))
+async def _play_late_gpus() -> tuple[int, int]:
+    here = World(without_gpu_labels(parse_policy(ONE_GPU)), conditions=Conditions(delays=DELAYS))
     try:
         here.start()
         await here.sleep(5.0)
@@ -59,15 +59,15 @@ async def _late_gpus() -> tuple[int, int]:
         await here.close()
 
 
-def unlabelled(policy: Policy) -> Policy:
+def without_gpu_labels(policy: Policy) -> Policy:
     """``policy`` with machines that have no GPU label."""
     pools = []
     for pool in policy.pools:
-        kept = [
+        offerings = [
             replace(offering, labels={key: value for key, value in offering.labels.items() if not is_gpu_label(key)})
             for offering in pool.offerings
         ]
-        pools.append(replace(pool, offerings=tuple(kept)))
+        pools.append(replace(pool, offerings=tuple(offerings)))
     return replace(policy, pools=tuple(pools))
 
 
@@ -76,19 +76,19 @@ def is_gpu_label(key: str) -> bool:
 
 
 def idle_nodes() -> Figure:
-    after = in_virtual_time(_idle_nodes)
-    worst = max(after, default=float("inf"))
+    delays = run_in_virtual_time(_play_idle_nodes)
+    worst = max(delays, default=float("inf"))
     return Figure(
         f"{NODES} idle GPU nodes while another pool scales up every 5 min",
         "Cluster Autoscaler: never in 4 h",
-        f"gone {IDLE:g} s after their last pod plus one loop of {LOOP:g} s",
-        f"{', '.join(f'{seconds:.1f} s' for seconds in sorted(after))} after",
-        len(after) == NODES and worst <= IDLE + LOOP,
-        {"worst": worst, "gone": len(after)},
+        f"removed {IDLE_SECONDS:g} s after their last pod plus one loop of {LOOP_SECONDS:g} s",
+        f"{', '.join(f'{seconds:.1f} s' for seconds in sorted(delays))} after",
+        len(delays) == NODES and worst <= IDLE_SECONDS + LOOP_SECONDS,
+        {"worst": worst, "gone": len(delays)},
     )
 
 
-async def _idle_nodes() -> list[float]:
+async def _play_idle_nodes() -> list[float]:
     """Seconds from the last pod of each GPU machine to its removal."""
     async with world(TWO_POOLS, delays=DELAYS) as here:
         here.start()
@@ -96,18 +96,18 @@ async def _idle_nodes() -> list[float]:
         for number in range(NODES):
             manifest = pod(f"gpu{number}", 1, {"gpuscaler.io/run-for": f"{15 + number}m"})
             await here.user.create(resources.PODS, manifest, namespace="default")
-        busy: dict[str, float] = {}
+        last_busy: dict[str, float] = {}
         for minute in range(240):
             if minute % 5 == 0:
                 await here.user.create(resources.PODS, other_pod(minute), namespace="default")
             for _ in range(60):
                 await here.sleep(1.0)
-                await _note_busy(here, busy)
+                await _record_busy(here, last_busy)
         machines = [machine for machine in here.cluster.core.history() if machine.offering.pool == "gpu"]
-        assert len(machines) == NODES == len(busy)
+        assert len(machines) == NODES == len(last_busy)
         others = sum(machine.offering.pool == "other" for machine in here.cluster.core.history())
         assert others == 240 // 5, f"saw {others} machines of the other pool, expected one every 5 minutes"
-        return [machine.ended_at - busy[name_of(machine)] for machine in machines if machine.ended_at is not None]
+        return [machine.ended_at - last_busy[name_of(machine)] for machine in machines if machine.ended_at is not None]
 
 
 def other_pod(number: int) -> dict[str, Any]:
@@ -117,14 +117,14 @@ def other_pod(number: int) -> dict[str, Any]:
     return manifest
 
 
-async def _note_busy(here: World, busy: dict[str, float]) -> None:
+async def _record_busy(here: World, last_busy: dict[str, float]) -> None:
     """Record when each GPU machine's pod was last seen running, by the name of its node."""
     for body in await here.pods():
         if body["metadata"]["name"].startswith("gpu") and body["status"].get("phase") == "Running":
-            busy[body["spec"]["nodeName"]] = here.now()
+            last_busy[body["spec"]["nodeName"]] = here.now()
 
 
-def in_virtual_time(play: Callable[[], Coroutine[Any, Any, T]]) -> T:
+def run_in_virtual_time(play: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """The result of ``play``, in a loop whose clock jumps from timer to timer."""
     with asyncio.Runner(loop_factory=lambda: PacedLoop(1e9)) as runner:
         return runner.run(play())

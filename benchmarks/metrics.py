@@ -58,25 +58,25 @@ METRICS = tuple(
 FILES = {"ca": "ca.crt", "certificate": "proxy.crt", "key": "proxy.key"}
 CONNECTIONS = 32
 #: Seconds until the command counts as failed.
-PATIENCE = 60
+START_TIMEOUT = 60
 APPS = 10
 
 
 def figures() -> Iterator[Figure]:
     seconds = float(os.environ.get("METRICS_SECONDS", "20"))
     with run_metrics_api(namespaces=40, pods=50, metrics=METRICS) as here:
-        paths = [path(f"team-{space}", metric, "tier=serving") for space in range(40) for metric in METRICS]
+        paths = [metric_path(f"team-{space}", metric, "tier=serving") for space in range(40) for metric in METRICS]
         yield throughput(here, paths, seconds)
         yield slow_prometheus(here, paths, seconds)
     with run_metrics_api(namespaces=100, pods=100, metrics=METRICS[:2]) as here:
         yield cold_start(here)
-        yield autoscalers(here, max(3 * seconds, 20))
+        yield many_autoscalers(here, max(3 * seconds, 20))
     yield asyncio.run(value_age(seconds))
     with run_metrics_api(namespaces=1, pods=1500, metrics=METRICS[:1]) as here:
         yield many_pods(here)
 
 
-def path(namespace: str, metric: str, selector: str) -> str:
+def metric_path(namespace: str, metric: str, selector: str) -> str:
     name = metric.removeprefix("nvidia_gpu_") + "_current"
     escaped = selector.replace("=", "%3D")
     return f"/apis/custom.metrics.k8s.io/v1beta2/namespaces/{namespace}/pods/%2A/{name}?labelSelector={escaped}"
@@ -92,15 +92,15 @@ class RunningApi:
     folder: Path
     ready: float
 
-    def load(self, paths: Sequence[str], *, connections: int, seconds: float) -> dict[str, Any]:
+    def send_load(self, paths: Sequence[str], *, connections: int, seconds: float) -> dict[str, Any]:
         files = {name: str(self.folder / file) for name, file in FILES.items()}
         job = {"port": self.port, **files, "connections": connections, "seconds": seconds, "paths": list(paths)}
         job_file = self.folder / "load.json"
         job_file.write_text(json.dumps(job))
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-m", "benchmarks.metrics_load", str(job_file)], stdout=subprocess.PIPE, text=True, check=True
         )
-        result: dict[str, Any] = json.loads(done.stdout)
+        result: dict[str, Any] = json.loads(completed.stdout)
         return result
 
     def command_world(self, **command: Any) -> dict[str, Any]:
@@ -113,12 +113,12 @@ class RunningApi:
         return reply
 
     @property
-    def resident(self) -> int:
+    def resident_bytes(self) -> int:
         usage = footprint(self.process.pid)
         return usage.resident_bytes if usage else 0
 
     @property
-    def cpu(self) -> float:
+    def cpu_seconds(self) -> float:
         usage = footprint(self.process.pid)
         return usage.cpu_seconds if usage else 0.0
 
@@ -128,7 +128,7 @@ def run_metrics_api(*, namespaces: int, pods: int, metrics: Sequence[str]) -> It
     """The command as started in production, with a front proxy's certificate for requests."""
     with TemporaryDirectory() as name:
         folder = Path(name)
-        certificates(folder)
+        write_certificates(folder)
         world_arguments = json.dumps(
             {"namespaces": namespaces, "pods": pods, "metrics": list(metrics), "ca": (folder / "ca.crt").read_text()}
         )
@@ -149,15 +149,15 @@ def run_metrics_api(*, namespaces: int, pods: int, metrics: Sequence[str]) -> It
 def wait_until_ready(process: subprocess.Popen[str], world: subprocess.Popen[str], folder: Path, began: float) -> RunningApi:
     """Wait until it reports ready."""
     here = RunningApi(0, process, world, folder, 0.0)
-    while time.perf_counter() - began < PATIENCE:
+    while time.perf_counter() - began < START_TIMEOUT:
         text = (folder / "log").read_text()
         if not here.port and "serving on port" in text:
             here.port = int(text.split("serving on port ")[1].split()[0])
-        if here.port and probe(here):
+        if here.port and is_ready(here):
             here.ready = time.perf_counter() - began
             return here
         time.sleep(0.02)
-    raise RuntimeError(f"saw no readiness within {PATIENCE} s: {(folder / 'log').read_text()[-2000:]}")
+    raise RuntimeError(f"saw no readiness within {START_TIMEOUT} s: {(folder / 'log').read_text()[-2000:]}")
 
 
 @contextmanager
@@ -169,7 +169,7 @@ def start_process(*command: str, **pipes: Any) -> Iterator[subprocess.Popen[str]
             process.terminate()
 
 
-def certificates(folder: Path) -> None:
+def write_certificates(folder: Path) -> None:
     ca = trustme.CA()
     ca.cert_pem.write_to_path(folder / "ca.crt")
     for name in ("serving", "proxy"):
@@ -178,7 +178,7 @@ def certificates(folder: Path) -> None:
         certificate.cert_chain_pems[0].write_to_path(folder / f"{name}.crt")
 
 
-def probe(here: RunningApi) -> bool:
+def is_ready(here: RunningApi) -> bool:
     """Whether it reports ready."""
     context = ssl.create_default_context(cafile=str(here.folder / "ca.crt"))
     with socket.create_connection(("127.0.0.1", here.port)) as raw, context.wrap_socket(raw, server_hostname="metrics") as sock:
@@ -187,18 +187,18 @@ def probe(here: RunningApi) -> bool:
 
 
 def throughput(here: RunningApi, paths: Sequence[str], seconds: float) -> Figure:
-    here.load(paths, connections=CONNECTIONS, seconds=2)
-    before = here.cpu
-    result = here.load(paths, connections=CONNECTIONS, seconds=seconds)
-    share = (here.cpu - before) / seconds
-    good = not result["wrong"] and result["per_second"] >= 6000 and result["p99"] <= 0.015
+    here.send_load(paths, connections=CONNECTIONS, seconds=2)
+    before = here.cpu_seconds
+    result = here.send_load(paths, connections=CONNECTIONS, seconds=seconds)
+    share = (here.cpu_seconds - before) / seconds
+    reached = not result["wrong"] and result["per_second"] >= 6000 and result["p99"] <= 0.015
     return Figure(
         f"metrics: requests over TLS, 50 pods an answer, {len(paths)} (metric, namespace) pairs, {CONNECTIONS} connections",
         "prometheus-adapter: 6/s as shipped, 199/s and p99 347 ms without its limits",
         "≥ 6,000/s, p99 ≤ 15 ms",
         f"{result['per_second']:,.0f}/s, p99 {result['p99'] * 1e3:.1f} ms, {share:.0%} of a core, {result['mean_bytes'] / 1e3:.1f} kB each"
         f"{', wrong: ' + str(result['wrong']) if result['wrong'] else ''}",
-        good,
+        reached,
         {"per_second": result["per_second"], "p99_seconds": result["p99"]},
     )
 
@@ -207,15 +207,15 @@ def slow_prometheus(here: RunningApi, paths: Sequence[str], seconds: float) -> F
     """The same with Prometheus answering in two seconds."""
     here.command_world(delay=2.0)
     time.sleep(12)
-    result = here.load(paths, connections=CONNECTIONS, seconds=seconds)
+    result = here.send_load(paths, connections=CONNECTIONS, seconds=seconds)
     here.command_world(delay=0.0)
-    good = not result["wrong"] and result["per_second"] >= 6000 and result["p99"] <= 0.015
+    reached = not result["wrong"] and result["per_second"] >= 6000 and result["p99"] <= 0.015
     return Figure(
         "metrics: the same with Prometheus answering in 2 s",
         "",
         "no slower",
         f"{result['per_second']:,.0f}/s, p99 {result['p99'] * 1e3:.1f} ms",
-        good,
+        reached,
         {"per_second": result["per_second"], "p99_seconds": result["p99"]},
     )
 
@@ -226,36 +226,38 @@ def cold_start(here: RunningApi) -> Figure:
     )
 
 
-def autoscalers(here: RunningApi, seconds: float) -> Figure:
+def many_autoscalers(here: RunningApi, seconds: float) -> Figure:
     """A thousand autoscalers, each with two metrics and every 15 s: 133 requests a second."""
-    paths = [path(f"team-{space}", metric, f"app=app-{app}") for space in range(100) for app in range(APPS) for metric in METRICS[:2]]
+    paths = [
+        metric_path(f"team-{space}", metric, f"app=app-{app}") for space in range(100) for app in range(APPS) for metric in METRICS[:2]
+    ]
     # Requests come one after the other: as many as fall into a round of 15 s, at the autoscalers' rate at most.
-    here.load(paths, connections=1, seconds=1)
+    here.send_load(paths, connections=1, seconds=1)
     here.command_world(forget=True)
     began, wrong, requests = time.perf_counter(), 0, 0
     while time.perf_counter() - began < seconds:
-        turn = time.perf_counter()
-        result = here.load(paths, connections=4, seconds=min(2.0, seconds))
+        round_began = time.perf_counter()
+        result = here.send_load(paths, connections=4, seconds=min(2.0, seconds))
         wrong, requests = wrong + sum(result["wrong"].values()), requests + result["requests"]
-        time.sleep(max(0.0, 5 - (time.perf_counter() - turn)))
+        time.sleep(max(0.0, 5 - (time.perf_counter() - round_began)))
     took = time.perf_counter() - began
-    counted = here.command_world()["asked"]
-    queries, lists = counted.get("/api/v1/query", 0) / took, counted.get("list", 0)
-    good = queries <= 0.5 and not lists and here.resident <= 300e6 and not wrong
+    request_counts = here.command_world()["request_counts"]
+    queries, lists = request_counts.get("/api/v1/query", 0) / took, request_counts.get("list", 0)
+    reached = queries <= 0.5 and not lists and here.resident_bytes <= 300e6 and not wrong
     return Figure(
         f"metrics: 1,000 autoscalers of 10,000 pods in 100 namespaces, two metrics each, over {took:.0f} s",
         "prometheus-adapter: 133 queries/s and 133 LISTs/s",
         "≤ 0.5 queries/s, 0 LISTs, ≤ 300 MB RSS",
-        f"{queries:.2f} queries/s, {lists} LISTs, {here.resident / 1e6:.0f} MB RSS ({requests:,} requests, {wrong} wrong)",
-        good,
-        {"queries_per_second": queries, "lists": lists, "resident_bytes": here.resident},
+        f"{queries:.2f} queries/s, {lists} LISTs, {here.resident_bytes / 1e6:.0f} MB RSS ({requests:,} requests, {wrong} wrong)",
+        reached,
+        {"queries_per_second": queries, "lists": lists, "resident_bytes": here.resident_bytes},
     )
 
 
 def many_pods(here: RunningApi) -> Figure:
     """An answer with all pods of one autoscaler, from queries that name none of them."""
-    result = here.load([path("team-0", METRICS[0], "tier=serving")], connections=1, seconds=2)
-    longest = here.command_world()["longest"]
+    result = here.send_load([metric_path("team-0", METRICS[0], "tier=serving")], connections=1, seconds=2)
+    longest = here.command_world()["longest_query"]
     values = result["values"]
     return Figure(
         "metrics: 1,500 pods under one autoscaler",
@@ -272,10 +274,10 @@ async def value_age(seconds: float) -> Figure:
     random = Random(1)
     with TemporaryDirectory() as name:
         async with exporter(Path(name)) as (target, _):
-            source = scraping(int(target.rpartition(":")[2]))
+            source = exporter_source(int(target.rpartition(":")[2]))
             task = asyncio.create_task(source.run())
             ages: list[float] = []
-            until = time.monotonic() + PATIENCE
+            until = time.monotonic() + START_TIMEOUT
             while len(ages) < 10 * seconds and time.monotonic() < until + seconds:
                 await asyncio.sleep(random.uniform(0.0, 0.2))
                 if not any(metric_info.metric == "duty_cycle_current" for metric_info in source.custom_metrics()):
@@ -296,15 +298,17 @@ async def value_age(seconds: float) -> Figure:
     )
 
 
-def scraping(port: int) -> ExporterSource:
+def exporter_source(port: int) -> ExporterSource:
     """A source that scrapes the single exporter on ``port``."""
     api = ApiServer(time.time)
     labels = {"app": "exporter"}
-    placed, measured = pod("exporter", "gpus", **labels), pod("training-0")
-    for manifest in (placed, measured):
+    exporter_pod, training_pod = pod("exporter", "gpus", **labels), pod("training-0")
+    for manifest in (exporter_pod, training_pod):
         manifest["spec"]["nodeName"] = "n1"
-    placed["metadata"]["ownerReferences"] = [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "e", "uid": "e", "controller": True}]
-    api.load([{**placed, "status": {"phase": "Running", "podIP": "127.0.0.1"}}, measured])
+    exporter_pod["metadata"]["ownerReferences"] = [
+        {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "e", "uid": "e", "controller": True}
+    ]
+    api.load([{**exporter_pod, "status": {"phase": "Running", "podIP": "127.0.0.1"}}, training_pod])
     return ExporterSource(
         Objects(Client(MemoryTransport(api)), clock=time.monotonic, random=Random(1)),
         scraping=ScrapeSettings(namespace="gpus", selector=parse_selector("app=exporter"), port=port),

@@ -25,11 +25,11 @@ _HEAD = (
 class Connection:
     sock: ssl.SSLSocket
     began: float = 0.0
-    held: bytearray = field(default_factory=bytearray)
-    wanted: int = -1
+    buffer: bytearray = field(default_factory=bytearray)
+    expected_bytes: int = -1
 
 
-def main(job: dict[str, Any]) -> dict[str, Any]:
+def send_requests(job: dict[str, Any]) -> dict[str, Any]:
     context = ssl.create_default_context(cafile=job["ca"])
     context.check_hostname = False
     context.load_cert_chain(job["certificate"], job["key"])
@@ -46,15 +46,15 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
     seconds: list[float] = []
     wrong: dict[str, int] = {}
     size, last = 0, b""
-    start = time.perf_counter()
-    until = start + job["seconds"]
+    began = time.perf_counter()
+    until = began + job["seconds"]
     for connection in connections.values():
         connection.began = time.perf_counter()
         connection.sock.send(next(requests))
     while time.perf_counter() < until:
         for number, _ in poll.poll(1.0):
             connection = connections[number]
-            answer = received(connection)
+            answer = receive_answer(connection)
             if answer is None:
                 continue
             now = time.perf_counter()
@@ -62,11 +62,11 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
             size += len(answer)
             last = answer
             if not answer.startswith(b"HTTP/1.1 200"):
-                line = answer[:40].decode(errors="replace")
-                wrong[line] = wrong.get(line, 0) + 1
+                status_line = answer[:40].decode(errors="replace")
+                wrong[status_line] = wrong.get(status_line, 0) + 1
             connection.began = now
             connection.sock.send(next(requests))
-    took = time.perf_counter() - start
+    took = time.perf_counter() - began
     seconds.sort()
     result: dict[str, Any] = (
         {f"p{share}": seconds[min(len(seconds) - 1, len(seconds) * share // 100)] for share in (50, 99)} if seconds else {}
@@ -75,7 +75,7 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
     return result | {"wrong": wrong, "values": last.count(b'"describedObject"')}
 
 
-def received(connection: Connection) -> bytes | None:
+def receive_answer(connection: Connection) -> bytes | None:
     """The complete answer once it has arrived."""
     while True:
         try:
@@ -84,20 +84,20 @@ def received(connection: Connection) -> bytes | None:
             break
         if not piece:
             raise ConnectionError("the server closed the connection")
-        connection.held += piece
-    if connection.wanted < 0:
-        end = connection.held.find(b"\r\n\r\n")
+        connection.buffer += piece
+    if connection.expected_bytes < 0:
+        end = connection.buffer.find(b"\r\n\r\n")
         if end < 0:
             return None
-        head = bytes(connection.held[:end]).lower()
-        connection.wanted = end + 4 + int(head.split(b"content-length:")[1].split(b"\r\n")[0])
-    if len(connection.held) < connection.wanted:
+        head = bytes(connection.buffer[:end]).lower()
+        connection.expected_bytes = end + 4 + int(head.split(b"content-length:")[1].split(b"\r\n")[0])
+    if len(connection.buffer) < connection.expected_bytes:
         return None
-    answer = bytes(connection.held)
-    connection.held.clear()
-    connection.wanted = -1
+    answer = bytes(connection.buffer)
+    connection.buffer.clear()
+    connection.expected_bytes = -1
     return answer
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(json.loads(Path(sys.argv[1]).read_text()))))
+    print(json.dumps(send_requests(json.loads(Path(sys.argv[1]).read_text()))))

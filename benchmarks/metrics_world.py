@@ -29,8 +29,8 @@ class World:
     pods: int
     metrics: tuple[str, ...]
     delay: float = 0.0
-    asked: dict[str, int] = field(default_factory=dict)
-    longest: int = 0
+    request_counts: dict[str, int] = field(default_factory=dict)
+    longest_query: int = 0
     _vectors: dict[tuple[str, bool], bytes] = field(default_factory=dict)
 
     def objects(self) -> list[dict[str, Any]]:
@@ -58,36 +58,36 @@ class World:
 
     def vector(self, query: str) -> bytes:
         """Every pod's number, or the time of its sample, as of now."""
-        times = "timestamp(" in query
+        timestamps = "timestamp(" in query
         name = next(name for name in self.metrics if name in query)
-        template = self._vectors.get((name, times))
+        template = self._vectors.get((name, timestamps))
         if template is None:
-            template = self._vectors[name, times] = self._vector(name, times=times)
+            template = self._vectors[name, timestamps] = self._vector(name, timestamps=timestamps)
         now = time.time()
         # Sampled within the last 15 seconds, as with a scrape interval of 15 s.
         return template.replace(b"@NOW", f"{now:.3f}".encode()).replace(b"@AT", f"{now - 7.5:.3f}".encode())
 
-    def _vector(self, name: str, *, times: bool) -> bytes:
+    def _vector(self, name: str, *, timestamps: bool) -> bytes:
         result = []
         for space in range(self.namespaces):
             for number in range(self.pods):
                 labels = {"namespace_name": f"team-{space}", "pod_name": f"model-{number}"}
-                if not times:
+                if not timestamps:
                     labels |= {
                         "__name__": name,
                         "uuid": f"GPU-{space}-{number}",
                         "node_name": f"node-{number}",
                         "instance": "10.0.0.1:9400",
                     }
-                result.append({"metric": labels, "value": ["@NOW", "@AT" if times else str(number % 100)]})
+                result.append({"metric": labels, "value": ["@NOW", "@AT" if timestamps else str(number % 100)]})
         text = json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}, separators=(",", ":"))
         return text.replace('"@NOW"', "@NOW").encode()
 
     async def prometheus(self, request: web.Request) -> web.Response:
         form = dict(request.query) if request.method == "GET" else dict(await request.post())
         query = str(form.get("query", form.get("match[]", "")))
-        self.asked[request.path] = self.asked.get(request.path, 0) + 1
-        self.longest = max(self.longest, len(query))
+        self.request_counts[request.path] = self.request_counts.get(request.path, 0) + 1
+        self.longest_query = max(self.longest_query, len(query))
         await asyncio.sleep(self.delay)
         if request.path == "/api/v1/query":
             return web.Response(body=self.vector(query), content_type="application/json")
@@ -98,7 +98,7 @@ class World:
         return web.json_response({"status": "success", "data": data})
 
 
-def trust(ca: str) -> dict[str, Any]:
+def authentication_config(ca: str) -> dict[str, Any]:
     """The front proxies' configuration that an API server publishes."""
     data = {
         "client-ca-file": ca,
@@ -125,7 +125,7 @@ class PermissiveApi:
     async def handle(self, request: Request) -> AsyncIterator[Answer]:
         listed = request.path.endswith("/pods") and "watch" not in request.query
         kind = "review" if request.path == _REVIEW else "list" if listed else "other"
-        self._world.asked[kind] = self._world.asked.get(kind, 0) + 1
+        self._world.request_counts[kind] = self._world.request_counts.get(kind, 0) + 1
         if kind != "review":
             async with self._api.handle(request) as answer:
                 yield answer
@@ -140,7 +140,7 @@ class PermissiveApi:
 async def run(arguments: dict[str, Any]) -> None:
     world = World(arguments["namespaces"], arguments["pods"], tuple(arguments["metrics"]))
     api = ApiServer(time.time)
-    api.load([trust(arguments["ca"]), *world.objects()])
+    api.load([authentication_config(arguments["ca"]), *world.objects()])
     serving = await serve(cast("ApiServer", PermissiveApi(api, world)))
     app = web.Application()
     app.router.add_route("*", "/api/v1/{path:.*}", world.prometheus)
@@ -151,9 +151,9 @@ async def run(arguments: dict[str, Any]) -> None:
     while line := await asyncio.to_thread(sys.stdin.readline):
         command = json.loads(line)
         world.delay = command.get("delay", world.delay)
-        print(json.dumps({"asked": world.asked, "longest": world.longest}), flush=True)
+        print(json.dumps({"request_counts": world.request_counts, "longest_query": world.longest_query}), flush=True)
         if command.get("forget"):
-            world.asked, world.longest = {}, 0
+            world.request_counts, world.longest_query = {}, 0
 
 
 if __name__ == "__main__":

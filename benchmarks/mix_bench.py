@@ -4,7 +4,7 @@ import statistics
 import sys
 import time
 
-from benchmarks.mix_cases import cases
+from benchmarks.mix_cases import all_cases
 from gpuscaler.planning.mix import solve
 
 
@@ -12,12 +12,12 @@ def main() -> None:
     """Print a row for every case whose name starts with the argument, and the gaps of the random mixes together."""
     prefix = sys.argv[1] if len(sys.argv) > 1 else ""
     gaps, seconds = [], []
-    for name, problem in cases().items():
+    for name, problem in all_cases().items():
         if not name.startswith(prefix):
             continue
-        start = time.process_time()
+        began = time.process_time()
         solution = solve(problem)
-        took = time.process_time() - start
+        took = time.process_time() - began
         gap = solution.cost / solution.lower_bound - 1 if solution.lower_bound else 0.0
         machines = sum(group.times for group in solution.groups)
         if "mix-" in name:

@@ -12,7 +12,7 @@ MIB, GIB = 1 << 20, 1 << 30
 SHAPES = ((1, 4, 15), (1, 8, 30), (2, 12, 60), (4, 24, 120), (8, 90, 700), (8, 180, 1000), (0, 2, 4), (0, 16, 64))
 
 
-def kinds(
+def read_kinds(
     *, region: str = "us-east-1", cloud: str = "aws", families: tuple[str, ...] = (), markets: tuple[str, ...] = ("on-demand",)
 ) -> tuple[MixKind, ...]:
     """The instance types of one region, amd64 only, one kind for each market with a known price."""
@@ -34,7 +34,7 @@ def kinds(
     return tuple(mix_kinds)
 
 
-def item(count: int, gpus: int, cpus: float, gib: float, *, key: str = "") -> Item:
+def make_item(count: int, gpus: int, cpus: float, gib: float, *, key: str = "") -> Item:
     """Pods of one shape."""
     request = {"cpu": round(cpus * 1000), "memory": round(gib * GIB), "pods": 1} | ({"nvidia.com/gpu": gpus} if gpus else {})
     return Item(key or f"{gpus}-{cpus}-{gib}", count, request)
@@ -43,7 +43,7 @@ def item(count: int, gpus: int, cpus: float, gib: float, *, key: str = "") -> It
 def eight_shapes(seed: int, offered: tuple[MixKind, ...]) -> Problem:
     """The eight shapes, 1 to 30 of each."""
     draw = random.Random(seed)
-    return Problem(tuple(item(draw.randint(1, 30), *shape) for shape in SHAPES), offered)
+    return Problem(tuple(make_item(draw.randint(1, 30), *shape) for shape in SHAPES), offered)
 
 
 def random_mix(seed: int, offered: tuple[MixKind, ...], *, small: bool = False) -> Problem:
@@ -56,11 +56,11 @@ def random_mix(seed: int, offered: tuple[MixKind, ...], *, small: bool = False) 
         gpus = draw.choice((0, 0, 0, 1, 1, 2, 4, 8))
         cpus = draw.choice((0.25, 0.5, 1, 2, 4, 8, 16)) if not gpus else gpus * draw.choice((2, 4, 6, 8, 11))
         gib = cpus * draw.choice((1, 2, 4, 7)) if not gpus else gpus * draw.choice((8, 13, 15, 30, 60))
-        items.append(item(high - low, gpus, cpus, gib, key=f"{n:02}"))
+        items.append(make_item(high - low, gpus, cpus, gib, key=f"{n:02}"))
     return Problem(tuple(items), offered)
 
 
-def linear(pods: int, items: int, count: int, *, seed: int = 1) -> Problem:
+def linear_prices(pods: int, items: int, count: int, *, seed: int = 1) -> Problem:
     """``items`` classes with random requests over ``count`` kinds whose price grows with their size."""
     draw = random.Random(seed)
     offered = tuple(
@@ -79,23 +79,23 @@ def linear(pods: int, items: int, count: int, *, seed: int = 1) -> Problem:
     return Problem(tuple(shapes), offered)
 
 
-def capped(pods: int, items: int, count: int, *, seed: int = 2) -> Problem:
-    """As :func:`linear`, a fifth each: plain, one or two a machine, one zone of four, one of a group a machine, few a machine together."""
-    plain = linear(pods, items, count, seed=seed)
+def capped_problem(pods: int, items: int, count: int, *, seed: int = 2) -> Problem:
+    """As :func:`linear_prices`, a fifth each: plain, 1 or 2 per machine, one zone of four, 1 or 5 per machine of a group."""
+    plain = linear_prices(pods, items, count, seed=seed)
     draw = random.Random(seed)
     zones = [tuple(k for k in range(count) if k % 4 == zone) for zone in range(4)]
     capped_items = []
     groups: dict[int, list[int]] = {}
     for n, shape in enumerate(plain.items):
-        what = n % 5
-        if what == 1:
+        variant = n % 5
+        if variant == 1:
             shape = Item(shape.key, shape.count, shape.request, None, draw.randint(1, 2))
-        elif what == 2:
+        elif variant == 2:
             shape = Item(shape.key, shape.count, shape.request, draw.choice(zones))
-        elif what > 2:
-            groups.setdefault(10 * what + draw.randrange(7), []).append(n)
+        elif variant > 2:
+            groups.setdefault(10 * variant + draw.randrange(7), []).append(n)
         capped_items.append(shape)
-    shared_caps = tuple(SharedCap(tuple(group), 1 if what < 40 else 5) for what, group in sorted(groups.items()))
+    shared_caps = tuple(SharedCap(tuple(group), 1 if variant < 40 else 5) for variant, group in sorted(groups.items()))
     return Problem(tuple(capped_items), plain.kinds, shared_caps)
 
 
@@ -107,37 +107,41 @@ def many_shapes(items: int, offered: tuple[MixKind, ...], *, seed: int = 3) -> P
         gpus = draw.choice((0, 0, 0, 0, 1, 1, 2, 4, 8))
         cpus = gpus * draw.randint(2, 10) if gpus else draw.choice((0.25, 0.5, 1, 2, 4, 8))
         gib = gpus * draw.randint(8, 60) if gpus else cpus * draw.choice((1, 2, 4, 7))
-        shapes.append(item(draw.randint(1, 20), gpus, cpus, gib, key=f"{n:03}"))
+        shapes.append(make_item(draw.randint(1, 20), gpus, cpus, gib, key=f"{n:03}"))
     return Problem(tuple(shapes), offered)
 
 
 def gpu_classes(classes: int, each: int, offered: tuple[MixKind, ...]) -> Problem:
     """Classes of 1 to 4 GPUs that all differ in vCPU and memory, as the pending pods of :mod:`benchmarks.fleet` do."""
     shapes = [(1 + n % 4, 1 + 0.25 * (7 * n % 29), 2 + 5 * n % 31) for n in range(classes)]
-    return Problem(tuple(item(each, gpus, cpus, gib, key=f"{n:02}") for n, (gpus, cpus, gib) in enumerate(shapes)), offered)
+    return Problem(tuple(make_item(each, gpus, cpus, gib, key=f"{n:02}") for n, (gpus, cpus, gib) in enumerate(shapes)), offered)
 
 
-def cases() -> dict[str, Problem]:
+def all_cases() -> dict[str, Problem]:
     """Every named case."""
-    few, every, both = kinds(families=("g5", "c6i", "m6i")), kinds(), kinds(markets=("on-demand", "spot"))
-    eight = (MixKind("eight", {"cpu": 96000, "memory": 768 * GIB, "pods": 110, "nvidia.com/gpu": 8}, 10.0, gpus_counted=8),)
-    room = (MixKind("fifty", {"cpu": 50_000, "pods": 50}, 1.0),)
-    problems = {f"gpu-{n}": Problem((item(n, 1, 2, 13),), few) for n in (2, 8, 64, 1000)}
-    problems["gpu-16-small-200"] = Problem((item(16, 1, 2, 13), item(200, 0, 1, 2)), few)
-    problems["gpu-16-large-200"] = Problem((item(16, 1, 2, 13), item(200, 0, 4, 8)), few)
-    problems["three-and-five"] = Problem((item(10, 3, 1, 1), item(10, 5, 1, 1)), eight)
-    problems["equal-50000"] = Problem((Item("equal", 50_000, {"cpu": 1000, "pods": 1}),), room)
+    few_families, all_types, both_markets = (
+        read_kinds(families=("g5", "c6i", "m6i")),
+        read_kinds(),
+        read_kinds(markets=("on-demand", "spot")),
+    )
+    eight_gpus = (MixKind("eight", {"cpu": 96000, "memory": 768 * GIB, "pods": 110, "nvidia.com/gpu": 8}, 10.0, gpus_counted=8),)
+    fifty_pods = (MixKind("fifty", {"cpu": 50_000, "pods": 50}, 1.0),)
+    problems = {f"gpu-{n}": Problem((make_item(n, 1, 2, 13),), few_families) for n in (2, 8, 64, 1000)}
+    problems["gpu-16-small-200"] = Problem((make_item(16, 1, 2, 13), make_item(200, 0, 1, 2)), few_families)
+    problems["gpu-16-large-200"] = Problem((make_item(16, 1, 2, 13), make_item(200, 0, 4, 8)), few_families)
+    problems["three-and-five"] = Problem((make_item(10, 3, 1, 1), make_item(10, 5, 1, 1)), eight_gpus)
+    problems["equal-50000"] = Problem((Item("equal", 50_000, {"cpu": 1000, "pods": 1}),), fifty_pods)
     for seed in range(10):
-        problems[f"eight-{seed}"] = eight_shapes(seed, every)
-        problems[f"eight-spot-{seed}"] = eight_shapes(seed, both)
-    problems["linear-250-20000-400"] = linear(20_000, 250, 400)
-    problems["linear-200-10000-50"] = linear(10_000, 200, 50)
-    problems["capped-250-20000-400"] = capped(20_000, 250, 400)
-    problems["capped-250-5000-400"] = capped(5_000, 250, 400)
-    problems["fleet-40"] = gpu_classes(40, 50, kinds(families=("g5", "m5", "c5", "r5")))
+        problems[f"eight-{seed}"] = eight_shapes(seed, all_types)
+        problems[f"eight-spot-{seed}"] = eight_shapes(seed, both_markets)
+    problems["linear-250-20000-400"] = linear_prices(20_000, 250, 400)
+    problems["linear-200-10000-50"] = linear_prices(10_000, 200, 50)
+    problems["capped-250-20000-400"] = capped_problem(20_000, 250, 400)
+    problems["capped-250-5000-400"] = capped_problem(5_000, 250, 400)
+    problems["fleet-40"] = gpu_classes(40, 50, read_kinds(families=("g5", "m5", "c5", "r5")))
     for n in (20, 40, 80, 160):
-        problems[f"shapes-{n}"] = many_shapes(n, every)
+        problems[f"shapes-{n}"] = many_shapes(n, all_types)
     for seed in range(200):
-        problems[f"mix-{seed}"] = random_mix(seed, every)
-        problems[f"small-mix-{seed}"] = random_mix(seed, every, small=True)
+        problems[f"mix-{seed}"] = random_mix(seed, all_types)
+        problems[f"small-mix-{seed}"] = random_mix(seed, all_types, small=True)
     return problems

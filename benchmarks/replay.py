@@ -4,32 +4,32 @@ from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter, process_time
 
-from benchmarks.figures import REGION, Figure, families
+from benchmarks.figures import REGION, Figure, types_of_families
 from gpuscaler.settings import load_policy, parse_policy
 from gpuscaler.simulation.replay import run
 from gpuscaler.simulation.traces.traces import read_trace
 from gpuscaler.simulation.traces.workload import without_spot
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
-TRACE, PHILLY = DATA / "jobs_openb_v2023.csv.gz", DATA / "jobs_philly_2017_first_half.csv.gz"
+OPENB, PHILLY = DATA / "jobs_openb_v2023.csv.gz", DATA / "jobs_philly_2017_first_half.csv.gz"
 POOLS = Path(__file__).parents[1] / "docs" / "examples" / "aws-gpu-pools.yaml"
 
 
 def figures() -> Iterator[Figure]:
     """Openb with two configurations of kube-scheduler: its default, which spreads pods, and the one that fills machines; then Philly."""
-    if not TRACE.exists():
-        print(f"replay: skipped, since ../shared/data/{TRACE.name} does not exist")
+    if not OPENB.exists():
+        print(f"replay: skipped, since ../shared/data/{OPENB.name} does not exist")
         return
-    yield openb("least-allocated")
-    yield openb("most-allocated")
-    yield philly()
+    yield replay_openb("least-allocated")
+    yield replay_openb("most-allocated")
+    yield replay_philly()
 
 
-def openb(scoring: str) -> Figure:
-    pools = {"gpu": families("g4dn", "g5", "g6", "p4d", "p5"), "cpu": families("c6i", "m6i")}
+def replay_openb(scoring: str) -> Figure:
+    pools = {"gpu": types_of_families("g4dn", "g5", "g6", "p4d", "p5"), "cpu": types_of_families("c6i", "m6i")}
     lines = [f"- {{name: {name}, types: [{', '.join(types)}], zones: [{REGION}a]}}" for name, types in pools.items()]
     text = "\n".join([f"region: {REGION}", "pools:", *lines])
-    trace, policy = read_trace(TRACE), parse_policy(text, "benchmark")
+    trace, policy = read_trace(OPENB), parse_policy(text, "benchmark")
     began = perf_counter()
     result = run(trace, policy, scoring=scoring)
     seconds = perf_counter() - began
@@ -43,7 +43,7 @@ def openb(scoring: str) -> Figure:
     )
 
 
-def philly() -> Figure:
+def replay_philly() -> Figure:
     trace, (policy, _) = read_trace(PHILLY), without_spot(load_policy(str(POOLS)))
     began = process_time()
     result = run(trace, policy)

@@ -7,9 +7,9 @@ from tests.control.test_promises import WorkloadResult, run_workload
 from tests.control.test_restarts import run_with_restarts
 
 from benchmarks.figures import Figure
-from benchmarks.live_scenes import in_virtual_time
+from benchmarks.live_scenes import run_in_virtual_time
 
-DEATHS, WORKLOADS = 1_000, 500
+KILLED_RUNS, WORKLOADS = 1_000, 500
 
 
 def figures() -> Iterator[Figure]:
@@ -19,40 +19,47 @@ def figures() -> Iterator[Figure]:
 
 def killed_controllers() -> Figure:
     """Runs in which the controller is killed at any step between intent and arrival, with lost answers and delayed lists of the cloud."""
-    wrong = []
-    for seed in range(DEATHS):
+    failed_seeds = []
+    for seed in range(KILLED_RUNS):
         try:
-            in_virtual_time(partial(run_with_restarts, seed))
+            run_in_virtual_time(partial(run_with_restarts, seed))
         except AssertionError:
-            wrong.append(seed)
+            failed_seeds.append(seed)
     return Figure(
-        f"kill at every step between intent and arrival, {DEATHS:,} seeded runs",
+        f"kill at every step between intent and arrival, {KILLED_RUNS:,} seeded runs",
         "",
         "0 machines bought twice, 0 lost",
-        f"{len(wrong)} runs in which a machine was bought twice or lost" + (f": seeds {wrong[:10]}" if wrong else ""),
-        not wrong,
-        {"runs": DEATHS, "wrong": len(wrong)},
+        f"{len(failed_seeds)} runs in which a machine was bought twice or lost" + (f": seeds {failed_seeds[:10]}" if failed_seeds else ""),
+        not failed_seeds,
+        {"runs": KILLED_RUNS, "wrong": len(failed_seeds)},
     )
 
 
 def kept_promises() -> Figure:
     """Random workloads with machines that arrive in any order, with steering and without."""
-    steered = [in_virtual_time(partial(run_workload, seed)) for seed in range(WORKLOADS)]
-    unsteered = [in_virtual_time(partial(run_workload, seed, steered=False)) for seed in range(WORKLOADS)]
-    planned, bound, further, kept, promised = totals(steered)
-    *_, more, met, unsteered_promised = totals(unsteered)
+    steered = [run_in_virtual_time(partial(run_workload, seed)) for seed in range(WORKLOADS)]
+    unsteered = [run_in_virtual_time(partial(run_workload, seed, steered=False)) for seed in range(WORKLOADS)]
+    planned, bound, further, kept, promised = sum_runs(steered)
+    *_, unsteered_further, unsteered_kept, unsteered_promised = sum_runs(unsteered)
     return Figure(
         f"promises kept: {WORKLOADS} random workloads, machines up to 120 s apart in any order",
         "",
         "every planned pod bound, no further purchase",
         f"{bound:,} of {planned:,} pods bound, {further} further purchases, {kept:,} of {promised:,} promises kept; "
-        f"without steering {more} further purchases, {met:,} of {unsteered_promised:,}",
+        f"without steering {unsteered_further} further purchases, {unsteered_kept:,} of {unsteered_promised:,}",
         bound == planned and further == 0,
-        {"planned": planned, "bound": bound, "further": further, "kept": kept, "promised": promised, "unsteered_further": more},
+        {
+            "planned": planned,
+            "bound": bound,
+            "further": further,
+            "kept": kept,
+            "promised": promised,
+            "unsteered_further": unsteered_further,
+        },
     )
 
 
-def totals(runs: list[WorkloadResult]) -> tuple[int, int, int, int, int]:
+def sum_runs(runs: list[WorkloadResult]) -> tuple[int, int, int, int, int]:
     return (
         sum(run.planned for run in runs),
         sum(run.bound for run in runs),

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterator
 
-from benchmarks.figures import Figure, timed
+from benchmarks.figures import Figure, time_calls
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.nodes import Node
@@ -19,7 +19,7 @@ CAPACITY = {"cpu": 32_000, "memory": 128 * 1024 * MI, "pods": 250}
 PRICE = 1.536
 
 
-def classes(number: int, draw: random.Random) -> list[tuple[PodSpec, LabelSet, Owner]]:
+def random_classes(number: int, draw: random.Random) -> list[tuple[PodSpec, LabelSet, Owner]]:
     """Pods of 25 m to 2 cores with 1 to 8 Gi a core, many small and few large."""
     result = []
     for index in range(number):
@@ -30,7 +30,7 @@ def classes(number: int, draw: random.Random) -> list[tuple[PodSpec, LabelSet, O
     return result
 
 
-def generate(nodes: int, pods: int, kinds: int, *, utilised: float, seed: int) -> tuple[Cluster, Policy]:
+def generate_cluster(nodes: int, pods: int, class_count: int, *, utilised: float, seed: int) -> tuple[Cluster, Policy]:
     """A cluster of equal nodes on which pods landed at random; the scarcer of cpu and memory is ``utilised``."""
     draw = random.Random(seed)
     offering = Offering(
@@ -45,8 +45,8 @@ def generate(nodes: int, pods: int, kinds: int, *, utilised: float, seed: int) -
     policy = Policy((Pool("main", (offering,)),))
     names = [f"node-{index:05}" for index in range(nodes)]
     free = {name: dict(CAPACITY) for name in names}
-    shapes = classes(kinds, draw)
-    chosen = [shapes[draw.randrange(kinds)] for _ in range(pods)]
+    pod_classes = random_classes(class_count, draw)
+    chosen = [pod_classes[draw.randrange(class_count)] for _ in range(pods)]
     requested = {resource: sum(spec.requests[resource] for spec, _, _ in chosen) for resource in ("cpu", "memory")}
     scale = utilised * nodes / max(requested[resource] / CAPACITY[resource] for resource in requested)
     scaled = {
@@ -55,11 +55,11 @@ def generate(nodes: int, pods: int, kinds: int, *, utilised: float, seed: int) -
             namespace=spec.namespace,
             requests={"cpu": max(1, int(spec.requests["cpu"] * scale)), "memory": int(spec.requests["memory"] * scale / MI) * MI},
         )
-        for spec, _, _ in shapes
+        for spec, _, _ in pod_classes
     }
     bound = []
-    for index, (rough, labels, owner) in enumerate(chosen):
-        spec = scaled[rough.digest]
+    for index, (unscaled, labels, owner) in enumerate(chosen):
+        spec = scaled[unscaled.digest]
         while True:
             name = names[draw.randrange(nodes)]
             if all(free[name][resource] >= amount for resource, amount in spec.requests.items()):
@@ -88,14 +88,14 @@ def generate(nodes: int, pods: int, kinds: int, *, utilised: float, seed: int) -
 
 def saving_bound(cluster: Cluster) -> float:
     """Dollars per hour that no repacking can save more than: equal nodes, as few as the scarcest resource admits."""
-    need = max(int(array.sum()) / CAPACITY[resource] for resource, array in cluster.requested.items())
-    return (len(cluster.nodes) - -(-need // 1)) * PRICE
+    nodes_needed = max(int(array.sum()) / CAPACITY[resource] for resource, array in cluster.requested.items())
+    return (len(cluster.nodes) - -(-nodes_needed // 1)) * PRICE
 
 
 def figures() -> Iterator[Figure]:
     """The size that the figures name: the whole plan, no pending pods."""
-    cluster, policy = generate(2000, 80_000, 100, utilised=0.35, seed=1)
-    result, seconds = timed(lambda: plan(cluster, State(), policy, NOW))
+    cluster, policy = generate_cluster(2000, 80_000, 100, utilised=0.35, seed=1)
+    result, seconds = time_calls(lambda: plan(cluster, State(), policy, NOW))
     share = sum(removal.saving_per_hour for removal in result.removals) / saving_bound(cluster)
     moved = sum(len(removal.moves) for removal in result.removals)
     yield Figure(

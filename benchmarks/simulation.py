@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from benchmarks.figures import GIB, REGION, Figure, families
+from benchmarks.figures import GIB, REGION, Figure, types_of_families
 from benchmarks.simulation_runs import Case, Runs
 from gpuscaler.model.pools import Policy
 from gpuscaler.settings import parse_policy
@@ -26,7 +26,7 @@ SPOT = DATA / "spot_availability_changes.csv.gz"
 SHAPING = Shaping(cpu_per_gpu=4000, memory_per_gpu=16 * GIB)
 OURS, PEERS = "gpuscaler", ("karpenter", "cluster-autoscaler")
 #: Families for pods without GPUs; openb has some.
-CPU = ("c6i", "m6i")
+CPU_FAMILIES = ("c6i", "m6i")
 
 EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
 #: One pool of all machines, and the same machines in pools by their GPUs that keep big machines for big pods: a key of ours, which peers do
@@ -41,29 +41,29 @@ def figures() -> Iterator[Figure]:
             print(f"simulation: skipped, since ../shared/data/{path.name} does not exist")
             return
     runs = Runs()
-    philly = Case("Philly", Setting(trace=read_trace(PHILLY), policy=pools(ONE_POOL), shaping=SHAPING))
-    yield speed(runs, philly)
-    yield from growth(runs, philly)
+    philly = Case("Philly", Setting(trace=read_trace(PHILLY), policy=example_policy(ONE_POOL), shaping=SHAPING))
+    yield replay_speed(runs, philly)
+    yield from growth_with_trace(runs, philly)
     yield from against_peers(runs, philly, "41,125 jobs of Philly")
-    yield steering(runs, philly)
-    yield failover()
-    openb = Case("openb", Setting(trace=read_trace(OPENB), policy=pools(ONE_POOL, *CPU)))
+    yield steering_effect(runs, philly)
+    yield time_to_failover()
+    openb = Case("openb", Setting(trace=read_trace(OPENB), policy=example_policy(ONE_POOL, *CPU_FAMILIES)))
     yield from against_peers(runs, openb, "8,152 jobs of openb")
     dry = Case("Philly, spot", replace(philly.setting, spot=(read_spot(SPOT),)))
     yield from against_peers(runs, dry, "Philly with spot markets that run dry")
 
 
-def pools(name: str, *families_beside: str) -> Policy:
+def example_policy(name: str, *families_beside: str) -> Policy:
     """The pools of an example, with one pool of CPU machines of these families."""
     text = (EXAMPLES / name).read_text(encoding="utf-8")
     if families_beside:
-        types = ", ".join(families(*families_beside))
+        types = ", ".join(types_of_families(*families_beside))
         text += f"  - {{name: cpu, types: [{types}], markets: [spot, on-demand], zones: [{REGION}a, {REGION}b, {REGION}c]}}\n"
     return parse_policy(text, name)
 
 
-def speed(runs: Runs, case: Case) -> Figure:
-    result, seconds = runs.timed(case, OURS)
+def replay_speed(runs: Runs, case: Case) -> Figure:
+    result, seconds = runs.run_timed(case, OURS)
     return Figure(
         f"replay of {len(case.setting.trace.jobs):,} jobs of Philly through gpuscaler, one core",
         "",
@@ -74,8 +74,8 @@ def speed(runs: Runs, case: Case) -> Figure:
     )
 
 
-def growth(runs: Runs, case: Case) -> Iterator[Figure]:
-    seconds = {jobs: runs.timed(first_jobs(case, jobs), OURS)[1] for jobs in (10_000, 20_000, 40_000)}
+def growth_with_trace(runs: Runs, case: Case) -> Iterator[Figure]:
+    seconds = {jobs: runs.run_timed(first_jobs(case, jobs), OURS)[1] for jobs in (10_000, 20_000, 40_000)}
     mebibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     yield Figure(
         "processor time and memory against trace length: 10k, 20k, 40k jobs",
@@ -94,9 +94,9 @@ def first_jobs(case: Case, jobs: int) -> Case:
     return Case(f"{case.name}, {jobs}", replace(case.setting, trace=Trace(trace.name, trace.jobs[:jobs])))
 
 
-def failover() -> Figure:
+def time_to_failover() -> Figure:
     """Twelve spot offerings without capacity: the time from the first refusal to the order for the on-demand machine."""
-    types = ", ".join(families("g5", "g6"))
+    types = ", ".join(types_of_families("g5", "g6"))
     policy = parse_policy(f"region: {REGION}\npools:\n- {{name: gpu, types: [{types}], markets: [spot, on-demand], zones: [{REGION}a]}}\n")
     offerings = sorted(policy.pools[0].offerings, key=lambda offering: offering.price)
     spot = [offering for offering in offerings if offering.market == "spot"][:12]
@@ -123,10 +123,10 @@ def cost_and_wait(result: Result) -> str:
 
 def against_peers(runs: Runs, case: Case, what: str) -> Iterator[Figure]:
     setting = case.setting
-    beside = CPU if any(pool.name == "cpu" for pool in setting.policy.pools) else ()
-    by_size = Case(f"{case.name}, by size", replace(setting, policy=pools(BY_SIZE, *beside)))
-    ours, plain, *peers = runs.of([(by_size, OURS), (case, OURS), *((case, peer) for peer in PEERS)])
-    best = [result for result in (runs.best(case, peer) for peer in PEERS) if result.policy not in PEERS]
+    cpu_families = CPU_FAMILIES if any(pool.name == "cpu" for pool in setting.policy.pools) else ()
+    by_size = Case(f"{case.name}, by size", replace(setting, policy=example_policy(BY_SIZE, *cpu_families)))
+    ours, one_pool, *peers = runs.results([(by_size, OURS), (case, OURS), *((case, peer) for peer in PEERS)])
+    best = [result for result in (runs.best_of_sweep(case, peer) for peer in PEERS) if result.policy not in PEERS]
     bound = ours.lower_bound
     yield cost_figure(f"{what}: cost against the better default", ours, peers, bound, 0.75)
     yield cost_figure(f"{what}: cost against the best setting of a sweep", ours, [*peers, *best], bound, 1.0)
@@ -134,32 +134,32 @@ def against_peers(runs: Runs, case: Case, what: str) -> Iterator[Figure]:
         f"{what}: cost against optimal-hindsight",
         " / ".join(f"{peer.policy} {peer.cost / bound:.3f} x" for peer in (*peers, *best)),
         "≤ 1.10 x",
-        f"{ours.cost / bound:.3f} x ${bound:,.0f}; with one pool, like the peers, {plain.cost / bound:.3f} x, {cost_and_wait(plain)}",
+        f"{ours.cost / bound:.3f} x ${bound:,.0f}; with one pool, like the peers, {one_pool.cost / bound:.3f} x, {cost_and_wait(one_pool)}",
         ours.cost <= 1.10 * bound,
-        {"ratio": ours.cost / bound, "bound": bound, "one_pool": plain.cost},
+        {"ratio": ours.cost / bound, "bound": bound, "one_pool": one_pool.cost},
     )
 
 
 def cost_figure(what: str, ours: Result, peers: Sequence[Result], bound: float, reach: float) -> Figure:
     cheapest = min(peers, key=lambda peer: peer.cost)
     ratio = ours.cost / cheapest.cost
-    waits = (ours.wait.p95 or 0.0) <= (cheapest.wait.p95 or 0.0)
-    possible = bound / cheapest.cost
-    limit = "" if possible <= reach else f"; the bound is {possible:.3f} x"
+    waits_no_longer = (ours.wait.p95 or 0.0) <= (cheapest.wait.p95 or 0.0)
+    bound_ratio = bound / cheapest.cost
+    note = "" if bound_ratio <= reach else f"; the bound is {bound_ratio:.3f} x"
     return Figure(
         f"{what}, at equal or lower p95 wait",
         " / ".join(f"{peer.policy} {cost_and_wait(peer)}" for peer in peers),
         f"≤ {reach} x",
-        f"{ratio:.3f} x, {cost_and_wait(ours)}{limit}",
-        ratio <= reach and waits,
+        f"{ratio:.3f} x, {cost_and_wait(ours)}{note}",
+        ratio <= reach and waits_no_longer,
         {"ratio": ratio, "cost": ours.cost, "peer": cheapest.cost, "bound": bound, "p95": ours.wait.p95 or 0.0},
     )
 
 
-def steering(runs: Runs, case: Case) -> Figure:
-    part = first_jobs(case, 10_000)
-    unsteered = Case(f"{part.name}, unsteered", replace(part.setting, steering=False))
-    on, off = runs.of([(part, OURS), (unsteered, OURS)])
+def steering_effect(runs: Runs, case: Case) -> Figure:
+    steered = first_jobs(case, 10_000)
+    unsteered = Case(f"{steered.name}, unsteered", replace(steered.setting, steering=False))
+    on, off = runs.results([(steered, OURS), (unsteered, OURS)])
     return Figure(
         "steering on against off, 10,000 jobs of Philly",
         "",

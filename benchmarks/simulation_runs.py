@@ -26,22 +26,22 @@ class Runs:
     """Results by case and policy, thinned, all of seed 0."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str], Result] = {}
+        self._results: dict[tuple[str, str], Result] = {}
 
-    def timed(self, case: Case, policy: str) -> tuple[Result, float]:
+    def run_timed(self, case: Case, policy: str) -> tuple[Result, float]:
         """A new replay in this process, and its processor time in seconds: other load on the machine does not count."""
         began = time.process_time()
         result = run_one(case.setting, policy, SEED)
         seconds = time.process_time() - began
-        self._known[case.name, policy] = thinned(result)
+        self._results[case.name, policy] = thinned(result)
         return result, seconds
 
-    def of(self, pairs: Sequence[tuple[Case, str]]) -> list[Result]:
+    def results(self, pairs: Sequence[tuple[Case, str]]) -> list[Result]:
         """One result for each pair of a case and a policy, in order; only missing ones are run."""
-        missing = {(case.name, policy): (case.setting, policy, SEED) for case, policy in pairs if (case.name, policy) not in self._known}
-        self._known.update(zip(missing, run_each(list(missing.values()), workers=WORKERS), strict=True))
-        return [self._known[case.name, policy] for case, policy in pairs]
+        missing = {(case.name, policy): (case.setting, policy, SEED) for case, policy in pairs if (case.name, policy) not in self._results}
+        self._results.update(zip(missing, run_each(list(missing.values()), workers=WORKERS), strict=True))
+        return [self._results[case.name, policy] for case, policy in pairs]
 
-    def best(self, case: Case, peer: str) -> Result:
+    def best_of_sweep(self, case: Case, peer: str) -> Result:
         """The cheapest run of a peer over the settings of its sweep."""
-        return sweep_settings(peer, lambda names: self.of([(case, name) for name in names]))[0]
+        return sweep_settings(peer, lambda names: self.results([(case, name) for name in names]))[0]

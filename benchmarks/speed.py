@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterator
 
-from benchmarks.figures import GIB, Figure, pods, timed
+from benchmarks.figures import GIB, Figure, make_pods, time_calls
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.pods import Pod, PodAffinityTerm, PodSpec, SpreadConstraint
@@ -18,10 +18,10 @@ ZONES = ("test-zone-1", "test-zone-2", "test-zone-3")
 
 
 def figures() -> Iterator[Figure]:
-    yield karpenter_mix(5_000)
-    yield karpenter_mix(20_000)
-    yield preferences()
-    yield equal_pods()
+    yield plan_karpenter_mix(5_000)
+    yield plan_karpenter_mix(20_000)
+    yield plan_preferences()
+    yield plan_equal_pods()
 
 
 def linear_types(count: int = 400) -> Policy:
@@ -31,10 +31,12 @@ def linear_types(count: int = 400) -> Policy:
         for number in range(1, count + 1):
             name = f"fake-it-{number}"
             labels = {"kubernetes.io/arch": "amd64", "kubernetes.io/os": "linux", ZONE: zone, "node.kubernetes.io/instance-type": name}
-            room = {"cpu": number * 1000 - 100, "memory": number * 2 * GIB - 10 * 2**20, "pods": number * 10}
+            allocatable = {"cpu": number * 1000 - 100, "memory": number * 2 * GIB - 10 * 2**20, "pods": number * 10}
             cost = 0.025 * number + 0.001 * 2 * number
             offerings.append(
-                Offering(pool="default", market="on-demand", instance_type=name, zone=zone, price=cost, allocatable=room, labels=labels)
+                Offering(
+                    pool="default", market="on-demand", instance_type=name, zone=zone, price=cost, allocatable=allocatable, labels=labels
+                )
             )
     return Policy(pools=(Pool(name="default", offerings=tuple(offerings)),))
 
@@ -44,7 +46,7 @@ def karpenter_pods(count: int, seed: int = 1) -> list[Pod]:
     draw = random.Random(seed)
     result = []
     for number in range(count):
-        kind = number % 5
+        variant = number % 5
         letter = draw.choice("abcdefg")
         cpu, memory = draw.choice((100, 250, 500, 1000, 1500)), draw.choice((100, 256, 512, 1024, 2048, 4096)) * 2**20
         labels = {
@@ -53,30 +55,30 @@ def karpenter_pods(count: int, seed: int = 1) -> list[Pod]:
             2: {"my-label": letter},
             3: {"my-affinity": letter},
             4: {"app": "nginx"},
-        }[kind]
-        other = draw.choice("abcdefg")
-        result.append(karpenter_pod(number, kind, LabelSet(labels), {"cpu": cpu, "memory": memory}, other))
+        }[variant]
+        other_letter = draw.choice("abcdefg")
+        result.append(karpenter_pod(number, variant, LabelSet(labels), {"cpu": cpu, "memory": memory}, other_letter))
     return result
 
 
-def karpenter_pod(number: int, kind: int, labels: LabelSet, requests: dict[str, int], other: str) -> Pod:
+def karpenter_pod(number: int, variant: int, labels: LabelSet, requests: dict[str, int], other_letter: str) -> Pod:
     own = LabelSelector(tuple(Requirement(key, "In", (value,)) for key, value in labels.items()))
-    drawn = LabelSelector((Requirement("my-label", "In", (other,)),))
-    digest = f"{kind}-{requests['cpu']}-{requests['memory']}-{labels}-{other if kind in (1, 2) else ''}"
+    drawn = LabelSelector((Requirement("my-label", "In", (other_letter,)),))
+    digest = f"{variant}-{requests['cpu']}-{requests['memory']}-{labels}-{other_letter if variant in (1, 2) else ''}"
     spec = PodSpec(
         digest=digest,
         namespace="bench",
         requests=requests,
-        spread=(SpreadConstraint(ZONE if kind == 1 else HOST, selector=drawn),) if kind in (1, 2) else (),
-        affinity=(PodAffinityTerm(ZONE, own, ("bench",)),) if kind == 3 else (),
-        anti_affinity=(PodAffinityTerm(HOST, own, ("bench",)),) if kind == 4 else (),
+        spread=(SpreadConstraint(ZONE if variant == 1 else HOST, selector=drawn),) if variant in (1, 2) else (),
+        affinity=(PodAffinityTerm(ZONE, own, ("bench",)),) if variant == 3 else (),
+        anti_affinity=(PodAffinityTerm(HOST, own, ("bench",)),) if variant == 4 else (),
     )
     return Pod(namespace="bench", name=f"pod-{number:05}", spec=spec, labels=labels)
 
 
-def karpenter_mix(count: int) -> Figure:
+def plan_karpenter_mix(count: int) -> Figure:
     rules, cluster = linear_types(), Cluster.of(karpenter_pods(count))
-    result, seconds = timed(lambda: plan(cluster, State(), rules, 0.0), runs=1 if count > 5000 else 3)
+    result, seconds = time_calls(lambda: plan(cluster, State(), rules, 0.0), runs=1 if count > 5000 else 3)
     rate = count / seconds
     return Figure(
         f"Karpenter's benchmark mix, {count:,} pods over 400 types",
@@ -88,20 +90,20 @@ def karpenter_mix(count: int) -> Figure:
     )
 
 
-def preferences(count: int = 4_000) -> Figure:
+def plan_preferences(count: int = 4_000) -> Figure:
     """Pods that prefer to be apart from each other and prefer one zone."""
-    near = LabelSelector((Requirement("app", "In", ("nginx",)),))
-    wanted = pods(
+    same_app = LabelSelector((Requirement("app", "In", ("nginx",)),))
+    pending = make_pods(
         "nginx",
         count,
         cpu=1,
         gib=1,
         labels={"app": "nginx"},
-        preferred_anti_affinity=(PodAffinityTerm(HOST, near, ("bench",), weight=1),),
+        preferred_anti_affinity=(PodAffinityTerm(HOST, same_app, ("bench",), weight=1),),
         preferred_nodes=((10, NodeSelectorTerm((Requirement(ZONE, "In", (ZONES[0],)),))),),
     )
-    cluster, rules = Cluster.of(wanted), linear_types()
-    result, seconds = timed(lambda: plan(cluster, State(), rules, 0.0))
+    cluster, rules = Cluster.of(pending), linear_types()
+    result, seconds = time_calls(lambda: plan(cluster, State(), rules, 0.0))
     rate = count / seconds
     return Figure(
         f"{count:,} pods with preferences",
@@ -113,11 +115,11 @@ def preferences(count: int = 4_000) -> Figure:
     )
 
 
-def equal_pods(count: int = 50_000) -> Figure:
-    room = {"cpu": 50_500, "memory": 210 * GIB, "pods": 110}
-    offering = Offering(pool="p", market="on-demand", instance_type="big", zone="z", price=2.0, allocatable=room, labels={})
-    cluster, rules = Cluster.of(pods("web", count, cpu=1, gib=4)), Policy(pools=(Pool(name="p", offerings=(offering,)),))
-    result, seconds = timed(lambda: plan(cluster, State(), rules, 0.0), runs=5)
+def plan_equal_pods(count: int = 50_000) -> Figure:
+    allocatable = {"cpu": 50_500, "memory": 210 * GIB, "pods": 110}
+    offering = Offering(pool="p", market="on-demand", instance_type="big", zone="z", price=2.0, allocatable=allocatable, labels={})
+    cluster, rules = Cluster.of(make_pods("web", count, cpu=1, gib=4)), Policy(pools=(Pool(name="p", offerings=(offering,)),))
+    result, seconds = time_calls(lambda: plan(cluster, State(), rules, 0.0), runs=5)
     return Figure(
         f"{count:,} equal pods",
         "Cluster Autoscaler 8-14 s",

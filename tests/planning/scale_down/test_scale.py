@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from benchmarks.scale_down import NOW, generate, saving_bound
+from benchmarks.scale_down import NOW, generate_cluster, saving_bound
 from tests.planning.building import spec
 from tests.planning.scale_down.kit import big, blockers, detail, movable, removed, scale_down_of
 
@@ -12,7 +12,7 @@ from gpuscaler.planning.state import State
 
 
 def test_consolidating_a_fleet_that_is_one_third_full_saves_nearly_as_much_as_repacking() -> None:
-    cluster, policy = generate(150, 4_500, 40, utilised=0.35, seed=7)
+    cluster, policy = generate_cluster(150, 4_500, 40, utilised=0.35, seed=7)
     made = plan(cluster, State(), policy, NOW)
     assert sum(removal.saving_per_hour for removal in made.removals) >= 0.95 * saving_bound(cluster)
     removed_nodes = {removal.node for removal in made.removals}
