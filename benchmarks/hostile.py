@@ -175,7 +175,7 @@ def free_port() -> int:
 
 
 def response_times(ports: Iterable[int]) -> Iterator[float]:
-    """The duration of each answer, for ``MINUTES``."""
+    """The duration of each answer, for ``OBSERVED_MINUTES``."""
     until = time.monotonic() + OBSERVED_MINUTES * 60
     while time.monotonic() < until:
         time.sleep(CHECK_INTERVAL)
@@ -183,7 +183,7 @@ def response_times(ports: Iterable[int]) -> Iterator[float]:
 
 
 def response_time(port: int) -> float:
-    """Seconds until the controller reported healthy; ``PATIENCE`` if it did not."""
+    """Seconds until the controller reported healthy; ``CHECK_TIMEOUT`` if it did not."""
     began = time.perf_counter()
     try:
         with urlopen(f"http://127.0.0.1:{port}/healthz", timeout=CHECK_TIMEOUT):
