@@ -167,4 +167,4 @@ def test_a_missing_namespace_exits_2(cluster: Served, tmp_path: Path) -> None:
     done = invoke(tmp_path / "run.yaml", cluster.kubeconfig)
 
     assert done.exit_code == 2
-    assert "namespace nowhere: saw no namespace" in done.stderr
+    assert "namespace nowhere: saw no such namespace" in done.stderr

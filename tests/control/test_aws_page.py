@@ -215,7 +215,7 @@ def user_data() -> list[str]:
     return [block.text for block in blocks(PAGE) if block.kind == "text" and "user-data" in block.options]
 
 
-LOOKED = [row for row in rows("## 3. Look") if not row[0].startswith(ELSEWHERE)]
+LOOKED = [row for row in rows("## 3. See what is found") if not row[0].startswith(ELSEWHERE)]
 
 
 @pytest.mark.parametrize("row", LOOKED, ids=[row[0][:40] for row in LOOKED])

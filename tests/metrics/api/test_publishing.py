@@ -93,7 +93,7 @@ async def test_an_api_service_of_another_program_is_reported_and_not_changed(tmp
     assert await publisher.check()
     assert registry.objects["v1beta1.external.metrics.k8s.io"]["spec"] == {"service": keda}
     assert publisher.others == {"v1beta1.external.metrics.k8s.io": "keda/keda-operator-metrics-apiserver"}
-    assert "not changed" in publisher.states["v1beta1.external.metrics.k8s.io"]
+    assert "stays unchanged" in publisher.states["v1beta1.external.metrics.k8s.io"]
     assert len(registry.writes) == 2
 
 
