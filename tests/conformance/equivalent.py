@@ -23,10 +23,10 @@ EQUIVALENT: Mapping[Key, str] = {
     ("selectors.LabelSelector.valid", ANY, "requirement.operator not in ('Gt', 'Lt') and requirement.valid"): (
         "decoding leaves label selectors only their own four operators, and selectors that it cannot parse match nothing either way"
     ),
-    ("selectors.integer", ANY, "'0123456789'"): "no label value starts with a sign, and requirements with other values are not valid",
-    ("selectors.integer", ANY, "1"): "no label value starts with a sign, and requirements with other values are not valid",
-    ("selectors.integer", ANY, "'+'"): "no label value starts with a sign, and requirements with other values are not valid",
-    ("selectors.integer", ANY, "'-'"): "no label value starts with a sign, and requirements with other values are not valid",
+    ("selectors.parse_integer", ANY, "'0123456789'"): "no label value starts with a sign, and requirements with other values are not valid",
+    ("selectors.parse_integer", ANY, "1"): "no label value starts with a sign, and requirements with other values are not valid",
+    ("selectors.parse_integer", ANY, "'+'"): "no label value starts with a sign, and requirements with other values are not valid",
+    ("selectors.parse_integer", ANY, "'-'"): "no label value starts with a sign, and requirements with other values are not valid",
     (
         "selectors.Requirement._compares",
         "drop the last condition",
@@ -36,7 +36,7 @@ EQUIVALENT: Mapping[Key, str] = {
     (
         "selectors.Requirement.valid",
         "swap",
-        "len(self.values) == 1 and integer(self.values[0]) is not None",
+        "len(self.values) == 1 and parse_integer(self.values[0]) is not None",
     ): "without an integer nothing compares",
     (
         "peers.PeerIndex.candidates",
@@ -86,9 +86,11 @@ EQUIVALENT: Mapping[Key, str] = {
     ("snapshot.Room._follow", "never", "if self._devices and (amount := spec.requests.get(GPU_MILLI)):"): (
         "no case has devices shared by the thousandth"
     ),
-    ("selectors.integer", "drop the first condition", "not digits.isascii() or not digits.isdigit() or len(digits.lstrip('0')) > 19"): (
-        "no label value has digits of other scripts, and requirements with other values are not valid"
-    ),
+    (
+        "selectors.parse_integer",
+        "drop the first condition",
+        "not digits.isascii() or not digits.isdigit() or len(digits.lstrip('0')) > 19",
+    ): ("no label value has digits of other scripts, and requirements with other values are not valid"),
     ("migration.attachment", "always", "if kind == 'awsElasticBlockStore':"): "only ids of that kind start with aws://",
     ("peers.Peers._counting", "flip", "evaluated < len(self._queries)"): "the range between the two is empty if they are equal",
     ("resources.FreeResources._own", "always", "if resource not in self._owned:"): "one copy more",
@@ -183,9 +185,11 @@ EQUIVALENT: Mapping[Key, str] = {
     ("selectors.Requirement.matches", "not", "False"): "no other operator is valid",
     ("selectors.Requirement.valid", "not", "False"): "no other operator matches anything",
     **{
-        ("selectors.Requirement.valid", f"drop the {which} condition", "len(self.values) == 1 and integer(self.values[0]) is not None"): (
-            "not stored with other counts, and without an integer nothing compares"
-        )
+        (
+            "selectors.Requirement.valid",
+            f"drop the {which} condition",
+            "len(self.values) == 1 and parse_integer(self.values[0]) is not None",
+        ): ("not stored with other counts, and without an integer nothing compares")
         for which in ("first", "last")
     },
     (
@@ -194,11 +198,11 @@ EQUIVALENT: Mapping[Key, str] = {
         "counted and is_label_key(self.key) and all((not value or _NAME.fullmatch(value) for value in self.values))",
     ): "the API server stores none with other counts",
     ("selectors.is_label_key", ANY, ANY): "the API server stores no other keys",
-    ("selectors.integer", "another text", "'0'"): "digits are digits",
-    ("selectors.integer", "one more", "19"): "a number of so many digits is out of range anyway",
-    ("selectors.integer", "flip", "len(digits.lstrip('0')) > 19"): "a number of so many digits is out of range anyway",
+    ("selectors.parse_integer", "another text", "'0'"): "digits are digits",
+    ("selectors.parse_integer", "one more", "19"): "a number of so many digits is out of range anyway",
+    ("selectors.parse_integer", "flip", "len(digits.lstrip('0')) > 19"): "a number of so many digits is out of range anyway",
     (
-        "selectors.integer",
+        "selectors.parse_integer",
         "drop the last condition",
         "not digits.isascii() or not digits.isdigit() or len(digits.lstrip('0')) > 19",
     ): "a number of so many digits is out of range anyway",
