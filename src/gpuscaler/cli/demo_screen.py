@@ -139,7 +139,7 @@ def _blocks(machine: Machine, *, ascii_only: bool) -> Text:
 def _pending_title(pending: Sequence[Pending]) -> str:
     if not pending:
         return "no pod is pending"
-    return f"{format_count(len(pending), 'pod')} pending, for {format_count(sum(pending.gpus for pending in pending), 'GPU')}"
+    return f"{format_count(len(pending), 'pod')} pending, for {format_count(sum(pod.gpus for pod in pending), 'GPU')}"
 
 
 def _pending_rows(pending: Sequence[Pending]) -> list[Text]:

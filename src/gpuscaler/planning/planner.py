@@ -25,7 +25,7 @@ from gpuscaler.planning.scale_up.draft.draft import ClassPlacement, PlanDraft, Q
 from gpuscaler.planning.scale_up.gangs import UnplacedGang, settle_gang
 from gpuscaler.planning.scale_up.groups.groups import admitted_by_others, uncertain_machines
 from gpuscaler.planning.scale_up.groups.spread_check import pods_breaking_skew
-from gpuscaler.planning.scale_up.headroom import spare_machines
+from gpuscaler.planning.scale_up.headroom import spare_gpu_warnings, spare_machines
 from gpuscaler.planning.scale_up.markets import restrict_to_markets
 from gpuscaler.planning.scale_up.preferences import place_classes_by_preference, place_gang_by_preference
 from gpuscaler.planning.scale_up.rounds import scale_up
@@ -117,7 +117,12 @@ class Planner:
                 ignored=demand.ignored,
                 scale_down_result=scale_down_result,
                 set_aside=cluster.set_aside,
-                warnings=tuple(filter(None, (boundless_warning(policy),))) + capacity.warnings + cluster.warnings,
+                warnings=(
+                    *filter(None, (boundless_warning(policy),)),
+                    *spare_gpu_warnings(draft, policy.pools),
+                    *capacity.warnings,
+                    *cluster.warnings,
+                ),
             )
         )
         made = balance_zones(made, cluster, policy, state, capacity.by_node)

@@ -140,7 +140,9 @@ class Turns:
         now = self.clock()
         if len(self._peers) >= MOST and now >= self._swept_at + SWEEP:
             self._swept_at = now
-            self._peers = {name: peer for name, peer in self._peers.items() if peer.waiting or peer.pace.due > now or _is_known(peer, now)}
+            self._peers = {
+                name: known for name, known in self._peers.items() if known.waiting or known.pace.due > now or _is_known(known, now)
+            }
         # If all remembered peers matter, the newest is not remembered and only the common rate limit applies to it.
         if len(self._peers) < MOST:
             self._peers[peer] = state

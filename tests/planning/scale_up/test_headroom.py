@@ -49,7 +49,9 @@ def test_spare_gpus_are_bought_at_the_lowest_price() -> None:
 
 def test_spare_gpus_are_not_bought_where_the_cloud_may_choose_a_machine_without_gpus() -> None:
     mixed = pool(offering("g.1", 1.2), offering("c.8", 1.0, gpus=0), chooser="cloud", spare=Spare(gpus=2))
-    assert bought(planned([], mixed), "spare") == {}
+    made = planned([], mixed)
+    assert bought(made, "spare") == {}
+    assert "pool main: spare GPUs are not bought, because any machine of the pool may have none" in made.warnings[0]
     alike = pool(offering("g.1", 1.2), offering("g.2", 2.0, gpus=2), chooser="cloud", spare=Spare(gpus=2))
     assert sum(bought(planned([], alike), "spare").values()) == 1
 

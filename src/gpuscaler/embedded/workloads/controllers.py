@@ -148,16 +148,16 @@ class Workloads:
         workload = self._mirror.get(*key)
         owned = self._mirror.owned(key, "ReplicaSet" if key[0] == "Deployment" else "Pod")
         uid = workload["metadata"]["uid"] if workload is not None else ""
-        strays = [obj for obj in owned if (controller_of(obj) or {}).get("uid") != uid]
-        if strays:
+        orphans = [obj for obj in owned if (controller_of(obj) or {}).get("uid") != uid]
+        if orphans:
             if key[0] == "Job":
-                await self._apply_steps(JOBS, None, jobs.orphaned(strays))
-            await self._collector.without_owner(WORKLOADS[key[0]], strays, REPLICA_SETS if key[0] == "Deployment" else PODS)
+                await self._apply_steps(JOBS, None, jobs.orphaned(orphans))
+            await self._collector.without_owner(WORKLOADS[key[0]], orphans, REPLICA_SETS if key[0] == "Deployment" else PODS)
         await self._revise(key, workload, owned)
         if workload is None:
             self._jobs.forget(key[1])
             return None
-        steps = self._decide(key[0], workload, [obj for obj in owned if obj not in strays])
+        steps = self._decide(key[0], workload, [obj for obj in owned if obj not in orphans])
         await self._apply_steps(WORKLOADS[key[0]], workload, steps)
         return steps.again
 
@@ -167,13 +167,13 @@ class Workloads:
             return
         uid = workload["metadata"]["uid"] if workload is not None else ""
         existing = self._mirror.owned(key, CONTROLLER_REVISIONS.kind)
-        if strays := [revision for revision in existing if (controller_of(revision) or {}).get("uid") != uid]:
-            await self._collector.without_owner(WORKLOADS[key[0]], strays, CONTROLLER_REVISIONS)
+        if orphans := [revision for revision in existing if (controller_of(revision) or {}).get("uid") != uid]:
+            await self._collector.without_owner(WORKLOADS[key[0]], orphans, CONTROLLER_REVISIONS)
         if workload is None:
             return
         labels = [(pod["metadata"].get("labels") or {}).get(stateful_sets.REVISION, "") for pod in pods]
         used = set(labels) if key[0] == "StatefulSet" else {f"{name_of(workload)}-{label}" for label in labels}
-        steps = revisions.record(workload, WORKLOADS[key[0]], [revision for revision in existing if revision not in strays], used)
+        steps = revisions.record(workload, WORKLOADS[key[0]], [revision for revision in existing if revision not in orphans], used)
         await self._apply_steps(WORKLOADS[key[0]], None, steps)
 
     def _decide(self, kind: str, workload: Object, owned: list[Object]) -> Steps:

@@ -39,10 +39,12 @@ def describe_shortage(pod: Pod, node: Node, cluster: Cluster) -> str:
 
     A resource of which the node shows none at all is left out, because the device plugin may be restarting.
     """
-    daemons = [pod for pod in cluster.on_node.get(node.name, {}).values() if pod.options.mirror or pod.owner.kind in ("DaemonSet", "Node")]
+    daemons = [
+        other for other in cluster.on_node.get(node.name, {}).values() if other.options.mirror or other.owner.kind in ("DaemonSet", "Node")
+    ]
     for resource, amount in (*counted_requests(pod.spec).items(), (PODS, 1)):
         shown = node.allocatable.get(resource, 0)
-        room = shown - sum(1 if resource == PODS else counted_requests(pod.spec).get(resource, 0) for pod in daemons)
+        room = shown - sum(1 if resource == PODS else counted_requests(daemon.spec).get(resource, 0) for daemon in daemons)
         if shown and room < amount:
             has, requested = format_amount(resource, max(0, room)), format_amount(resource, amount)
             return f"node {node.name} has {has} {resource}, and the pod requests {requested}"

@@ -82,7 +82,7 @@ def pools_without_binding(
 ) -> Mapping[str, Unbinding]:
     """Return, by name, the pools whose pods are nominated for a while instead of bound, because bindings were refused."""
     pools = {promise.node: promise.offering.pool for promise in ledger.promises}
-    reasons = ((refused.pool or pools.get(refused.node, ""), refused.why) for refused in refused)
+    reasons = ((refusal.pool or pools.get(refusal.node, ""), refusal.why) for refusal in refused)
     new = {pool: Unbinding(now + AGAIN_SECONDS, why) for pool, why in reasons if pool}
     old = {pool: unbinding for pool, unbinding in unbindings.items() if unbinding.until > now}
     return {**old, **new} if new or len(old) != len(unbindings) else unbindings

@@ -317,9 +317,7 @@ class _Opening(Draft):
         """Check which pods are bound to an open machine. If something else opened it, its pods have not been nominated yet: do it now."""
         unbound: list[Pod] = []
         # A pod that has been promised another machine is expected there.
-        elsewhere = {
-            pod for promise in self.ledger.promises if promise.step == NOMINATING and promise.node != node.name for pod in promise.pods
-        }
+        elsewhere = {pod for other in self.ledger.promises if other.step == NOMINATING and other.node != node.name for pod in other.pods}
         for pod in filter(None, map(self.cluster.pods.get, promise.pods)):
             if pod.finished or pod.deleted or pod.key in elsewhere:
                 continue

@@ -198,7 +198,7 @@ class Evaluator:
             return state.table, True
         if state.error is None:
             within = min(self.timing.patience, self.timing.result_lifetime)
-            running = sum(state.flight is not None for state in self.states.values())
+            running = sum(other.flight is not None for other in self.states.values())
             raise PrometheusAway(
                 f"Prometheus: saw no recent answer for {state.question.metric} while {running} evaluations are running, expected one "
                 f"within {within:g} s; reduce the load on Prometheus, or raise period in --settings"

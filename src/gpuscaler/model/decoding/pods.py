@@ -116,14 +116,12 @@ def _conditions(conditions: Sequence[Condition]) -> tuple[Condition | None, bool
 def _resized(spec: WirePodSpec, status: PodStatus) -> list[ContainerStatus]:
     """Return the statuses that can change the effective requests of their container: those with differing requests."""
     statuses = [*(status.container_statuses or ()), *(status.init_container_statuses or ())]
-    if all(status.resources is None for status in statuses):
+    if all(entry.resources is None for entry in statuses):
         return []
     desired: dict[str | None, Container] = {container.name: container for container in spec.containers or ()}
     desired.update((container.name, container) for container in spec.init_containers or () if container.sidecar)
     return [
-        status
-        for status in statuses
-        if status.resources is not None and status.name in desired and _is_resized(status, desired[status.name])
+        entry for entry in statuses if entry.resources is not None and entry.name in desired and _is_resized(entry, desired[entry.name])
     ]
 
 

@@ -4,10 +4,8 @@ Proofs are saved as JSON with the encoded names of these fields (``msgspec.field
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
-import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from gpuscaler.model.accelerators import GPU_MILLI
 
@@ -16,8 +14,7 @@ class MixError(ValueError):
     """A problem that contradicts itself: an index out of range, a negative amount, a key used twice."""
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(Struct, frozen=True):
     """A class of pods to place on new machines.
 
     ``allowed`` are the indices of the kinds that admit the pods if resources are ignored (None: all of them). ``per_machine`` is the most
@@ -43,20 +40,18 @@ class MixKind(Struct, frozen=True):
     capacity: Mapping[str, int]
     price: float
     pool: str = ""
-    available: int | None = msgspec.field(name="limit", default=None)
-    gpus_counted: int = msgspec.field(name="gpus", default=0)
+    available: int | None = field(name="limit", default=None)
+    gpus_counted: int = field(name="gpus", default=0)
 
 
-@dataclass(frozen=True, slots=True)
-class SharedCap:
+class SharedCap(Struct, frozen=True):
     """One machine may hold at most ``cap`` pods of the ``items`` (indices) in all."""
 
     items: tuple[int, ...]
     cap: int
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """What may still be bought over all kinds, and per pool. None, or a missing pool, means no limit."""
 
     machines: int | None = None
@@ -75,14 +70,13 @@ class Problem(Struct, frozen=True):
 
     items: tuple[Item, ...]
     kinds: tuple[MixKind, ...]
-    shared_caps: tuple[SharedCap, ...] = msgspec.field(name="together", default=())
-    exclusive_pairs: tuple[tuple[int, int], ...] = msgspec.field(name="apart", default=())
+    shared_caps: tuple[SharedCap, ...] = field(name="together", default=())
+    exclusive_pairs: tuple[tuple[int, int], ...] = field(name="apart", default=())
     limits: Limits = Limits()
     device_resource: str = GPU_MILLI
 
 
-@dataclass(frozen=True, slots=True)
-class MachineGroup:
+class MachineGroup(Struct, frozen=True):
     """``times`` machines of one kind, each holding ``pods`` (copies by item index)."""
 
     kind: int
@@ -90,8 +84,7 @@ class MachineGroup:
     times: int
 
 
-@dataclass(frozen=True, slots=True)
-class Duals:
+class Duals(Struct, frozen=True):
     """A proof of the lower bound, in dollars per hour.
 
     ``items[i]`` is the value of one pod of item i, ``limits[name]`` the charge on one unit of a limit (for the names see
@@ -114,12 +107,12 @@ class Solution(Struct, frozen=True):
     search.
     """
 
-    groups: tuple[MachineGroup, ...] = msgspec.field(name="machines", default=())
-    unplaced: Mapping[int, int] = msgspec.field(name="unmet", default_factory=dict)
+    groups: tuple[MachineGroup, ...] = field(name="machines", default=())
+    unplaced: Mapping[int, int] = field(name="unmet", default_factory=dict)
     cost: float = 0.0
     lower_bound: float = 0.0
     lower_bound_kind: str = "resource-lp"
     proven: bool = False
     duals: Duals = Duals()
     work_used: int = 0
-    stopped_early: bool = msgspec.field(name="brake", default=False)
+    stopped_early: bool = field(name="brake", default=False)

@@ -74,6 +74,19 @@ def cheapest_gpus(draft: PlanDraft, pool: Pool, gpus: int) -> list[NewMachine]:
     return buy_machines(draft, best, math.ceil(gpus / count_accelerators(best.offering.allocatable)))
 
 
+def spare_gpu_warnings(draft: PlanDraft, pools: tuple[Pool, ...]) -> tuple[str, ...]:
+    """A sentence for each pool whose spare GPUs cannot be bought, because every kind may turn out to have none."""
+    warnings = []
+    for pool in pools if any(pool.spare.gpus for pool in pools) else ():
+        kinds = [kind for kind in draft.templates.kinds if kind.pool.name == pool.name]
+        if pool.spare.gpus and kinds and not any(kind.least_gpus for kind in kinds):
+            warnings.append(
+                f"pool {pool.name}: spare GPUs are not bought, because any machine of the pool may have none; put the types without GPUs "
+                f"into another pool"
+            )
+    return tuple(warnings)
+
+
 def buy_machines(draft: PlanDraft, kind: MachineKind, count: int) -> list[NewMachine]:
     count = draft.remaining.admitted_count(kind, count)
     draft.remaining.spend(kind, count)

@@ -106,7 +106,7 @@ def lesson_of(learned: Learned, pool: str, instance_type: str) -> Lesson | None:
 
 
 def _with_lesson(learned: Learned, previous: Lesson | None, lesson: Lesson) -> Learned:
-    return Learned((*(lesson for lesson in learned.lessons if lesson is not previous), lesson))
+    return Learned((*(old for old in learned.lessons if old is not previous), lesson))
 
 
 def corrected_policy(policy: Policy, learned: Learned) -> Policy:

@@ -197,10 +197,10 @@ def _request(pod: ReplicaPod, container: str, resource: str) -> int:
         if resource not in pod.pod_requests:
             raise MetricError(f"missing pod-level request for {resource} in Pod {pod.name}")
         return pod.pod_requests[resource]
-    counted = [pod_container for pod_container in pod.containers if container in ("", pod_container.name)]
-    if container and not counted:
+    named = [counted for counted in pod.containers if container in ("", counted.name)]
+    if container and not named:
         raise MetricError(f"container {container} not found in Pod {pod.name}")
-    return wrapped64(sum(_container_request(container, pod, resource) for container in (counted[:1] if container else counted)))
+    return wrapped64(sum(_container_request(counted, pod, resource) for counted in (named[:1] if container else named)))
 
 
 def _container_request(container: Container, pod: ReplicaPod, resource: str) -> int:

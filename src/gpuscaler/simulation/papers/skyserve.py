@@ -190,9 +190,9 @@ class ServiceOutcome:
 
 def replay_service(series: Sequence[MarketSeries], kind: type[OnDemand]) -> ServiceOutcome:
     """Run one policy from the beginning of the series to the end of the shortest."""
-    end = min(series.period for series in series)
-    changes = sorted({at for series in series for at, _ in series.steps if at < end})
-    fleet, policy, outcome, place = ReplicaFleet([series.as_steps() for series in series]), kind(len(series)), ServiceOutcome(), 0
+    end = min(market.period for market in series)
+    changes = sorted({at for market in series for at, _ in market.steps if at < end})
+    fleet, policy, outcome, place = ReplicaFleet([market.as_steps() for market in series]), kind(len(series)), ServiceOutcome(), 0
     while fleet.now < end:
         while place < len(changes) and changes[place] <= fleet.now:
             place += 1

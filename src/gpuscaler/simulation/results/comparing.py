@@ -157,8 +157,8 @@ def _offerings(a: Sequence[Result], b: Sequence[Result]) -> tuple[OfferingChange
 
 def _classes(a: Sequence[Result], b: Sequence[Result]) -> tuple[ClassChange, ...]:
     shares = [mean_shares([result.classes for result in runs]) for runs in (a, b)]
-    names: list[str | None] = [name for name in CLASSES if any(name in shares for shares in shares)]
-    costs = [[shares[name].cost if name in shares else 0.0 for shares in shares] for name in (*names, None)]
+    names: list[str | None] = [name for name in CLASSES if any(name in of_run for of_run in shares)]
+    costs = [[of_run[name].cost if name in of_run else 0.0 for of_run in shares] for name in (*names, None)]
     return tuple(ClassChange(name, change_between(*cost)) for name, cost in zip((*names, None), costs, strict=True) if any(cost))
 
 

@@ -98,7 +98,7 @@ class _SeriesAssigner:
 
     @staticmethod
     def own(series: Sequence[MarketSeries], instance_type: str, place: str) -> MarketSeries | None:
-        return next((series for series in series if series.instance_type == instance_type and series.place == place), None)
+        return next((market for market in series if market.instance_type == instance_type and market.place == place), None)
 
     def availability(self, offering: Offering, steps: dict[OfferingKey, Steps]) -> None:
         if not self._available:
@@ -149,9 +149,9 @@ class _SeriesAssigner:
 
 def _by_name(series: Sequence[MarketSeries], name: str) -> MarketSeries:
     """The series with a name, or with a part of a name that no other has."""
-    matching = [series for series in series if series.name == name] or [series for series in series if name in series.name.split("/")]
+    matching = [market for market in series if market.name == name] or [market for market in series if name in market.name.split("/")]
     if len(matching) == 1:
         return matching[0]
-    names = ", ".join(series.name for series in (matching or series)[:8])
+    names = ", ".join(market.name for market in (matching or series)[:8])
     number = "several series" if matching else "no series"
     raise SpotError(f"--spot-map: {name!r} names {number}, expected one of {names}")

@@ -246,7 +246,7 @@ def unserved_reasons(
 
     Not every policy gives reasons; ``serves`` says whether any machine could hold one pod of a specification.
     """
-    reasons = {ignored.pod: ignored.reason for ignored in ignored}
+    reasons = {entry.pod: entry.reason for entry in ignored}
     for unplaced_pod in unplaced:
         lines = [f"pool {reason.pool}: {reason.excluded_by}: {reason.detail}" for reason in unplaced_pod.reasons]
         reasons[unplaced_pod.pod] = "; ".join(lines) or "there is no pool"

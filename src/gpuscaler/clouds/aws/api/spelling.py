@@ -64,7 +64,7 @@ def is_same_word(word: object, other: str) -> bool:
 def respelled(word: object, words: Iterable[str]) -> str:
     """``word`` of a reply as ``words`` spell it; unchanged if it is none of them, empty if it is not text."""
     text = word if isinstance(word, str) else ""
-    return next((word for word in words if _plain(word) == _plain(text)), text)
+    return next((candidate for candidate in words if _plain(candidate) == _plain(text)), text)
 
 
 def _plain(word: str) -> str:

@@ -80,4 +80,4 @@ def held_machines(latest: Latest, members: Mapping[str, Member], now: float) -> 
 def describe_held_machines(held: tuple[HeldMachines, ...]) -> str:
     """All blockers in one line for people."""
     node = held[0].node
-    return f"Held: {'; '.join(held.text for held in held)}. gpuscaler why node {node} names the object."
+    return f"Held: {'; '.join(entry.text for entry in held)}. gpuscaler why node {node} names the object."

@@ -205,7 +205,7 @@ def status_of(
             for sentence in (
                 *troubles,
                 *describe_unknown_prices(policy),
-                *(unready.text for unready in unready),
+                *(node.text for node in unready),
                 *uneven(memory.guarding, policy),
                 *device_plugins.reports(memory.absent_devices, now),
                 *describe_unbound_pools(memory.unbinding, now),

@@ -173,11 +173,9 @@ class Hardware:
             return self._failure("SpotMaxPriceTooLow", offering, count, bid=f"{bid:g}", price=f"{price:g}")
         limit = self.vcpu_limits.get((bucket(name), market))
         if limit is not None:
-            offerings = (machine.offering for machine in self.core.list() if machine.offering.market == market)
+            running = (machine.offering for machine in self.core.list() if machine.offering.market == market)
             used = sum(
-                instance_types.get_type(offering.instance_type).vcpu
-                for offering in offerings
-                if bucket(offering.instance_type) == bucket(name)
+                instance_types.get_type(other.instance_type).vcpu for other in running if bucket(other.instance_type) == bucket(name)
             )
             if used + count * instance_types.get_type(name).vcpu > limit:
                 code = "MaxSpotInstanceCountExceeded" if market == "spot" else "VcpuLimitExceeded"

@@ -156,7 +156,7 @@ class _Run:
 def _field(value: syntax.Value, name: str) -> syntax.Value:
     if isinstance(value, Fields):
         if name not in value.values:
-            raise TemplateError(f"saw .{name}, expected one of {', '.join(f'.{value}' for value in value.values)}")
+            raise TemplateError(f"saw .{name}, expected one of {', '.join(f'.{field}' for field in value.values)}")
         return value.values[name]
     if isinstance(value, dict):
         return value.get(name)
