@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 import yaml
 from tests.control.managing import managed
 from tests.patience import PATIENCE
@@ -16,6 +17,7 @@ from tests.patience import PATIENCE
 from gpuscaler.embedded.apiserver.api import ApiServer
 from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.embedded.serving.server import serve
+from gpuscaler.kube import client
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.transport import Answer, Request
 
@@ -90,6 +92,11 @@ def served(folder: Path) -> Iterator[Served]:
         loop.call_soon_threadsafe(ends[0].set)
         thread.join(20)
         loop.close()
+
+
+def repeat_reads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make commands in this process repeat failing reads without the pauses of seconds. The number of tries stays the same."""
+    monkeypatch.setattr(client, "_PAUSE", 0.001)
 
 
 def kubeconfig(folder: Path, url: str) -> Path:

@@ -1,6 +1,7 @@
 """``gpuscaler open`` over HTTP."""
 
-import threading
+import asyncio
+import time
 from pathlib import Path
 
 import msgspec
@@ -9,11 +10,13 @@ from click.testing import CliRunner, Result
 from tests.cli.serving import Served, served
 
 from gpuscaler.cli import main
+from gpuscaler.cli.opening import open_nodes
+from gpuscaler.embedded.apiserver.api import ApiServer
+from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.resources import NODES
 from gpuscaler.model.well_known import ARRIVING_TAINT, KEPT_TAINT
 
-pytestmark = pytest.mark.looptime(False)
 TAINTS = {"a": ARRIVING_TAINT, "b": KEPT_TAINT, "c": "gpuscaler.io/leaving"}
 
 
@@ -22,28 +25,22 @@ def invoke(cluster: Served, *arguments: str) -> Result:
 
 
 def closed(cluster: Served) -> dict[str, list[str]]:
-    async def read(client: Client) -> dict[str, list[str]]:
-        nodes = [msgspec.json.decode(data) for data in await client.list_all(NODES)]
-        return {node["metadata"]["name"]: [taint["key"] for taint in node["spec"].get("taints") or ()] for node in nodes}
-
-    return cluster.ask(read)
+    return cluster.ask(taints_of_nodes)
 
 
 def make(cluster: Served) -> None:
-    async def write(client: Client) -> None:
-        for name, key in TAINTS.items():
-            spec = {"taints": [{"key": key, "effect": "NoSchedule"}, {"key": "team", "effect": "NoSchedule"}]}
-            await client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": spec})
-
-    cluster.ask(write)
+    cluster.ask(create_nodes)
 
 
-def close(cluster: Served, name: str) -> None:
-    async def write(client: Client) -> None:
-        spec = {"taints": [{"key": ARRIVING_TAINT, "effect": "NoSchedule"}, {"key": "team", "effect": "NoSchedule"}]}
-        await client.merge_patch(NODES, name, {"spec": spec})
+async def create_nodes(client: Client) -> None:
+    for name, key in TAINTS.items():
+        spec = {"taints": [{"key": key, "effect": "NoSchedule"}, {"key": "team", "effect": "NoSchedule"}]}
+        await client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": spec})
 
-    cluster.ask(write)
+
+async def taints_of_nodes(client: Client) -> dict[str, list[str]]:
+    nodes = [msgspec.json.decode(data) for data in await client.list_all(NODES)]
+    return {node["metadata"]["name"]: [taint["key"] for taint in node["spec"].get("taints") or ()] for node in nodes}
 
 
 def test_open_all_opens_every_closed_node_and_keeps_other_taints(tmp_path: Path) -> None:
@@ -72,16 +69,31 @@ def test_open_requires_either_node_names_or_all(tmp_path: Path, words: tuple[str
         assert invoke(cluster, *words).exit_code == 2
 
 
-def test_open_with_a_duration_also_opens_nodes_that_are_closed_in_that_time(tmp_path: Path) -> None:
+async def test_open_with_a_duration_also_opens_nodes_that_are_closed_in_that_time(capsys: pytest.CaptureFixture[str]) -> None:
+    transport = MemoryTransport(ApiServer(time.time))
+    client = Client(transport)
+    await create_nodes(client)
+    opening = asyncio.create_task(open_nodes(transport, (), 5.0))
+    await asyncio.sleep(1.0)
+    assert (await taints_of_nodes(client))["a"] == ["team"]
+    spec = {"taints": [{"key": ARRIVING_TAINT, "effect": "NoSchedule"}, {"key": "team", "effect": "NoSchedule"}]}
+    await client.merge_patch(NODES, "c", {"spec": spec})
+
+    assert await opening == 0
+    assert sorted(capsys.readouterr().out.splitlines()) == [f"Node {name} is open." for name in "abc"]
+    assert (await taints_of_nodes(client))["c"] == ["team"]
+
+
+def test_open_with_a_duration_lasts_that_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuscaler.cli.opening.PAUSE", 0.01)
     with served(tmp_path) as cluster:
         make(cluster)
-        closing = threading.Timer(1.0, lambda: close(cluster, "c"))
-        closing.start()
-        result = invoke(cluster, "--all", "--for", "5s")
-        closing.join()
+        start = time.monotonic()
+        result = invoke(cluster, "--all", "--for", "500ms")
 
-        assert (result.exit_code, sorted(result.output.splitlines())) == (0, [f"Node {name} is open." for name in "abc"])
-        assert closed(cluster)["c"] == ["team"]
+        assert (result.exit_code, sorted(result.output.splitlines())) == (0, ["Node a is open.", "Node b is open."])
+        # The last pass begins a pause before the end, at most.
+        assert time.monotonic() - start > 0.48
 
 
 def test_open_rejects_an_invalid_duration(tmp_path: Path) -> None:

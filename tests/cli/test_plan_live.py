@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.cli.serving import Served, kubeconfig, served
+from tests.cli.serving import Served, kubeconfig, repeat_reads_at_once, served
 from tests.cli.test_plan import POOLS, machines, node, pod
 
 from gpuscaler.cli import main
@@ -132,7 +132,8 @@ def test_a_cluster_that_forbids_a_required_resource_exits_5_and_names_it(cluster
     assert 'cannot list resource "pods"' in done.stderr
 
 
-def test_a_cluster_that_does_not_answer_exits_3(cluster: Served, tmp_path: Path) -> None:
+def test_a_cluster_that_does_not_answer_exits_3(cluster: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    repeat_reads_at_once(monkeypatch)
     cluster.kubeconfig.write_text(kubeconfig(tmp_path, "http://127.0.0.1:9").read_text())
 
     assert plan(cluster).exit_code == 3

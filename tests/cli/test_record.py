@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
-from tests.cli.serving import Served, kubeconfig, served
+from tests.cli.serving import Served, kubeconfig, repeat_reads_at_once, served
 from tests.cli.test_plan import POOLS, node, pod
 from tests.patience import PATIENCE
 
@@ -194,7 +194,10 @@ def test_an_invalid_duration_exits_2(cluster: Served, tmp_path: Path, text: str)
     assert "expected a duration above 0" in done.stderr
 
 
-def test_a_cluster_that_does_not_answer_exits_3_and_nothing_is_written(cluster: Served, tmp_path: Path) -> None:
+def test_a_cluster_that_does_not_answer_exits_3_and_nothing_is_written(
+    cluster: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repeat_reads_at_once(monkeypatch)
     kubeconfig(tmp_path, "http://127.0.0.1:9")
 
     assert invoke(cluster, tmp_path / "week.csv").exit_code == 3
@@ -219,7 +222,7 @@ def test_a_recording_without_a_complete_list_exits_3_and_keeps_the_previous_file
     before = out.read_text()
     cluster.api.faults.add(Fault(path="sendInitialEvents", refusal=broken()))
 
-    done = invoke(cluster, out, "--for", "500ms")
+    done = invoke(cluster, out, "--for", "100ms")
 
     assert done.exit_code == 3
     assert "saw no complete list of nodes and pods until the end; nothing is written" in done.stderr

@@ -19,7 +19,7 @@ import aiohttp
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
-from tests.cli.serving import Served, kubeconfig, served
+from tests.cli.serving import Served, kubeconfig, repeat_reads_at_once, served
 from tests.control.records.deciding import removal_decision
 from tests.objects import pod
 from tests.planning import building as on_paper
@@ -46,7 +46,7 @@ from gpuscaler.planning.state import State
 RUN_FILE = """
 region: us-east-1
 cloud: simulated
-simulated: {boot: 300ms, device_plugin_delay: 100ms, capacity_error_delay: 100ms}
+simulated: {boot: 300ms, device_plugin_delay: 100ms, capacity_error_delay: 100ms, image_pull: 0s}
 http: {address: "127.0.0.1:0"}
 pages: {address: "127.0.0.1:0"}
 pools:
@@ -93,7 +93,11 @@ def running(folder: Path) -> Iterator[LedCluster]:
             await client.create(PODS, pod("huge", 8), namespace="default")
 
         cluster.ask(submit)
-        command = [sys.executable, "-c", "from gpuscaler.cli import run; run()", "run"]
+        # The status is written often here, so that the tests do not have to wait for ten seconds.
+        code = (
+            "from gpuscaler.cli import run; from gpuscaler.control.records.status import reporting; reporting.CHANGED_SECONDS = 1.0; run()"
+        )
+        command = [sys.executable, "-c", code, "run"]
         command += ["--config", str(folder / "run.yaml"), "--kubeconfig", str(cluster.kubeconfig)]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
             try:
@@ -363,7 +367,11 @@ def test_without_permission_for_the_status_it_is_named_and_why_uses_events(tmp_p
 
 
 @pytest.mark.parametrize(("status", "kind"), [(200, "text/html"), (404, "text/plain")])
-def test_a_server_that_is_not_an_api_server_counts_as_unreachable(status: int, kind: str, tmp_path: Path) -> None:
+def test_a_server_that_is_not_an_api_server_counts_as_unreachable(
+    status: int, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repeat_reads_at_once(monkeypatch)
+
     class Stranger(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(status)
@@ -415,7 +423,8 @@ def test_status_reports_a_status_config_map_that_gpuscaler_did_not_write(tmp_pat
     assert f"ConfigMap kube-system/gpuscaler-status: {said}" in done.output
 
 
-def test_a_cluster_that_does_not_answer_is_unreachable(tmp_path: Path) -> None:
+def test_a_cluster_that_does_not_answer_is_unreachable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    repeat_reads_at_once(monkeypatch)
     path = kubeconfig(tmp_path, "http://127.0.0.1:9")
     for command in (["status"], ["replay", "x"]):
         done = CliRunner().invoke(main, [command[0], "--kubeconfig", str(path), *command[1:]])
@@ -519,7 +528,7 @@ def test_status_shows_the_state_of_the_metrics_api_with_and_without_a_controller
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Plane) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         path = kubeconfig(tmp_path, f"http://127.0.0.1:{server.server_port}")
         done = CliRunner().invoke(main, ["status", "--kubeconfig", str(path)])
         as_json = CliRunner().invoke(main, ["status", "--kubeconfig", str(path), "--json"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
-from tests.cli.serving import Served, kubeconfig, served
+from tests.cli.serving import Served, kubeconfig, repeat_reads_at_once, served
 from tests.objects import pod
 from tests.patience import PATIENCE
 
@@ -21,7 +21,7 @@ from gpuscaler.kube.resources import LEASES, PODS
 RUN_FILE = """
 region: us-east-1
 cloud: simulated
-simulated: {boot: 500ms, device_plugin_delay: 100ms, capacity_error_delay: 100ms, image_pull: 0s}
+simulated: {boot: 100ms, device_plugin_delay: 100ms, capacity_error_delay: 100ms, image_pull: 0s}
 http: {address: "127.0.0.1:0"}
 pages: {address: "127.0.0.1:0"}
 pools:
@@ -140,7 +140,8 @@ def test_a_missing_kubeconfig_exits_2(tmp_path: Path) -> None:
     assert "absent: saw No such file" in done.stderr
 
 
-def test_a_server_that_does_not_answer_exits_3_and_names_it(tmp_path: Path) -> None:
+def test_a_server_that_does_not_answer_exits_3_and_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    repeat_reads_at_once(monkeypatch)
     (tmp_path / "run.yaml").write_text(RUN_FILE)
 
     done = invoke(tmp_path / "run.yaml", kubeconfig(tmp_path, "http://127.0.0.1:9"))
