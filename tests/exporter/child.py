@@ -15,8 +15,8 @@ from gpuscaler.exporter.lines import Devices, Event, Line, Reading, Unavailable
 INTERVAL = 0.1
 PROGRAM = ("-m", "gpuscaler.exporter.child")
 #: The same, but ten times a second it looks for a missing driver, or lists the GPUs.
-IMPATIENT = ("-c", "import sys; from gpuscaler.exporter import child; child.RETRY = 0.1; sys.exit(child.main(sys.argv[1:]))")
-ATTENTIVE = ("-c", "import sys; from gpuscaler.exporter import child; child.LOOK = 0.1; sys.exit(child.main(sys.argv[1:]))")
+IMPATIENT = ("-c", "import sys; from gpuscaler.exporter import child; sys.exit(child.main(sys.argv[1:], retry_seconds=0.1))")
+ATTENTIVE = ("-c", "import sys; from gpuscaler.exporter import child; sys.exit(child.main(sys.argv[1:], list_seconds=0.1))")
 #: Time-out in seconds, which is much longer than anything a test waits for.
 PATIENCE = 20.0
 
@@ -84,10 +84,15 @@ class Child:
 
 @contextmanager
 def measuring(
-    environment: Mapping[str, str], *skip: str, backend: str = "nvml", gpus: int = 2, program: Sequence[str] = PROGRAM
+    environment: Mapping[str, str],
+    *skip: str,
+    backend: str = "nvml",
+    gpus: int = 2,
+    program: Sequence[str] = PROGRAM,
+    interval: float = INTERVAL,
 ) -> Iterator[Child]:
-    """A process that measures every 100 ms, until the end of the block."""
-    command = [sys.executable, *program, backend, f"{INTERVAL}", f"{gpus}", *skip]
+    """A process that measures every ``interval`` seconds, until the end of the block."""
+    command = [sys.executable, *program, backend, f"{interval}", f"{gpus}", *skip]
     with subprocess.Popen(command, env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
             yield Child(process)

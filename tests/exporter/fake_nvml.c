@@ -58,7 +58,7 @@ typedef struct {
 typedef struct {
   char uuid[96], name[96], pci[32];
   uint32_t minor, lost, mig, gpm, utilization, memory_utilization, temperature, power, fan, encoder, decoder, sm_clock, memory_clock;
-  uint32_t hanging, process_count, xid, xid_count, sample_count, peak, recovery;
+  uint32_t hanging, hung, process_count, xid, xid_count, sample_count, peak, recovery;
   uint64_t total, used, reserved, energy, limits, sample_time;
   int32_t result[64];
   uint32_t asked[64];
@@ -99,6 +99,7 @@ static Gpu *gpu_of(void *device) {
 static int enter(void *device, enum call call) {
   Gpu *gpu = gpu_of(device);
   gpu->asked[call]++;
+  if (gpu->hanging == (uint32_t)call + 1) gpu->hung++;
   while (gpu->hanging == (uint32_t)call + 1) usleep(10000);
   return gpu->lost ? LOST : gpu->result[call];
 }

@@ -42,7 +42,7 @@ class Process(ctypes.Structure):
 
 _NUMBERS = (
     "minor lost mig gpm utilization memory_utilization temperature power fan encoder decoder sm_clock memory_clock "
-    "hanging process_count xid xid_count sample_count peak recovery"
+    "hanging hung process_count xid xid_count sample_count peak recovery"
 ).split()
 
 
@@ -53,6 +53,7 @@ class Gpu(ctypes.Structure):
     mig: int
     minor: int
     hanging: int
+    hung: int
     utilization: int
     used: int
     xid: int
@@ -78,7 +79,7 @@ class Gpu(ctypes.Structure):
     )
 
     def hang(self, call: str) -> None:
-        """Let the next ``call`` about this GPU hang; an empty name lets it continue."""
+        """Let the next ``call`` about this GPU hang; an empty name lets it continue. ``hung`` counts calls that hung."""
         self.hanging = CALLS.index(call) + 1 if call else 0
 
     def fail(self, call: str, code: int = NOT_SUPPORTED) -> None:

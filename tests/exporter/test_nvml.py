@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.exporter.child import ATTENTIVE, IMPATIENT, INTERVAL, Child, measuring
+from tests.exporter.child import ATTENTIVE, IMPATIENT, Child, measuring
 from tests.exporter.fake_nvml import GIB, NO_PERMISSION, NOT_LOADED, STALE, UNKNOWN, FakeNvml, build
 
 from gpuscaler.exporter.lines import Reading
@@ -91,16 +91,17 @@ def test_a_driver_call_that_failed_once_is_repeated_in_the_next_reading(nvml: Fa
 
 
 def test_missed_readings_are_skipped(nvml: FakeNvml) -> None:
-    with measuring(nvml.environment) as child:
+    interval = 0.03
+    with measuring(nvml.environment, interval=interval) as child:
         child.reading(FIRST)
         nvml.gpu[0].hang("nvmlDeviceGetTemperature")
-        time.sleep(1.0)
+        time.sleep(10 * interval)
         goes_on = time.monotonic()
         nvml.gpu[0].hang("")
         after = [child.reading(FIRST, lambda reading: reading.at > goes_on).at for _ in range(6)]
 
     # Ten rounds were due in the meantime.
-    assert after[-1] - after[0] > 3 * INTERVAL
+    assert after[-1] - after[0] > 3 * interval
 
 
 def test_slow_values_are_measured_in_every_tenth_reading_and_reported_in_each(nvml: FakeNvml) -> None:
@@ -221,7 +222,8 @@ def test_the_recovery_action_is_reported_until_the_gpu_has_recovered(nvml: FakeN
         return asked(reading) == [name]
 
     nvml.gpu[1].recovery = 99
-    with measuring(nvml.environment) as child:
+    # The driver is asked for the action in every tenth reading.
+    with measuring(nvml.environment, interval=0.01) as child:
         seen = [asked(child.reading(FIRST))]
         for number, name in ((1, "reset"), (2, "reboot"), (42, "unknown"), (0, "none")):
             nvml.gpu[0].recovery = number

@@ -6,23 +6,27 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from tests.exporter.child import IMPATIENT, PROGRAM
 from tests.exporter.fake_nvml import GIB, NOT_LOADED, FakeNvml
 from tests.exporter.scraping import Scrape, scrape
+from tests.exporter.skipping import SkippableTime
 from tests.patience import PATIENCE
 
 from gpuscaler.exporter import service
+from gpuscaler.exporter.lines import CallStart, Line
 from gpuscaler.exporter.parts import Attribution, Device, Owner, Process
 from gpuscaler.exporter.service import Exporter
-from gpuscaler.exporter.supervising import Pace
+from gpuscaler.exporter.supervising import Pace, Sampler
 
 pytestmark = pytest.mark.looptime(False)
 
 FIRST = "GPU-00000000-0000-4000-8000-000000000000"
 SECOND = "GPU-00000000-0000-4000-8000-000000000001"
+#: A measuring process that ended is restarted soon.
+QUICK = Pace(first_wait=0.05, longest_wait=0.2)
 POD = Owner("ml", "training-0", "main", "uid-0")
 
 
@@ -69,9 +73,23 @@ class Running:
         return lambda scrape: scrape.value("gpuscaler_exporter_working", part=part) == 0
 
 
+def recorded(sampler: Sampler) -> list[Line]:
+    """The lines of the measuring process from now on."""
+    lines, take = list[Line](), sampler.take
+
+    def record(line: Line) -> None:
+        lines.append(line)
+        take(line)
+
+    sampler.take = record
+    return lines
+
+
 @asynccontextmanager
-async def exporting(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, *, program: Sequence[str] = PROGRAM) -> AsyncIterator[Running]:
-    """An exporter that measures every 100 ms and notices hangs within two seconds."""
+async def exporting(
+    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, *, program: Sequence[str] = PROGRAM, pace: Pace = QUICK
+) -> AsyncIterator[Running]:
+    """An exporter that measures every 100 ms."""
     for name, value in nvml.environment.items():
         monkeypatch.setenv(name, value)
     pods, log = Pods(), list[tuple[str, str]]()
@@ -84,7 +102,7 @@ async def exporting(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, *, program:
         log=lambda level, text: log.append((level, text)),
         clock=time.monotonic,
         wall=time.time,
-        pace=Pace(patience=2.0, first_wait=0.05, longest_wait=0.2),
+        pace=pace,
     )
     exporter.measured.expiry = 0.6
     life = asyncio.create_task(exporter.run())
@@ -137,8 +155,10 @@ async def test_without_a_driver_the_exporter_serves_and_logs_once_and_measures_o
 
 
 async def test_a_hanging_driver_causes_missing_values_and_does_not_delay_scrapes(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with exporting(nvml, monkeypatch) as running:
+    clock, pace = SkippableTime(), replace(QUICK, patience=60.0, dying=0.05)
+    async with exporting(nvml, monkeypatch, pace=pace) as running:
         await running.until(running.working("gpus"))
+        lines = recorded(running.exporter.sampler)
         nvml.gpu[0].hang("nvmlDeviceGetTemperature")
         longest = 0.0
 
@@ -150,6 +170,9 @@ async def test_a_hanging_driver_causes_missing_values_and_does_not_delay_scrapes
             return scrape.values("nvidia_gpu_temperature_celsius", uuid=FIRST) == []
 
         gap = await running.until(none)
+        for hangs in (1, 2):
+            await running.until(lambda _: nvml.gpu[0].hung == hangs and lines[-1:] == [CallStart(FIRST)])  # noqa: B023  # called in this round
+            await clock.skip(pace.patience)
         # The other GPU is measured again once the first is skipped.
         await running.until(lambda scrape: scrape.values("nvidia_gpu_temperature_celsius", uuid=SECOND) == [34])
         hung = await running.until(lambda scrape: scrape.value("gpuscaler_gpu_hung", uuid=FIRST) == 1)

@@ -2,23 +2,33 @@
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.exporter.skipping import SkippableTime
 from tests.patience import PATIENCE
 
-from gpuscaler.exporter.lines import Line, Reading, RoundEnd, Unavailable
+from gpuscaler.exporter.lines import CallStart, LibraryLoading, Line, Reading, RoundEnd, Unavailable
 from gpuscaler.exporter.supervising import HEALTHY_ROUNDS, MOST_STUCK, Pace, Sampler
 
 pytestmark = pytest.mark.looptime(False)
 
-QUICK = Pace(opening=10.0, patience=1.0, pause=0.3, first_wait=0.01, longest_wait=0.05, skip_seconds=0.5)
+#: Restarts are quick. The other times pass only if a test skips them, even on a busy machine.
+QUICK = Pace(opening=600.0, patience=300.0, pause=200.0, first_wait=0.01, longest_wait=0.05, skip_seconds=100.0)
+#: Longer than the patience with a call, and shorter than that while the driver is loaded, or while there is nothing to measure.
+LONG = 400.0
 ROUND = """
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+
+def wait():
+    signal.sigwait([signal.SIGUSR1])
+
 def say(*line):
     print(json.dumps(line), flush=True)
 
@@ -49,8 +59,9 @@ class Lines(list[Line]):
 async def sampling(script: str, *, pace: Pace = QUICK) -> AsyncIterator[tuple[Sampler, Lines]]:
     """A sampler that runs a program, with common code prepended."""
     lines = Lines()
-    command = [sys.executable, "-S", "-c", f"import json, os, sys, time\n{ROUND}\n{script}"]
-    sampler = Sampler(command, interval=0.05, take=lines.append, warn=lines.told.append, clock=time.monotonic, pace=pace)
+    command = [sys.executable, "-S", "-c", f"import json, os, signal, sys, time\n{ROUND}\n{script}"]
+    clock = asyncio.get_running_loop().time
+    sampler = Sampler(command, interval=0.05, take=lines.append, warn=lines.told.append, clock=clock, pace=pace)
     life = asyncio.create_task(sampler.run())
     try:
         yield sampler, lines
@@ -65,6 +76,20 @@ async def until(wanted: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE):
         while not wanted():  # noqa: ASYNC110  # it is another process that sets it
             await asyncio.sleep(0.01)
+
+
+async def until_call(lines: Lines, device: str, *, number: int) -> None:
+    """Wait for the ``number``-th call to the driver about a device."""
+    await until(lambda: lines.count(CallStart(device)) == number)
+
+
+async def until_start(sampler: Sampler, *, number: int) -> None:
+    await until(lambda: sampler.starts == number)
+
+
+async def until_end(lines: Lines, *, number: int) -> None:
+    """Wait for the end of the ``number``-th process."""
+    await until(lambda: len(lines.troubles()) == number)
 
 
 def alive(pid: int) -> bool:
@@ -106,13 +131,15 @@ async def test_a_killed_measuring_process_is_started_again() -> None:
 
 
 async def test_a_hanging_driver_call_is_named_and_its_process_replaced() -> None:
-    async with sampling("rounds(2, 'GPU-a'); say('asking', 'GPU-b'); time.sleep(60)") as (sampler, lines):
-        await until(lambda: sampler.pid > 0)
+    clock = SkippableTime()
+    async with sampling("rounds(2, 'GPU-a'); say('asking', 'GPU-b'); time.sleep(600)") as (sampler, lines):
+        await until_call(lines, "GPU-b", number=1)
         first = sampler.pid
+        await clock.skip(QUICK.patience)
         await until(lambda: sampler.starts == 2)
         ended = not alive(first)
 
-    assert lines.troubles()[0] == "saw no answer from the driver for 1 s when asked about GPU-b"
+    assert lines.troubles()[0] == "saw no answer from the driver for 300 s when asked about GPU-b"
     assert ended
 
 
@@ -122,22 +149,31 @@ while True:
     rounds(1, 'GPU-a')
     if 'GPU-b' not in sys.argv:
         say('asking', 'GPU-b')
-        time.sleep(60)
+        time.sleep(600)
 """
+    clock = SkippableTime()
     async with sampling(script) as (sampler, lines):
+        for hangs in (1, 2):
+            await until_call(lines, "GPU-b", number=hangs)
+            await clock.skip(QUICK.patience)
         await until(lambda: "GPU-b" in sampler.skipped_until)
         assert sampler.hung == {"GPU-b"}
         starts, before = sampler.starts, len(lines.readings())
         # The others are measured all the time.
         await until(lambda: len(lines.readings()) > before + 5)
+        await clock.skip(QUICK.skip_seconds)
         await until(lambda: sampler.starts > starts + 1)
 
-    assert lines.told[0].startswith("GPU-b: skipped for 0.5 s")
+    assert lines.told[0].startswith("GPU-b: skipped for 100 s")
     assert "measuring GPU-b again" in lines.troubles()
 
 
 async def test_a_gpu_whose_measurement_hangs_rarely_is_not_skipped() -> None:
-    async with sampling("rounds(3, 'GPU-a', 'GPU-b'); say('asking', 'GPU-b'); time.sleep(60)") as (sampler, lines):
+    clock = SkippableTime()
+    async with sampling("rounds(3, 'GPU-a', 'GPU-b'); say('asking', 'GPU-b'); time.sleep(600)") as (sampler, lines):
+        for hangs in (1, 2, 3):
+            await until_call(lines, "GPU-b", number=4 * hangs)
+            await clock.skip(QUICK.patience)
         await until(lambda: sampler.starts == 4)
         alone = dict(sampler.skipped_until)
 
@@ -147,14 +183,24 @@ async def test_a_gpu_whose_measurement_hangs_rarely_is_not_skipped() -> None:
 
 
 async def test_a_process_that_takes_long_to_load_the_driver_is_not_replaced() -> None:
-    async with sampling("say('opening'); time.sleep(1.5); rounds(1000, 'GPU-a')") as (sampler, lines):
+    clock = SkippableTime()
+    async with sampling("say('opening'); wait(); rounds(1000, 'GPU-a')") as (sampler, lines):
+        await until(lambda: lines == [LibraryLoading()])
+        await clock.skip(LONG)
+        assert sampler.pid > 0
+        os.kill(sampler.pid, signal.SIGUSR1)
         await until(lambda: bool(lines.readings()))
 
     assert sampler.starts == 1
 
 
 async def test_a_process_that_found_no_gpus_is_not_replaced_while_it_retries() -> None:
-    async with sampling("say('unavailable', 'no-driver', 'no driver'); time.sleep(1.1); rounds(1000, 'GPU-a')") as (sampler, lines):
+    clock = SkippableTime()
+    async with sampling("say('unavailable', 'no-driver', 'no driver'); wait(); rounds(1000, 'GPU-a')") as (sampler, lines):
+        await until(lambda: bool(lines))
+        await clock.skip(LONG)
+        assert sampler.pid > 0
+        os.kill(sampler.pid, signal.SIGUSR1)
         await until(lambda: bool(lines.readings()))
 
     assert sampler.starts == 1
@@ -170,20 +216,24 @@ async def test_a_process_that_writes_invalid_lines_is_replaced(nonsense: str) ->
 
 
 async def test_the_delay_between_restarts_of_the_process_grows() -> None:
-    waits = Pace(opening=10.0, patience=1.0, pause=0.3, first_wait=0.05, longest_wait=0.4)
-    async with sampling("sys.exit(1)", pace=waits) as (sampler, _):
-        began = time.monotonic()
-        await until(lambda: sampler.starts == 5)
-
-    assert time.monotonic() - began >= 0.05 + 0.1 + 0.2 + 0.4
+    clock = SkippableTime()
+    async with sampling("sys.exit(1)", pace=replace(QUICK, first_wait=1000.0, longest_wait=3000.0)) as (sampler, lines):
+        for starts, wait in enumerate((1000.0, 2000.0, 3000.0, 3000.0), 1):
+            await until_end(lines, number=starts)
+            await clock.skip(0.9 * wait)
+            assert sampler.starts == starts
+            await clock.skip(0.1 * wait)
+            await until_start(sampler, number=starts + 1)
 
 
 async def test_the_delay_between_restarts_is_reset_after_a_long_measurement() -> None:
-    """Eight starts with growing waits between them would take 25 s."""
-    waits = Pace(opening=10.0, patience=1.0, pause=0.3, first_wait=0.2, longest_wait=100.0)
+    clock = SkippableTime()
     measured_well = f"for _ in range({HEALTHY_ROUNDS}): say('rested')"
-    async with sampling(measured_well, pace=waits) as (sampler, _):
-        await until(lambda: sampler.starts == 8)
+    async with sampling(measured_well, pace=replace(QUICK, first_wait=1000.0, longest_wait=10_000.0)) as (sampler, lines):
+        for starts in (1, 2, 3):
+            await until_end(lines, number=starts)
+            await clock.skip(1000.0)
+            await until_start(sampler, number=starts + 1)
 
 
 async def test_no_process_is_started_while_too_many_killed_ones_still_exist(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +246,11 @@ async def test_no_process_is_started_while_too_many_killed_ones_still_exist(monk
     terminate = subprocess.Popen.terminate
     monkeypatch.setattr(subprocess.Popen, "kill", kill)
     monkeypatch.setattr(subprocess.Popen, "terminate", lambda _: None)
-    async with sampling("say('asking', 'GPU-a'); time.sleep(60)") as (sampler, lines):
+    clock = SkippableTime()
+    async with sampling("say('asking', 'GPU-a'); time.sleep(600)", pace=replace(QUICK, dying=0.05)) as (sampler, lines):
+        for hangs in range(1, MOST_STUCK + 1):
+            await until_call(lines, "GPU-a", number=hangs)
+            await clock.skip(QUICK.patience)
         await until(lambda: sampler.stuck == MOST_STUCK and "has not released" in lines.troubles()[-1])
         starts = sampler.starts
         for process in killed[:MOST_STUCK]:

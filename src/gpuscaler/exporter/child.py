@@ -24,24 +24,35 @@ LIST_SECONDS = 10.0
 Write = Callable[[list[Any]], None]
 
 
-def sample(backend: Backend, write: Write, *, interval: float, skip: Sequence[str]) -> NoReturn:
-    """Measure every ``interval`` seconds, forever; devices in ``skip`` are not measured. Raises :class:`StaleError`."""
+def sample(
+    backend: Backend,
+    write: Write,
+    *,
+    interval: float,
+    skip: Sequence[str],
+    retry_seconds: float,
+    list_seconds: float,
+) -> NoReturn:
+    """Measure every ``interval`` seconds, forever; devices in ``skip`` are not measured. Raises :class:`StaleError`.
+
+    ``retry_seconds`` and ``list_seconds`` are usually :data:`RETRY_SECONDS` and :data:`LIST_SECONDS`.
+    """
     while True:
         write(["opening"])
         try:
             backend.open()
-            _rounds(backend, write, interval=interval, skip=skip)
+            _rounds(backend, write, interval=interval, skip=skip, list_seconds=list_seconds)
         except UnavailableError as error:
             write(["unavailable", error.cause, str(error)])
-            time.sleep(max(RETRY_SECONDS, interval))
+            time.sleep(max(retry_seconds, interval))
 
 
-def _rounds(backend: Backend, write: Write, *, interval: float, skip: Sequence[str]) -> NoReturn:
+def _rounds(backend: Backend, write: Write, *, interval: float, skip: Sequence[str], list_seconds: float) -> NoReturn:
     devices: tuple[Device, ...] = ()
-    listed_at = -LIST_SECONDS
+    listed_at = -list_seconds
     due = time.monotonic()
     while True:
-        if due - listed_at >= LIST_SECONDS:
+        if due - listed_at >= list_seconds:
             write(["asking", "devices"])
             present, listed_at = backend.devices(), due
             if present != devices:
@@ -65,7 +76,7 @@ def _stop(_signal: int, _frame: FrameType | None) -> NoReturn:
     raise SystemExit(0)
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str], *, retry_seconds: float = RETRY_SECONDS, list_seconds: float = LIST_SECONDS) -> int:
     """Run, and return the exit status: 0 on SIGTERM or when the output is closed, 1 to load another library, 2 if not installed."""
     name, interval, devices, *skip = arguments
     # Shut the driver down in order: A100s with MIG froze when a process that watched them was killed (dcgm-exporter issue 84).
@@ -84,7 +95,7 @@ def main(arguments: Sequence[str]) -> int:
 
     try:
         with closing(make(name, devices=int(devices))) as backend:
-            sample(backend, write, interval=float(interval), skip=skip)
+            sample(backend, write, interval=float(interval), skip=skip, retry_seconds=retry_seconds, list_seconds=list_seconds)
     except UnavailableError as error:
         write(["unavailable", error.cause, str(error)])
         return 2

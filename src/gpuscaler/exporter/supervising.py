@@ -20,8 +20,6 @@ MOST_STUCK = 3
 #: A GPU at which this many processes in a row hung is skipped for a while, so that the others are measured.
 HANGS = 2
 LONGEST_LINE = 1 << 20
-#: Seconds in which a process ends after SIGTERM, or is gone after SIGKILL, unless the driver holds it.
-DYING = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +28,8 @@ class Pace:
 
     ``patience`` is the longest time between two lines of the measuring process, in addition to the interval, or to ``pause`` after it found
     nothing to measure. The wait before the next process is ``first_wait``, doubled each time up to ``longest_wait``. A GPU that the driver
-    does not answer for is skipped for ``skip_seconds``.
+    does not answer for is skipped for ``skip_seconds``. Within ``dying`` a process ends after SIGTERM, or is gone after SIGKILL, unless the
+    driver holds it.
     """
 
     opening: float = 60.0
@@ -39,6 +38,7 @@ class Pace:
     first_wait: float = 1.0
     longest_wait: float = 60.0
     skip_seconds: float = 300.0
+    dying: float = 0.5
 
 
 class HungError(Exception):
@@ -117,9 +117,9 @@ class Sampler:
     async def _end(self, process: "subprocess.Popen[bytes]") -> None:
         """End the process: with SIGTERM if it reacts, otherwise with SIGKILL."""
         process.terminate()
-        if not await _ended(process):
+        if not await _ended(process, within=self.pace.dying):
             process.kill()
-            if not await _ended(process):
+            if not await _ended(process, within=self.pace.dying):
                 self._stuck.append(process)
 
     async def _read_output(self, process: "subprocess.Popen[bytes]", output: asyncio.StreamReader, errors: asyncio.StreamReader) -> str:
@@ -183,14 +183,14 @@ class Sampler:
         """Describe how a process that closed its output ended."""
         async with asyncio.timeout(self.pace.patience):
             last_line = await last_words
-        if not await _ended(process):
+        if not await _ended(process, within=self.pace.dying):
             raise TimeoutError
         return f"the measuring process ended with {process.returncode}" + (f": {last_line}" if last_line else "")
 
 
-async def _ended(process: "subprocess.Popen[bytes]") -> bool:
-    """Give a process a moment to end; return whether it did. The standard library's wait would block scrapes."""
-    for _ in range(round(DYING / 0.01)):
+async def _ended(process: "subprocess.Popen[bytes]", *, within: float) -> bool:
+    """Give a process ``within`` seconds to end; return whether it did. The standard library's wait would block scrapes."""
+    for _ in range(round(within / 0.01)):
         if process.poll() is not None:
             return True
         await asyncio.sleep(0.01)
