@@ -15,7 +15,7 @@ from tests.exporter.scraping import Scrape, scrape
 from tests.exporter.skipping import SkippableTime
 from tests.patience import PATIENCE
 
-from gpuscaler.exporter import service
+from gpuscaler.exporter import measured, service
 from gpuscaler.exporter.lines import CallStart, Line
 from gpuscaler.exporter.parts import Attribution, Device, Owner, Process
 from gpuscaler.exporter.service import Exporter
@@ -87,16 +87,16 @@ def recorded(sampler: Sampler) -> list[Line]:
 
 @asynccontextmanager
 async def exporting(
-    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, *, program: Sequence[str] = PROGRAM, pace: Pace = QUICK
+    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, *, program: Sequence[str] = PROGRAM, pace: Pace = QUICK, interval: float = 0.1
 ) -> AsyncIterator[Running]:
-    """An exporter that measures every 100 ms."""
+    """An exporter that measures every ``interval`` seconds."""
     for name, value in nvml.environment.items():
         monkeypatch.setenv(name, value)
     pods, log = Pods(), list[tuple[str, str]]()
     exporter = Exporter(
-        [sys.executable, *program, "nvml", "0.1", "0"],
+        [sys.executable, *program, "nvml", f"{interval}", "0"],
         backend="nvml",
-        interval=0.1,
+        interval=interval,
         node="node-1",
         attributor=pods,
         log=lambda level, text: log.append((level, text)),
@@ -201,6 +201,7 @@ async def test_a_killed_measuring_process_is_replaced_and_windowed_metrics_conti
 
 
 async def test_a_pods_maximum_excludes_samples_of_the_previous_pod_on_its_gpu(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measured, "LOOKS_BACK", 0.2)
     nvml.gpu[0].utilization = 88
     async with exporting(nvml, monkeypatch) as running:
         running.pods.attribution = Attribution({FIRST: (POD,)}, None, "pod-resources")
@@ -239,7 +240,8 @@ async def test_the_recovery_action_of_the_driver_takes_precedence_over_the_catal
     nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nvml.gpu[1].recovery = 99
-    async with exporting(nvml, monkeypatch) as running:
+    # The driver is asked for the action in every tenth reading.
+    async with exporting(nvml, monkeypatch, interval=0.02) as running:
         await running.until(running.working("gpus"))
         for gpu in nvml.gpu[0], nvml.gpu[1]:
             gpu.xid, gpu.xid_count = 95, 1
