@@ -14,10 +14,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from aiohttp import web
 from tests.metrics.building import pod
-from tests.metrics.command.test_service import listening
-from tests.metrics.real_prometheus import PATIENCE, binary, real_prometheus
+from tests.metrics.real_prometheus import PATIENCE, binary, real_prometheus, store
 
 from gpuscaler.embedded.apiserver.api import ApiServer
 from gpuscaler.embedded.serving.memory import MemoryTransport
@@ -43,16 +41,14 @@ DEPLOYMENT = {
 }
 
 
-async def page(_: web.Request) -> web.Response:
-    return web.Response(text=(RECORDED / "page.txt").read_text(encoding="utf-8"))
-
-
 @asynccontextmanager
 async def answering(folder: Path) -> AsyncIterator[Responder]:
     api = ApiServer(time.time)
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ml"}}
     api.load([namespace, pod("a", app="x"), pod("b", app="x"), DEPLOYMENT])
-    async with listening(page) as url, real_prometheus(binary(), folder, url.removeprefix("http://")) as running:
+    page = (RECORDED / "page.txt").read_text(encoding="utf-8")
+    store(binary(), folder, {time.time() - seconds: page for seconds in (15, 10, 5)})
+    async with real_prometheus(binary(), folder) as running:
         prometheus = Prometheus([server_of(access_of(running.url))], clock=time.monotonic, timeout=5.0)
         rules = read_rules((RECORDED / "rules.yaml").read_text(encoding="utf-8"))
         source = PrometheusSource(

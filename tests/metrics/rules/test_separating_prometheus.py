@@ -1,6 +1,5 @@
 """Checks the proofs with a real Prometheus: one query for all objects gives the same values as one query for each object."""
 
-import asyncio
 import time
 from collections import Counter
 from pathlib import Path
@@ -8,8 +7,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp import web
-from tests.metrics.real_prometheus import PATIENCE, binary, real_prometheus
+from tests.metrics.real_prometheus import binary, real_prometheus, store
 from tests.metrics.rules.making import POD, a_rule
 from tests.metrics.rules.promql_cases import OBJECTS, draw, page
 
@@ -18,24 +16,10 @@ from gpuscaler.metrics.rules.separating import prove
 pytestmark = pytest.mark.looptime(False)  # real processes take real time
 
 CASES = 250
-#: Number of scrapes that must be stored before the first query.
-READINGS = 8
+#: Number of stored scrapes, a second apart: more than the longest range of a query.
+SCRAPES = 8
 
 Answer = Counter[tuple[tuple[tuple[str, str], ...], str]]
-
-
-class Endpoint:
-    """Exports a different page each time."""
-
-    def __init__(self) -> None:
-        self.readings = 0
-        self.enough = asyncio.Event()
-
-    async def answer(self, _: web.Request) -> web.Response:
-        self.readings += 1
-        if self.readings >= READINGS:
-            self.enough.set()
-        return web.Response(text=page(self.readings))
 
 
 class PrometheusQueries:
@@ -64,24 +48,13 @@ def samples_of(samples: list[dict[str, Any]], namespace: str | None, pod: str) -
 
 
 async def test_one_query_for_all_objects_gives_the_same_values_as_one_query_for_each(tmp_path: Path) -> None:
-    endpoint = Endpoint()
-    app = web.Application()
-    app.router.add_get("/metrics", endpoint.answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    host, port = runner.addresses[0][:2]
+    began = time.time() - SCRAPES - 1
+    store(binary(), tmp_path, {began + step: page(step) for step in range(1, SCRAPES + 1)})
     seen: Counter[str] = Counter()
-    try:
-        async with real_prometheus(binary(), tmp_path, f"{host}:{port}") as prometheus, aiohttp.ClientSession() as session:
-            async with asyncio.timeout(PATIENCE):
-                await endpoint.enough.wait()
-            ask = PrometheusQueries(session, prometheus.url, time.time() - 1)
-            for number in range(CASES):
-                seen[await compare(ask, draw(1, number))] += 1
-    finally:
-        await runner.cleanup()
+    async with real_prometheus(binary(), tmp_path) as prometheus, aiohttp.ClientSession() as session:
+        ask = PrometheusQueries(session, prometheus.url, began + SCRAPES + 0.5)
+        for number in range(CASES):
+            seen[await compare(ask, draw(1, number))] += 1
     assert seen["cluster"] > CASES // 10, seen
     assert seen["namespace"] > 5, seen
     assert seen["names"] > CASES // 10, seen
