@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.embedded.aws.memory import attach
+from tests.embedded.aws.clients import Client, Options, shared_client
 
 from gpuscaler.clouds.aws.api.calls import Calls
 from gpuscaler.clouds.aws.discovery.discovery import Discovery, DiscoveryResult
@@ -40,16 +40,14 @@ class Session:
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self.call_counts: dict[str, int] = {}
-        self._session = _session()
+        self._create = _session().client
 
-    def client(self, service: str, **settings: Any) -> Any:
-        client = self._session.client(service, **{**settings, "endpoint_url": "http://127.0.0.1:1"})
-        client.meta.events.register("before-call", self._count)
-        attach(client, self.endpoint)
-        return client
+    def client(self, service: str, *, region_name: str, endpoint_url: str | None = None, **options: Any) -> Any:  # noqa: ARG002
+        """boto3's client; ``endpoint_url`` is ignored."""
+        return Client(shared_client(self._create, service, region_name, Options(options)), self.endpoint, sent=self._count)
 
-    def _count(self, model: Any, **_: Any) -> None:
-        self.call_counts[model.name] = self.call_counts.get(model.name, 0) + 1
+    def _count(self, operation: str) -> None:
+        self.call_counts[operation] = self.call_counts.get(operation, 0) + 1
 
 
 class Aws:

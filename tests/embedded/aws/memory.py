@@ -4,44 +4,42 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
+
+from tests.embedded.aws.clients import Client, Exchange, Options, shared_client
 
 from gpuscaler.embedded.aws.serving.endpoint import Endpoint
-from gpuscaler.embedded.aws.wire.errors import BrokenError
 from gpuscaler.embedded.aws.wire.models import service_files
-from gpuscaler.embedded.aws.wire.reading import Request
 
 T = TypeVar("T")
 
 
 def attach(client: Any, endpoint: Endpoint, took: Callable[[float], None] | None = None) -> None:
     """Connect a boto3 ``client`` to ``endpoint``. Answers arrive at once; ``took`` gets the duration of each in seconds."""
-
-    def send(request: Any, **_: Any) -> Any:
-        return _ask(request, endpoint, took)
-
-    client.meta.events.register("before-send", send)
+    client.meta.events.register("before-send", lambda request, **more: Exchange(endpoint, took).send(request, **more))
 
 
 class Session:
     """A boto3 session all of whose clients call ``endpoint``; ``took`` is as for :func:`attach`. Raises ImportError without boto3."""
 
     def __init__(self, endpoint: Endpoint, took: Callable[[float], None] | None = None) -> None:
-        from boto3.session import Session as Boto
-        from botocore.session import Session as Core
-
-        core = Core()
-        core.register_component("data_loader", service_files())
-        self._boto = Boto(botocore_session=core, **dict.fromkeys(("aws_access_key_id", "aws_secret_access_key"), "any"))
+        self._boto = _boto()
         self._endpoint, self._took = endpoint, took
 
-    def client(self, service: str, **options: Any) -> Any:
+    def client(self, service: str, *, region_name: str, endpoint_url: str | None = None, **options: Any) -> Any:  # noqa: ARG002
         """boto3's client; ``endpoint_url`` is ignored."""
-        made = self._boto.client(service, **{**options, "endpoint_url": "http://127.0.0.1:1"})
-        attach(made, self._endpoint, self._took)
-        return made
+        return Client(shared_client(self._boto.client, service, region_name, Options(options)), self._endpoint, took=self._took)
+
+
+@cache
+def _boto() -> Any:
+    from boto3.session import Session as Boto
+    from botocore.session import Session as Core
+
+    core = Core()
+    core.register_component("data_loader", service_files())
+    return Boto(botocore_session=core, **dict.fromkeys(("aws_access_key_id", "aws_secret_access_key"), "any"))
 
 
 class LoopExecutor(Executor):
@@ -71,31 +69,3 @@ class LoopExecutor(Executor):
             done = partial(future.set_exception, error)
         asyncio.get_running_loop().call_later(self._seconds, done)
         return future
-
-
-def _ask(request: Any, endpoint: Endpoint, took: Callable[[float], None] | None) -> Any:
-    from botocore.awsrequest import AWSResponse
-    from botocore.exceptions import ConnectionClosedError
-
-    parts = urlsplit(request.url)
-    headers = {name.lower(): value.decode() if isinstance(value, bytes) else str(value) for name, value in request.headers.items()}
-    body = request.body or b""
-    asked = Request(request.method, parts.path, headers, body.encode() if isinstance(body, str) else body, parts.query)
-    try:
-        answer = endpoint.handle(asked)
-    except BrokenError as error:
-        raise ConnectionClosedError(endpoint_url=request.url) from error
-    if took is not None:
-        took(answer.after)
-    return AWSResponse(request.url, answer.status, dict(answer.headers), _Body(answer.body))
-
-
-class _Body:
-    """A body as botocore reads it from urllib3."""
-
-    def __init__(self, body: bytes) -> None:
-        self._body = body
-
-    def stream(self) -> list[bytes]:
-        """All of it in one piece."""
-        return [self._body]

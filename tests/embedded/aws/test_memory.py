@@ -4,6 +4,7 @@ import asyncio
 from email.utils import parsedate_to_datetime
 
 import pytest
+from botocore.exceptions import ConnectionClosedError, ParamValidationError
 from tests.embedded.aws.conftest import BEGAN, Aws
 from tests.embedded.aws.memory import LoopExecutor, Session
 
@@ -58,3 +59,45 @@ def test_launch_calls_report_how_long_they_take(make_aws: type[Aws]) -> None:
     )
     client.launch_instances(AutoScalingGroupName="gpus", RequestedCapacity=1, ClientToken="a")
     assert seconds == [0.0, 0.0, 2.0]
+
+
+def test_a_repeated_read_is_answered_again_and_dated_by_its_own_answer(aws: Aws) -> None:
+    client = Session(aws.endpoint).client("sqs", region_name="us-east-1")
+    client.create_queue(QueueName="first")
+    first = client.list_queues()
+    first["QueueUrls"].clear()
+    aws.later(1000.0)
+    second = client.list_queues()
+    client.create_queue(QueueName="second")
+    third = client.list_queues()
+
+    assert [len(reply["QueueUrls"]) for reply in (first, second, third)] == [0, 1, 2]
+    answers = [reply["ResponseMetadata"] for reply in (first, second, third)]
+    assert [parsedate_to_datetime(answer["HTTPHeaders"]["date"]).timestamp() - BEGAN for answer in answers] == [0.0, 1000.0, 1000.0]
+    assert len({answer["RequestId"] for answer in answers}) == 3
+
+
+def test_a_repeated_read_meets_the_faults_of_its_own_time(aws: Aws) -> None:
+    client = Session(aws.endpoint).client("autoscaling", region_name="us-east-1")
+    assert client.describe_auto_scaling_groups()["AutoScalingGroups"] == []
+    aws.endpoint.faults.all.append(Fault(code="Throttling"))
+    with pytest.raises(client.exceptions.ClientError, match="Throttling"):
+        client.describe_auto_scaling_groups()
+    aws.endpoint.faults.all[:] = [Fault(sever="before")]
+    with pytest.raises(ConnectionClosedError):
+        client.describe_auto_scaling_groups()
+    aws.endpoint.faults.all.clear()
+    assert client.describe_auto_scaling_groups()["AutoScalingGroups"] == []
+
+
+def test_sessions_share_clients_and_no_answers(make_aws: type[Aws]) -> None:
+    full, empty = make_aws(), make_aws()
+    Session(full.endpoint).client("sqs", region_name="us-east-1").create_queue(QueueName="events")
+    replies = [Session(each.endpoint).client("sqs", region_name="us-east-1").list_queues() for each in (full, empty)]
+    assert [len(reply.get("QueueUrls", ())) for reply in replies] == [1, 0]
+
+
+def test_a_read_that_does_not_fit_the_model_is_refused_by_boto3(aws: Aws) -> None:
+    client = Session(aws.endpoint).client("autoscaling", region_name="us-east-1")
+    with pytest.raises(ParamValidationError):
+        client.describe_auto_scaling_groups(AutoScalingGroupNames="gpus")
