@@ -14,6 +14,7 @@ import msgspec
 import pytest
 import yaml
 from click.testing import CliRunner
+from tests.cli.serving import repeat_reads_at_once
 from tests.objects import pod, workload
 
 from gpuscaler.cli.cluster import cluster, parse_nodes
@@ -57,7 +58,7 @@ async def until(client: Client, count: int) -> list[dict[str, Any]]:
             pods = [msgspec.json.decode(data) for data in await client.list_all(PODS)]
             if sum(pod["status"]["phase"] == "Running" for pod in pods) == count:
                 return pods
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.02)
 
 
 def replica_set(replicas: int) -> dict[str, Any]:
@@ -83,7 +84,8 @@ async def test_workloads_run_on_nodes_of_the_embedded_cluster_until_it_is_stoppe
         assert not kubeconfig.exists()
 
 
-async def test_with_tls_only_the_token_of_the_kubeconfig_is_accepted(tmp_path: Path) -> None:
+async def test_with_tls_only_the_token_of_the_kubeconfig_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    repeat_reads_at_once(monkeypatch)
     kubeconfig = tmp_path / "kubeconfig"
     async with running(kubeconfig, "--tls"):
         assert stat.S_IMODE(kubeconfig.stat().st_mode) == 0o600

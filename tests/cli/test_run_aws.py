@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import shlex
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping
@@ -12,11 +13,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 from tests.cli.walls import WALLED
 from tests.clouds.aws.user_data import encoded
 from tests.docs.test_examples import blocks
 from tests.objects import pod
 
+from gpuscaler.cli import main
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.http import HttpTransport
 from gpuscaler.kube.incluster import find_access
@@ -31,6 +34,8 @@ BOOTSTRAP = "#!/bin/bash\n/etc/eks/bootstrap.sh research --kubelet-extra-args --
 KEYS = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any", "AWS_EC2_METADATA_DISABLED": "true"}
 #: Maximum time of each step in seconds, even on slow machines.
 PATIENCE = 120
+#: Options of an account with quick machines. In its usual order, the launch is answered before the node joins the cluster.
+QUICK = ("--cloud", "aws-simulated", "--aws-boot", "1s", "--aws-condition", "answer=0.3")
 
 
 @asynccontextmanager
@@ -54,12 +59,11 @@ def gpuscaler(*words: str, more: Mapping[str, str] | None = None) -> AbstractAsy
     return run_program(sys.executable, "-c", "from gpuscaler.cli import run; run()", *words, more=more)
 
 
-async def run_gpuscaler(*words: str) -> str:
-    async with gpuscaler(*words) as process:
-        assert process.stdout is not None
-        output = await asyncio.wait_for(process.stdout.read(), PATIENCE)
-        await process.wait()
-    return output.decode()
+async def run_here(*words: str, more: Mapping[str, str] | None = None) -> str:
+    """Return the output of a command that reads and ends, run in a thread of this process; it must exit successfully."""
+    done = await asyncio.to_thread(CliRunner().invoke, main, words, env={**KEYS, **(more or {})})
+    assert done.exit_code == 0, done.output
+    return done.output
 
 
 async def address(process: asyncio.subprocess.Process) -> str:
@@ -100,10 +104,10 @@ class Account:
 
 
 async def until(condition: Any, event: str) -> None:
-    for _ in range(5 * PATIENCE):
+    for _ in range(20 * PATIENCE):
         if await condition():
             return
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.05)
     raise AssertionError(f"never: {event}")
 
 
@@ -111,12 +115,14 @@ async def test_the_page_about_the_simulated_account_is_correct(tmp_path: Path, m
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     kubeconfig, config = str(tmp_path / "kubeconfig"), tmp_path / "run.yaml"
     (block,) = [block for block in blocks(PAGE) if block.kind == "yaml"]
-    async with gpuscaler("cluster", "--kubeconfig", kubeconfig, "--cloud", "aws-simulated", "--aws-boot", "4s") as serving:
+    async with gpuscaler("cluster", "--kubeconfig", kubeconfig, *QUICK) as serving:
         url = await address(serving)
-        config.write_text(block.text.replace("http://127.0.0.1:4566", url).replace("1m", "5s") + "http: {enabled: false}\n")
+        text = block.text.replace("http://127.0.0.1:4566", url).replace("1m", "1s")
+        # An idle machine is noticed at the next resync.
+        config.write_text(text + "http: {enabled: false}\npace: {resync: 1s}\n")
         account = Account(url)
         await asyncio.to_thread(account.prepare)
-        assert "gpu   us-east-1  cluster-autoscaler" in await run_gpuscaler("pools", "--config", str(config))
+        assert "gpu   us-east-1  cluster-autoscaler" in await run_here("pools", "--config", str(config))
         access = find_access({}, kubeconfig=Path(kubeconfig), context="", attended=False)
         # On a real cloud no simulation module is loaded.
         controller = gpuscaler("run", "--config", str(config), "--kubeconfig", kubeconfig, more=WALLED)
@@ -132,7 +138,7 @@ async def test_the_page_about_the_simulated_account_is_correct(tmp_path: Path, m
             await client.create(PODS, pod("train"), namespace="default")
             await until(bound, "the pod has a machine")
             assert await asyncio.to_thread(account.wants) == 1
-            assert "How machines are bought:\n  launch-instances: gpu" in await run_gpuscaler("status", "--kubeconfig", kubeconfig)
+            assert "How machines are bought:\n  launch-instances: gpu" in await run_here("status", "--kubeconfig", kubeconfig)
             await client.delete(PODS, "train", namespace="default")
             await until(given_back, "the machine is removed")
         account.close()
@@ -145,6 +151,11 @@ def commands_of_page(kind: str) -> list[str]:
     return [line for block in blocks(REAL) if block.kind == "sh" for line in block.text.splitlines() if line.startswith("gpuscaler ")]
 
 
+def split(command: str) -> list[str]:
+    """Split a command line of gpuscaler into the words after the program's name, as a shell does."""
+    return shlex.split(command)[1:]
+
+
 def shell(command: str, folder: Path, more: Mapping[str, str]) -> AbstractAsyncContextManager[asyncio.subprocess.Process]:
     """Run a command line in a folder, as in a shell."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -152,7 +163,7 @@ def shell(command: str, folder: Path, more: Mapping[str, str]) -> AbstractAsyncC
     return run_program("bash", "-c", f"set -o pipefail; {piped}{command}", folder=folder, more={**more, "PATH": path})
 
 
-async def run_until_printed(command: str, folder: Path, more: dict[str, str], *, until: str = "") -> str:
+async def run_until_printed(command: str, folder: Path, more: Mapping[str, str], *, until: str = "") -> str:
     """Return the whole output of a command, or the output up to and including ``until``."""
     text = ""
     async with shell(command, folder, more) as process:
@@ -172,11 +183,12 @@ async def test_the_commands_of_the_aws_page_have_the_effects_that_the_page_descr
 ) -> None:
     """Steps 3, 5 and 6 in order, with the simulated account and the cluster of the page's context."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
     commands, files = commands_of_page("sh"), commands_of_page("yaml")
     assert len(commands) == 7, f"a command of the page that no test runs: {commands}"
     kubeconfig, config = tmp_path / "kubeconfig", tmp_path / "run.yaml"
     regions = ("--aws-region", "us-east-1", "--aws-region", "us-west-2")
-    async with gpuscaler("cluster", "--kubeconfig", str(kubeconfig), "--cloud", "aws-simulated", "--aws-boot", "4s", *regions) as serving:
+    async with gpuscaler("cluster", "--kubeconfig", str(kubeconfig), *QUICK, *regions) as serving:
         url = await address(serving)
         kubeconfig.write_text(kubeconfig.read_text().replace("gpuscaler-embedded", "my-cluster"))
         environ = {"AWS_ENDPOINT_URL": url, "KUBECONFIG": str(kubeconfig)}
@@ -190,11 +202,11 @@ async def test_the_commands_of_the_aws_page_have_the_effects_that_the_page_descr
 
             config.write_text(f"{files[0]}http: {{enabled: false}}\n")
             pools, as_json, compared, plan, dry, run, status = commands
-            assert "gpu   us-east-1  cluster-autoscaler" in await run_until_printed(pools, tmp_path, environ)
+            assert "gpu   us-east-1  cluster-autoscaler" in await run_here(*split(pools), more=environ)
             assert await run_until_printed(as_json, tmp_path, environ) == "[]\n"
-            assert "gpu   us-east-1  cluster-autoscaler" in await run_until_printed(compared, tmp_path, environ)
+            assert "gpu   us-east-1  cluster-autoscaler" in await run_here(*split(compared), more=environ)
             config.write_text(f"{files[1]}http: {{enabled: false}}\n")
-            assert "For pending pods: $1.01 per hour" in await run_until_printed(plan, tmp_path, environ)
+            assert "For pending pods: $1.01 per hour" in await run_here(*split(plan), more=environ)
             await run_until_printed(dry, tmp_path, environ, until="buys 1 machine")
             assert await asyncio.to_thread(account.wants) == 0
             assert await client.list_all(CONFIG_MAPS, namespace="kube-system") == before
@@ -213,7 +225,7 @@ async def test_the_commands_of_the_aws_page_have_the_effects_that_the_page_descr
 
                 await until(bought, "a machine is bought for the pod")
                 await until(told, "the status is written")
-                assert "launch-instances: gpu" in await run_until_printed(status, tmp_path, environ)
+                assert "launch-instances: gpu" in await run_here(*split(status), more=environ)
 
                 async def bound() -> bool:
                     config_maps = msgspec.json.decode(await client.get(PODS, "train", namespace="default"))
