@@ -229,11 +229,10 @@ EQUIVALENT: Mapping[Key, str] = {
     **{
         ("static.Rows._evaluate", kind, source): "no case has pools, and only pools have a minimum number of GPUs"
         for kind, source in (
-            ("flip", "self.least_gpus > 0"),
-            ("flip", "self.least_gpus <= count_accelerators(spec.requests)"),
-            ("never", "if self.least_gpus is not None:"),
-            ("swap", "(self.least_gpus > 0) & nodes.tolerated(with_closing_tolerations(spec))"),
-            ("swap", "passes['TaintToleration'] | (self.least_gpus > 0) & nodes.tolerated(with_closing_tolerations(spec))"),
+            ("flip", "self.min_gpus.least > 0"),
+            ("never", "if self.min_gpus is not None:"),
+            ("swap", "kept & nodes.tolerated(with_closing_tolerations(spec))"),
+            ("swap", "passes['TaintToleration'] | kept & nodes.tolerated(with_closing_tolerations(spec))"),
         )
     },
     (

@@ -58,6 +58,17 @@ def test_validate_warns_if_a_file_sets_no_limit(tmp_path: Path, rest: str, warns
     assert ("warning: limits: saw no limits" in answer.stderr) == warns
 
 
+def test_validate_warns_of_sizes_that_no_pool_is_for(tmp_path: Path) -> None:
+    (tmp_path / "pools.yaml").write_text(
+        "region: us-east-1\nlimits: none\npools: [{name: one, types: [g5.xlarge]}, "
+        "{name: eight, types: [g5.48xlarge], min_gpus_per_pod: 8}]\n"
+    )
+    answer = CliRunner().invoke(main, ["validate", str(tmp_path / "pools.yaml")])
+
+    assert answer.exit_code == 0
+    assert "warning: pool eight: saw min_gpus_per_pod: 8, but no pool is for pods with 2 to 7 GPUs" in answer.stderr
+
+
 def test_the_reason_of_a_pod_stopped_by_the_default_limit_says_that_it_is_the_default() -> None:
     policy = with_default_limit(parse_settings(settings()).policy)
     made = plan(cluster_of(pod(n) for n in range(300)), State(), policy, NOW)

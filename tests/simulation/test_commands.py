@@ -164,6 +164,14 @@ def test_spot_offerings_are_left_out_and_reported(folder: Path) -> None:
     assert any(note.startswith("3 spot offerings of the pools file: omitted") for note in report["inputs"]["derived"])
 
 
+def test_sizes_that_no_pool_is_for_are_reported(folder: Path) -> None:
+    (folder / "hole.yaml").write_text(
+        POOLS.replace("types: [g4dn.xlarge, g4dn.12xlarge]", "types: [g4dn.12xlarge]\n    min_gpus_per_pod: 4")
+    )
+    notes = json.loads(call(folder, "--json", pools="hole.yaml").stdout)["inputs"]["derived"]
+    assert any("min_gpus_per_pod: 4, but no pool is for pods with 1 to 3 GPUs" in note for note in notes)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -188,6 +188,7 @@ def report_unusable_files(options: ReplayOptions) -> Iterator[None]:
 
 def read_settings(options: ReplayOptions, pools_files: Sequence[str]) -> "list[tuple[Setting, list[str]]]":
     """Return the replay's setting for each of ``pools_files``, with notes on derived values."""
+    from gpuscaler.model.pools import min_gpus_warnings
     from gpuscaler.simulation.results.campaign import Setting
     from gpuscaler.simulation.services import derived_from, read_load
     from gpuscaler.simulation.traces.spot import read_spot
@@ -212,6 +213,7 @@ def read_settings(options: ReplayOptions, pools_files: Sequence[str]) -> "list[t
         notes += (
             [f"{dropped} spot offerings of the pools file: omitted, because there is no --spot for their availability"] if dropped else []
         )
+        notes += min_gpus_warnings(policy)
         notes += [f"at the start: {count} x {'/'.join(key)}, as requested" for key, count in start.items()]
         notes += derived_from(load, seed=options.seed) if load is not None else ()
         if options.seeds > 1 and (spot or load is not None):

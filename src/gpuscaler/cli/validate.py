@@ -16,7 +16,7 @@ def validate(file: Path | None, schema: bool) -> None:
     Exits with 0 if it is valid, else with 2, after printing every mistake with its place.
     """
     # Imported here, so that other commands start without YAML and the catalogue.
-    from gpuscaler.model.pools import boundless_warning, with_default_limit
+    from gpuscaler.model.pools import boundless_warning, min_gpus_warnings, with_default_limit
     from gpuscaler.settings import SettingsError, load_settings
     from gpuscaler.settings.schema import pools_file_schema
 
@@ -41,5 +41,6 @@ def validate(file: Path | None, schema: bool) -> None:
     offerings = sum(len(pool.offerings) for pool in policy.pools)
     types = {offering.instance_type for offering in policy.offerings.values()}
     click.echo(f"{file}: valid; pools: {len(policy.pools)}, offerings: {offerings}, instance types: {len(types)}")
-    if not settings.limits_stated and (warning := boundless_warning(with_default_limit(policy))):
+    warnings = [] if settings.limits_stated else [boundless_warning(with_default_limit(policy))]
+    for warning in filter(None, (*warnings, *min_gpus_warnings(policy))):
         click.echo(f"{file}: warning: {warning}", err=True)

@@ -218,3 +218,41 @@ def boundless_warning(policy: Policy) -> str:
         f"limits: saw no limits, and pools without a max, expected either; machines are bought for at most "
         f"${DEFAULT_DOLLARS:g} an hour in total; set limits, or limits: none for no limit"
     )
+
+
+def min_gpus_warnings(policy: Policy) -> tuple[str, ...]:
+    """Return a sentence for each range of numbers of GPUs that no pool is for by its ``min_gpus_per_pod``, although machines hold them."""
+    pools = [pool for pool in policy.pools if pool.max != 0 and any(not offering.retired for offering in pool.offerings)]
+    # The pool with the smallest machine for pods with so many GPUs, and the numbers that it alone must take.
+    ranges: list[tuple[Pool, list[int]]] = []
+    for gpus in range(1, max((pool.min_gpus_per_pod for pool in pools), default=0)):
+        sizes = [(size, pool.min_gpus_per_pod, pool.name, pool) for pool in pools if (size := _size_for(pool, gpus))]
+        if not sizes or any(pool.min_gpus_per_pod <= gpus for *_, pool in sizes):
+            continue
+        pool = min(sizes)[-1]
+        if ranges and ranges[-1][0] is pool and ranges[-1][1][-1] == gpus - 1:
+            ranges[-1][1].append(gpus)
+        else:
+            ranges.append((pool, [gpus]))
+    return tuple(
+        f"pool {pool.name}: saw min_gpus_per_pod: {pool.min_gpus_per_pod}, but no pool is for pods with {_range(numbers)}; they go to this "
+        f"pool, whose machines are the smallest that hold them; set min_gpus_per_pod: {numbers[0]} there, or add a pool for them"
+        for pool, numbers in ranges
+    )
+
+
+def _size_for(pool: Pool, gpus: int) -> tuple[int, float] | None:
+    """The GPUs and the price of the smallest machine of ``pool`` that holds a pod with ``gpus`` GPUs; None if there is none.
+
+    Where the cloud chooses among the types of a pool, all of them must hold the pod.
+    """
+    sizes = [(offering.gpus, offering.price) for offering in pool.offerings if not offering.retired]
+    if pool.chooser == "cloud":
+        return max(sizes) if min(sizes)[0] >= gpus else None
+    return min((size for size in sizes if size[0] >= gpus), default=None)
+
+
+def _range(numbers: list[int]) -> str:
+    if len(numbers) == 1:
+        return f"{numbers[0]} GPU{'s' if numbers[0] != 1 else ''}"
+    return f"{numbers[0]} to {numbers[-1]} GPUs"

@@ -7,16 +7,18 @@ import msgspec
 import numpy as np
 
 from gpuscaler.model.cluster import Cluster
-from gpuscaler.model.pools import Policy, boundless_warning, guessed_offerings
+from gpuscaler.model.pools import Policy, boundless_warning, guessed_offerings, min_gpus_warnings
 from gpuscaler.planning.capacity.existing import CapacityBuilder, CapacitySnapshot, mask_without
 from gpuscaler.planning.capacity.expiring import block_expiring, describe_expiry, purchase_deadlines
 from gpuscaler.planning.capacity.fallbacks import with_fallbacks
 from gpuscaler.planning.capacity.limits import remaining
 from gpuscaler.planning.capacity.node_templates import Templates
 from gpuscaler.planning.capacity.pool_membership import Member
+from gpuscaler.planning.capacity.smallest_machines import PodSizes
 from gpuscaler.planning.demand.interrupted import evacuees, untried, with_evacuees, without_evacuees
 from gpuscaler.planning.demand.pending import Demand, PodClass, collect_demand
 from gpuscaler.planning.demand.rationing import BudgetCut, ration
+from gpuscaler.planning.feasibility.min_gpus import CountGpus, requested_gpus
 from gpuscaler.planning.feasibility.snapshot import Room, Rows
 from gpuscaler.planning.plans import Plan, Reason, Unplaced
 from gpuscaler.planning.result import PlanDecisions, purchases, without_removals, write_plan
@@ -75,6 +77,9 @@ class Planner:
         self._capacities = CapacityBuilder(policy)
         self._surveys = CandidateCache()
         self._closes = purchase_deadlines(policy.pools)
+        self._policy_warnings = min_gpus_warnings(policy)
+        self._keeps = any(pool.min_gpus_per_pod for pool in policy.pools)
+        self._sizes: PodSizes | None = None
 
     def plan(
         self, cluster: Cluster, state: State, now: float, *, live: bool = False, should_stop: Callable[[], bool] | None = None
@@ -90,15 +95,14 @@ class Planner:
         if state.unbalancing:
             state = msgspec.structs.replace(state, blocked_offerings=state.blocked_offerings | state.unbalancing.keys())
         request = PlanRequest(cluster, state, policy, now, should_stop, live)
-        if self._templates is None or not self._templates.are_current_for(cluster, state.blocked_offerings, state.probed_offerings):
-            self._templates = Templates(cluster, policy, state.blocked_offerings, state.probed_offerings)
-        capacity = self._capacities.build(cluster, state)
         leaving = evacuees(cluster, state, policy)
         demand = with_evacuees(collect_demand(cluster, state, policy, now, live=live), leaving)
+        templates = self._current_templates(cluster, state, self._count_gpus(cluster, demand))
+        capacity = self._capacities.build(cluster, state, templates.count_gpus)
         # Templates need no rows when no pod is pending.
         waits = bool(demand.classes or demand.gangs or demand.nominated)
-        room = self._capacities.with_templates(capacity, self._templates) if waits else capacity.room
-        draft = make_draft(request, capacity, room, self._templates)
+        room = self._capacities.with_templates(capacity, templates) if waits else capacity.room
+        draft = make_draft(request, capacity, room, templates)
         promised = frozenset(key for machine in state.upcoming for key in machine.pods)
         demand, cuts = ration(demand, cluster, now, first=promised.union(*(pod_class.keys for pod_class in leaving)))
         reserve_nominated(draft, capacity, demand)
@@ -119,6 +123,7 @@ class Planner:
                 set_aside=cluster.set_aside,
                 warnings=(
                     *filter(None, (boundless_warning(policy),)),
+                    *self._policy_warnings,
                     *spare_gpu_warnings(draft, policy.pools),
                     *capacity.warnings,
                     *cluster.warnings,
@@ -126,11 +131,27 @@ class Planner:
             )
         )
         made = balance_zones(made, cluster, policy, state, capacity.by_node)
-        machines = with_fallbacks(made.machines, cluster, policy, state, capacity.have, templates=self._templates)
+        machines = with_fallbacks(made.machines, cluster, policy, state, capacity.have, templates=templates)
         made = made if machines is made.machines else msgspec.structs.replace(made, machines=machines)
         if state.removing_held:
             made = without_removals(made, state.removing_held)
         return (without_evacuees(made, leaving, cluster) if leaving else made), proof
+
+    def _current_templates(self, cluster: Cluster, state: State, count_gpus: CountGpus) -> Templates:
+        """The templates of the machines that may be bought now, made again if the previous ones are out of date."""
+        wanted, templates = (cluster, state.blocked_offerings, state.probed_offerings), self._templates
+        if templates is None or templates.count_gpus is not count_gpus or not templates.are_current_for(*wanted):
+            templates = self._templates = Templates(cluster, self.policy, state.blocked_offerings, state.probed_offerings, count_gpus)
+        return templates
+
+    def _count_gpus(self, cluster: Cluster, demand: Demand) -> CountGpus:
+        """What counts the GPUs of pods where they are compared with ``min_gpus_per_pod``."""
+        if not self._keeps:
+            return requested_gpus
+        if self._sizes is None or not self._sizes.templates.are_current_for(cluster, frozenset()):
+            self._sizes = PodSizes(cluster, self.policy)
+        self._sizes.learn(pod_class.spec for pod_class in demand.all_classes)
+        return self._sizes
 
 
 def balance_zones(made: Plan, cluster: Cluster, policy: Policy, state: State, members: Mapping[str, Member]) -> Plan:
@@ -185,8 +206,8 @@ def placement_stages(cluster: Cluster, capacity: CapacitySnapshot) -> tuple[Stag
     inventory = capacity.inventory
     if not inventory.coming:
         return (Stage(capacity.room.copy(), capacity.open_rows),)
-    least = inventory.rows.least_gpus
-    nodes = Room.over(cluster, Rows(cluster.table, None if least is None else least[: len(cluster.table)]))
+    min_gpus = inventory.rows.min_gpus
+    nodes = Room.over(cluster, Rows(cluster.table, None if min_gpus is None else min_gpus.first(len(cluster.table))))
     open_rows = mask_without(capacity.open_rows[: len(nodes)], [inventory.rows.table.row[name] for name in inventory.registered])
     return Stage(nodes, open_rows), Stage(capacity.room.copy(), capacity.open_rows)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -37,11 +38,11 @@ from tests.planning.drawing import cases
 from tests.planning.replaying import Case, assert_comes_true, planned_nodes
 from tests.soaking import examples
 
-from gpuscaler.model.accelerators import GPU_MILLI, count_accelerators
+from gpuscaler.model.accelerators import GPU_MILLI, count_accelerators, is_device
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
-from gpuscaler.model.pools import Policy, Pool, Spare
+from gpuscaler.model.pools import Offering, Policy, Pool, Spare
 from gpuscaler.model.taints import Taint
 from gpuscaler.model.workloads import Workload
 from gpuscaler.planning.planner import Planner
@@ -129,20 +130,23 @@ def test_a_node_without_a_pool_label_is_assigned_to_a_kept_pool_by_its_type() ->
 @pytest.mark.parametrize("amount", [400, 1000, 3999])
 def test_min_gpus_per_pod_counts_fractions_of_gpus_as_whole_ones(amount: int) -> None:
     shared = msgspec.structs.replace(EIGHT, allocatable={**EIGHT.allocatable, GPU: 0, GPU_MILLI: 8000})
+    sold_out = msgspec.structs.replace(shared, pool="small")
     want = {"cpu": 1000, "memory": 2**30}
 
     made = planned(
         [pod("part", spec(requests={**want, GPU_MILLI: amount})), pod("large", spec(requests={**want, GPU_MILLI: 4000}))],
+        pool(sold_out),
         pool(shared, min_gpus_per_pod=4),
+        state=State(blocked_offerings=frozenset({sold_out.key})),
     )
 
     assert unplaced(made) == ["part"]
 
 
 def test_the_reason_of_a_pod_below_min_gpus_per_pod_says_so() -> None:
-    made = planned([pod("small"), pod("none", spec(cpu=1))], BIG)
+    made = planned([pod("small"), pod("none", spec(cpu=1))], BIG, SMALL, state=State(blocked_offerings=frozenset({ONE.key})))
 
-    assert [(reason.pool, reason.excluded_by) for reason in reasons(made, "small")] == [("big", "taint")]
+    assert [(reason.pool, reason.excluded_by) for reason in reasons(made, "small")] == [("big", "taint"), ("small", "market")]
     assert reasons(made, "small")[0].detail == "b.8 in z1 takes only pods with at least 4 GPUs (min_gpus_per_pod), the pod requests 1"
     assert reasons(made, "none")[0].detail == "b.8 in z1 takes only pods with at least 4 GPUs (min_gpus_per_pod), the pod requests none"
 
@@ -230,7 +234,7 @@ def test_a_large_pod_with_affinity_to_a_pod_on_a_new_machine_uses_a_kept_machine
 def test_a_small_pod_with_affinity_to_a_large_one_is_not_placed_on_its_kept_machine() -> None:
     beside = spec(gpus=1, affinity=(near(HOST, app="large"),))
 
-    made = planned([pod("large", spec(gpus=4), labels={"app": "large"}), pod("small", beside)], BIG)
+    made = planned([pod("large", spec(gpus=4), labels={"app": "large"}), pod("small", beside)], SMALL, BIG)
 
     assert [machine.pods for machine in made.machines] == [("default/large",)]
     assert unplaced(made) == ["small"]
@@ -272,6 +276,105 @@ def test_a_planner_follows_an_ordered_machine_to_another_pool() -> None:
         assert placed(planner.plan(cluster, state, NOW)) == places
 
 
+# Pods that no pool takes by its minimum.
+
+FOUR = pool(offering("m.4", 3.0, pool="middle", gpus=4, cpu=32, memory=128), min_gpus_per_pod=2)
+WHOLE = pool(EIGHT, min_gpus_per_pod=8)
+
+
+@pytest.mark.parametrize(("gpus", "machine"), [(1, "s.1"), (2, "m.4"), (4, "m.4"), (5, "b.8"), (7, "b.8"), (8, "b.8")])
+def test_a_pod_too_small_for_the_only_pool_that_holds_it_is_placed_there(gpus: int, machine: str) -> None:
+    made = planned([pod("p", spec(gpus=gpus))], SMALL, FOUR, WHOLE)
+
+    assert bought(made) == {machine: 1}
+
+
+def test_a_pod_without_a_pool_for_its_size_is_placed_on_the_smallest_machine_and_not_on_an_idle_larger_one() -> None:
+    made = planned([big("b"), *pods("p", 2, spec(gpus=1))], FOUR, WHOLE)
+
+    assert bought(made) == {"m.4": 1}
+
+
+def test_a_pod_without_a_pool_for_its_size_uses_an_idle_kept_machine_of_the_pool_that_takes_it() -> None:
+    made = planned([big("b"), pod("p", spec(gpus=6)), pod("small")], SMALL, FOUR, WHOLE)
+
+    assert placed(made) == {"p": "b"}
+    assert bought(made) == {"s.1": 1}
+
+
+@pytest.mark.parametrize(
+    "only_there",
+    [{"node_selector": ((TYPE, "b.8"),)}, {"memory": 200}, {"cpu": 40}],
+    ids=["selector", "memory", "cpu"],
+)
+def test_a_small_pod_that_only_large_machines_can_hold_is_placed_there(only_there: Any) -> None:
+    made = planned([pod("p", spec(gpus=1, **only_there))], SMALL, FOUR, WHOLE)
+
+    assert bought(made) == {"b.8": 1}
+
+
+def test_daemon_sets_count_where_a_pod_has_a_pool_for_its_size() -> None:
+    """A pod that needs a whole small machine has no place beside a DaemonSet there."""
+    agent = Workload("DaemonSet", "default", "agent", template=spec(cpu=1, gpus=0))
+
+    assert bought(planned([pod("p", spec(gpus=1, cpu=8))], SMALL, WHOLE)) == {"s.1": 1}
+    assert bought(planned([pod("p", spec(gpus=1, cpu=8)), agent], SMALL, WHOLE)) == {"b.8": 1}
+
+
+def test_a_pod_whose_pool_has_no_capacity_waits_and_takes_no_kept_machine() -> None:
+    made = planned([big("b"), pod("p")], SMALL, WHOLE, state=State(blocked_offerings=frozenset({ONE.key})))
+
+    assert unplaced(made) == ["p"]
+    assert placed(made) == {}
+
+
+def test_a_pod_whose_own_pool_may_have_no_machines_is_placed_on_a_larger_one() -> None:
+    assert bought(planned([pod("p")], msgspec.structs.replace(SMALL, max=0), WHOLE)) == {"b.8": 1}
+
+
+def test_a_pod_without_gpus_gets_no_kept_machine_even_if_no_other_holds_it() -> None:
+    made = planned([big("b"), pod("p", spec(cpu=40))], SMALL, WHOLE)
+
+    assert unplaced(made) == ["p"]
+
+
+def test_an_arm_pool_is_no_pool_for_a_pod_that_does_not_select_arm() -> None:
+    arm = pool(msgspec.structs.replace(ONE, labels={**ONE.labels, "kubernetes.io/arch": "arm64"}))
+
+    assert bought(planned([pod("p")], arm, WHOLE)) == {"b.8": 1}
+
+
+def test_pods_of_one_family_keep_to_the_pools_of_their_own_size() -> None:
+    """Each fits small machines. A pod with the larger request of both would fit only a large one."""
+    rule = (spread(ZONE, app="a"),)
+    waiting = [
+        pod("cpu", spec(gpus=1, cpu=8, memory=1, spread=rule), labels={"app": "a"}),
+        pod("memory", spec(gpus=1, cpu=1, memory=32, spread=rule), labels={"app": "a"}),
+    ]
+    small = pool(
+        offering("c.1", 1.0, pool="small", gpus=1, cpu=8, memory=8), offering("m.1", 1.0, pool="small", gpus=1, cpu=2, memory=64, zone="z2")
+    )
+
+    made = planned(waiting, small, WHOLE)
+
+    assert unplaced(made) == []
+    assert bought(made) == {"c.1": 1, "m.1": 1}
+
+
+def test_the_plan_warns_of_sizes_that_no_pool_is_for() -> None:
+    (warning,) = planned([], SMALL, FOUR, WHOLE).warnings
+
+    assert warning == (
+        "pool big: saw min_gpus_per_pod: 8, but no pool is for pods with 5 to 7 GPUs; they go to this pool, whose machines are the "
+        "smallest that hold them; set min_gpus_per_pod: 5 there, or add a pool for them"
+    )
+    assert planned([], SMALL, FOUR, BIG).warnings == ()
+    assert [warning.split(";")[0] for warning in planned([], FOUR, WHOLE).warnings] == [
+        "pool middle: saw min_gpus_per_pod: 2, but no pool is for pods with 1 GPU",
+        "pool big: saw min_gpus_per_pod: 8, but no pool is for pods with 5 to 7 GPUs",
+    ]
+
+
 # Properties of every plan.
 
 SEARCH = settings(max_examples=examples(40), derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
@@ -295,8 +398,38 @@ def pool_of(case: Case, made: Plan) -> dict[str, Pool]:
     return pools | {machine.id: by_name[machine.pool] for machine in made.machines}
 
 
-def serves(pool: Pool, waiting: Pod) -> bool:
-    return count_accelerators(waiting.spec.requests) >= pool.min_gpus_per_pod
+def serves(case: Case, waiting: Pod, pool: Pool) -> bool:
+    """Whether ``pool`` is for pods of this size, or is the one with the smallest machine if no pool is."""
+    gpus = count_accelerators(waiting.spec.requests)
+    if gpus >= pool.min_gpus_per_pod:
+        return True
+    sizes = {
+        (other.min_gpus_per_pod, gpus_and_price)
+        for other in case.policy.pools
+        if (gpus_and_price := smallest_size(case, other, waiting)) is not None and other.max != 0
+    }
+    if not any(is_device(name) for name in waiting.spec.requests) or any(least <= gpus for least, _ in sizes):
+        return False
+    smallest = min((gpus_and_price for _, gpus_and_price in sizes), default=None)
+    return pool.min_gpus_per_pod <= max((least for least, gpus_and_price in sizes if gpus_and_price == smallest), default=0)
+
+
+def smallest_size(case: Case, pool: Pool, waiting: Pod) -> tuple[int, float] | None:
+    """The GPUs and the price of the smallest machine of ``pool`` that holds the pod; None if there is none."""
+
+    def holds(offering: Offering) -> bool:
+        free = {name: amount - case.daemons.get(name, 0) for name, amount in offering.allocatable.items()}
+        selects_arch = any(key == "kubernetes.io/arch" for key, _ in waiting.spec.node_selector)
+        return (
+            offering.admits(waiting.spec)
+            and all(free.get(name, 0) >= amount for name, amount in waiting.spec.requests.items())
+            and (selects_arch or offering.labels["kubernetes.io/arch"] in ("amd64", pool.arch))
+        )
+
+    sizes = [(offering.gpus, offering.price) for offering in pool.offerings if not offering.retired]
+    if pool.chooser == "cloud":
+        return max(sizes, default=None) if all(holds(offering) for offering in pool.offerings if not offering.retired) else None
+    return min(((offering.gpus, offering.price) for offering in pool.offerings if not offering.retired and holds(offering)), default=None)
 
 
 def node_by_pod(case: Case, made: Plan) -> Iterator[tuple[Pod, str]]:
@@ -314,7 +447,7 @@ def test_no_plan_puts_a_small_pod_on_a_kept_machine(case: Case) -> None:
     made = case.plan()
     pools = pool_of(case, made)
     for pod_key, name in node_by_pod(case, made):
-        assert serves(pools[name], pod_key), f"{pod_key.key} on {name}"
+        assert serves(case, pod_key, pools[name]), f"{pod_key.key} on {name}"
     assert_comes_true(case, made)
 
 
@@ -330,9 +463,10 @@ def test_no_plan_buys_a_machine_for_a_pod_that_fits_an_existing_one(case: Case) 
         rules = unplaced_pod.spec.affinity or unplaced_pod.spec.anti_affinity or unplaced_pod.spec.spread or unplaced_pod.options.gang
         if rules or case.policy.preferences == "respect":
             continue
+        fits = partial(serves, case, unplaced_pod)
         for room in rooms:
             names = [room.table.names[row] for row in np.flatnonzero(room.capacity(unplaced_pod.spec, unplaced_pod.labels))]
-            there = [name for name in names if name in case.cluster.nodes and serves(pools[name], unplaced_pod) and is_open(case, name)]
+            there = [name for name in names if name in case.cluster.nodes and is_open(case, name) and fits(pools[name])]
             assert not there, f"{unplaced_pod.key} fits {there}"
 
 

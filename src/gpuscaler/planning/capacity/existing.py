@@ -15,7 +15,7 @@ from gpuscaler.planning.capacity.limits import Fleet, LimitUsage, fleets, limit_
 from gpuscaler.planning.capacity.node_templates import Templates
 from gpuscaler.planning.capacity.pool_membership import Member, Membership
 from gpuscaler.planning.capacity.upcoming import Promised, upcoming_nodes
-from gpuscaler.planning.feasibility.min_gpus import least_gpus
+from gpuscaler.planning.feasibility.min_gpus import CountGpus, MinGpus, requested_gpus
 from gpuscaler.planning.feasibility.snapshot import Room, Rows
 from gpuscaler.planning.state import State
 
@@ -34,7 +34,7 @@ class NodeInventory:
     ``node_pools`` has the pool of each node that is not ``unlisted``. ``coming`` has the nodes that upcoming machines will become, by
     machine id; ``registered`` the ids of those whose Node exists, by node name; ``pools`` the pools of upcoming machines, by id.
     ``rows`` are the nodes, then the other machines; ``usable`` flags rows that take new pods; ``names`` has the name of each row in
-    plans.
+    plans. ``count_gpus`` is the counting that ``rows`` use.
     """
 
     nodes: Mapping[str, Node]
@@ -46,6 +46,7 @@ class NodeInventory:
     usable: Mask
     names: tuple[str, ...]
     unlisted: frozenset[str] = frozenset()
+    count_gpus: CountGpus = requested_gpus
 
     @cached_property
     def row_of(self) -> Mapping[str, int]:
@@ -106,8 +107,11 @@ class CapacityBuilder:
         self._behind: tuple[Templates, Rows] | None = None
         self._wide: tuple[Rows, Rows] | None = None
 
-    def build(self, cluster: Cluster, state: State) -> CapacitySnapshot:
-        """Return rows for nodes and upcoming machines. A registered machine of the ledger is one row, as its offering promises (I3)."""
+    def build(self, cluster: Cluster, state: State, count_gpus: CountGpus = requested_gpus) -> CapacitySnapshot:
+        """Return rows for nodes and upcoming machines. A registered machine of the ledger is one row, as its offering promises (I3).
+
+        ``count_gpus`` counts the GPUs of a pod as ``min_gpus_per_pod`` sees them.
+        """
         coming, warnings = upcoming_nodes(cluster, self._offerings, state, self._promised)
         registered = {m.node: m.id for m in state.upcoming if m.id in coming and m.node in cluster.nodes}
         pools = {m.id: Member(self._pools[m.pool], None) for m in state.upcoming if m.id in coming}
@@ -115,11 +119,12 @@ class CapacityBuilder:
         if (
             inventory is None
             or inventory.nodes is not cluster.nodes
+            or inventory.count_gpus is not count_gpus
             or (inventory.coming, inventory.registered, inventory.pools, inventory.unlisted) != (coming, registered, pools, state.unlisted)
         ):
             node_pools = self._node_pools(cluster.nodes, state.unlisted)
-            inventory = build_inventory(cluster, node_pools, coming, registered, pools, keeping=self._keeping)
-            inventory = self._inventory = replace(inventory, unlisted=state.unlisted)
+            inventory = build_inventory(cluster, node_pools, coming, registered, pools, count_gpus=count_gpus if self._keeping else None)
+            inventory = self._inventory = replace(inventory, unlisted=state.unlisted, count_gpus=count_gpus)
         else:
             inventory.rows.forget()
         return CapacitySnapshot(
@@ -163,7 +168,7 @@ class CapacityBuilder:
         rows = capacity.inventory.rows
         behind = self._behind if self._behind is not None and self._behind[0] is templates else None
         if behind is None:
-            behind = self._behind = (templates, Rows(NodeTable(templates.boundless), templates.least_gpus))
+            behind = self._behind = (templates, Rows(NodeTable(templates.boundless), templates.min_gpus))
             self._wide = None
         else:
             behind[1].forget()
@@ -181,9 +186,9 @@ def build_inventory(
     registered: Mapping[str, str],
     pools: Mapping[str, Member],
     *,
-    keeping: bool,
+    count_gpus: CountGpus | None,
 ) -> NodeInventory:
-    """Build a :class:`NodeInventory`; ``keeping`` says that some pool keeps its machines for large pods."""
+    """Build a :class:`NodeInventory`; ``count_gpus`` is None if no pool keeps its machines for large pods."""
     table = cluster.table
     if registered:
         table = table.followed_by([coming[registered[node.name]] if node.name in registered else node for node in table.nodes])
@@ -194,11 +199,12 @@ def build_inventory(
         table = table.extended([coming[machine_id] for machine_id in waiting])
     ready += [True] * len(waiting)
     names += tuple(waiting)
-    least = None
-    if keeping:
+    min_gpus = None
+    if count_gpus is not None:
         members = {**node_pools.members, **pools}
-        least = least_gpus([member.pool if (member := members.get(name)) is not None else None for name in names])
-    return NodeInventory(cluster.nodes, node_pools, coming, registered, pools, Rows(table, least), np.array(ready, dtype=np.bool_), names)
+        min_gpus = MinGpus.of((member.pool if (member := members.get(name)) is not None else None for name in names), count_gpus)
+    usable = np.array(ready, dtype=np.bool_)
+    return NodeInventory(cluster.nodes, node_pools, coming, registered, pools, Rows(table, min_gpus), usable, names)
 
 
 def is_usable(node: Node) -> bool:

@@ -21,6 +21,7 @@ from gpuscaler.model.table import Array, Mask, NodeTable
 from gpuscaler.model.taints import untolerated
 from gpuscaler.model.well_known import ARCH, HOSTNAME
 from gpuscaler.model.workloads import Workload
+from gpuscaler.planning.feasibility.min_gpus import CountGpus, MinGpus, requested_gpus
 from gpuscaler.planning.mix.problem import MixKind, Solution
 
 #: Room for any demand: templates check resources separately, and the filters only need the resource to exist.
@@ -75,7 +76,12 @@ class Templates:
     """
 
     def __init__(
-        self, cluster: Cluster, policy: Policy, blocked: frozenset[OfferingKey], probing: frozenset[OfferingKey] = frozenset()
+        self,
+        cluster: Cluster,
+        policy: Policy,
+        blocked: frozenset[OfferingKey],
+        probing: frozenset[OfferingKey] = frozenset(),
+        count_gpus: CountGpus = requested_gpus,
     ) -> None:
         pools = sorted(policy.pools, key=lambda pool: pool.name)
         pairs = [(pool, offering) for pool in pools for offering in sorted(pool.offerings, key=lambda o: o.key) if not offering.retired]
@@ -86,6 +92,8 @@ class Templates:
         self._made_for = (blocked, probing, overhead.daemons)
         self.nodes = tuple(template_node(offering, overhead, f"template-{row}") for row, offering in enumerate(self.offerings))
         self.kinds = tuple(self._kinds(blocked, probing))
+        #: The number of GPUs that a pod counts as, compared with ``min_gpus_per_pod``.
+        self.count_gpus = count_gpus
         self._thresholds = sorted({pool.min_gpus_per_pod for pool in policy.pools if pool.min_gpus_per_pod})
         self._holds: dict[tuple[tuple[str, int], ...], Mask] = {}
         #: Cache of the cheapest mixes of these templates: the same pods are often pending in consecutive plans.
@@ -152,9 +160,9 @@ class Templates:
         )
 
     @cached_property
-    def least_gpus(self) -> Array | None:
-        """The minimum GPUs that a pod must request on each template; None if no pool has a minimum."""
-        return np.array([pool.min_gpus_per_pod for pool in self.pools], dtype=np.int64) if self._thresholds else None
+    def min_gpus(self) -> MinGpus | None:
+        """The minimum number of GPUs of a pod on each template; None if no pool has a minimum."""
+        return MinGpus.of(self.pools, self.count_gpus)
 
     @cached_property
     def for_gpus(self) -> Mask | None:
@@ -165,7 +173,7 @@ class Templates:
 
     def rank_of(self, spec: PodSpec) -> int:
         """The number of different ``min_gpus_per_pod`` values that a pod meets: pods of one rank may go to the same pools."""
-        return bisect_right(self._thresholds, count_accelerators(spec.requests)) if self._thresholds else 0
+        return bisect_right(self._thresholds, self.count_gpus(spec)) if self._thresholds else 0
 
     @cached_property
     def price_rank(self) -> Array:

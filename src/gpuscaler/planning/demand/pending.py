@@ -1,6 +1,6 @@
 """Sorts pending pods into demand, grouped into classes and gangs, and ignored pods, with the reason."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -89,6 +89,15 @@ class Demand:
     gangs: tuple[Gang, ...]
     nominated: tuple[Nominated, ...]
     ignored: tuple[Ignored, ...]
+
+    @property
+    def all_classes(self) -> Iterator[PodClass]:
+        """Yield the classes of all pods, gangs and nominated pods included."""
+        yield from self.classes
+        for gang in self.gangs:
+            yield from gang.classes
+        for promise in self.nominated:
+            yield promise.pod_class
 
 
 def collect_demand(cluster: Cluster, state: State, policy: Policy, now: float, *, live: bool = False) -> Demand:

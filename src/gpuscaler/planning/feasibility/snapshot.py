@@ -19,7 +19,7 @@ from gpuscaler.model.table import Array, Mask, NodeTable
 from gpuscaler.planning.feasibility import ORDER, Passes
 from gpuscaler.planning.feasibility.devices import Devices
 from gpuscaler.planning.feasibility.effects import BoundParts, Effects
-from gpuscaler.planning.feasibility.min_gpus import MIN_GPUS, explain_min_gpus, with_closing_tolerations
+from gpuscaler.planning.feasibility.min_gpus import MIN_GPUS, MinGpus, explain_min_gpus, with_closing_tolerations
 from gpuscaler.planning.feasibility.nodes import explain_selector, explain_taint
 from gpuscaler.planning.feasibility.pods.interpod import InterPod
 from gpuscaler.planning.feasibility.pods.peers import PeerIndex, Peers, Query
@@ -121,9 +121,9 @@ class Room:
         """The room of ``cluster`` over ``rows``, which replace its nodes."""
         return cls(cluster, rows)
 
-    def extended(self, templates: Sequence[Node], least_gpus: Array | None = None) -> "Room":
+    def extended(self, templates: Sequence[Node], min_gpus: MinGpus | None = None) -> "Room":
         """This room with ``templates`` appended as empty rows. Every template must have its own name and hostname."""
-        return self.over_more(self._fixed.rows.extended(templates, least_gpus))
+        return self.over_more(self._fixed.rows.extended(templates, min_gpus))
 
     def over_more(self, rows: Rows) -> "Room":
         """This room over ``rows``, which have additional empty rows at the end."""
@@ -239,8 +239,8 @@ class Room:
         return explain[name]() if name in explain else self._effects.volumes.explain(name, spec, row)
 
     def _least_gpus(self, row: int) -> int:
-        least = self._fixed.rows.least_gpus
-        return 0 if least is None else int(least[row])
+        min_gpus = self._fixed.rows.min_gpus
+        return 0 if min_gpus is None else int(min_gpus.least[row])
 
     def _explain_resources(self, spec: PodSpec, row: int) -> str:
         short = self._ledger.explain(spec, row)

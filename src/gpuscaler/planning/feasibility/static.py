@@ -4,13 +4,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from gpuscaler.model.accelerators import count_accelerators
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import PodSpec
-from gpuscaler.model.table import Array, Mask, NodeTable, pack_parts
+from gpuscaler.model.table import Mask, NodeTable, pack_parts
 from gpuscaler.model.table import merge_tables as tables_merged
 from gpuscaler.planning.feasibility import Passes
-from gpuscaler.planning.feasibility.min_gpus import MIN_GPUS, joined_least_gpus, with_closing_tolerations
+from gpuscaler.planning.feasibility.min_gpus import MIN_GPUS, MinGpus, joined, with_closing_tolerations
 from gpuscaler.planning.feasibility.nodes import NodeMasks
 from gpuscaler.planning.feasibility.pods.peers import readable
 from gpuscaler.planning.feasibility.pods.spread import SpreadMasks, hard
@@ -21,13 +20,12 @@ Static = tuple[Mask, Passes]
 class Rows:
     """A node table with the filter results that do not depend on running pods, for all rooms over the same rows.
 
-    ``least_gpus`` is the minimum number of GPUs that pods must request, by row (see :mod:`gpuscaler.planning.feasibility.min_gpus`); None
-    if no row has a minimum.
+    ``min_gpus`` is the minimum number of GPUs of pods, by row; None if no row has a minimum.
     """
 
-    def __init__(self, table: NodeTable, least_gpus: Array | None = None) -> None:
+    def __init__(self, table: NodeTable, min_gpus: MinGpus | None = None) -> None:
         self.table = table
-        self.least_gpus = least_gpus
+        self.min_gpus = min_gpus
         self.nodes = NodeMasks(table)
         self.spread = SpreadMasks(self.nodes)
         self._verdicts: dict[str, Static] = {}
@@ -59,22 +57,20 @@ class Rows:
             "TaintToleration": nodes.tolerated(spec),
             "NodeAffinity": nodes.selected(spec),
         }
-        if self.least_gpus is not None:
-            passes["TaintToleration"] = passes["TaintToleration"] | (
-                (self.least_gpus > 0) & nodes.tolerated(with_closing_tolerations(spec))
-            )
-            passes[MIN_GPUS] = self.least_gpus <= count_accelerators(spec.requests)
+        if self.min_gpus is not None:
+            kept = self.min_gpus.least > 0
+            passes["TaintToleration"] = passes["TaintToleration"] | (kept & nodes.tolerated(with_closing_tolerations(spec)))
+            passes[MIN_GPUS] = self.min_gpus.passes(spec)
         passes |= {name: np.zeros(len(self.table), dtype=np.bool_) for name in unreadable_plugins(spec)}
         return intersect(passes)
 
-    def extended(self, nodes: Sequence[Node], least_gpus: Array | None = None) -> "Rows":
+    def extended(self, nodes: Sequence[Node], min_gpus: MinGpus | None = None) -> "Rows":
         """These rows with ``nodes`` appended."""
-        return self.joined(Rows(NodeTable(nodes), least_gpus))
+        return self.joined(Rows(NodeTable(nodes), min_gpus))
 
     def joined(self, other: "Rows") -> "Rows":
         """These rows with ``other`` appended; each part is evaluated separately, and once."""
-        least = joined_least_gpus(self.least_gpus, len(self.table), other.least_gpus, len(other.table))
-        new = Rows(self.table.joined(other.table), least)
+        new = Rows(self.table.joined(other.table), joined(self.min_gpus, len(self), other.min_gpus, len(other)))
         # Parts have no parts themselves, since there may be thousands of joins.
         new._parts = pack_parts((*self.parts, *other.parts), merged)
         return new
@@ -88,7 +84,7 @@ class Rows:
 
 def merged(first: Rows, second: Rows) -> Rows:
     """The rows of both as one part."""
-    return Rows(tables_merged(first.table, second.table), joined_least_gpus(first.least_gpus, len(first), second.least_gpus, len(second)))
+    return Rows(tables_merged(first.table, second.table), joined(first.min_gpus, len(first), second.min_gpus, len(second)))
 
 
 def intersect(passes: Passes) -> Static:

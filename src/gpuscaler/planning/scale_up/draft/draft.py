@@ -17,7 +17,7 @@ from gpuscaler.planning.capacity.node_templates import MachineKind, Templates, a
 from gpuscaler.planning.capacity.upcoming import undecided_node
 from gpuscaler.planning.demand.pending import PodClass, asks_for_device
 from gpuscaler.planning.demand.topology import Shape
-from gpuscaler.planning.feasibility.min_gpus import least_gpus
+from gpuscaler.planning.feasibility.min_gpus import MinGpus
 from gpuscaler.planning.feasibility.snapshot import Room
 from gpuscaler.planning.mix import Problem, Solution
 from gpuscaler.planning.scale_up.draft.effort import Effort
@@ -150,7 +150,7 @@ class PlanDraft:
         if not fresh:
             return
         nodes = [new_node(self.templates, machine) for machine in fresh]
-        self.room = self.room.extended(nodes, least_gpus(machine.kind.pool for machine in fresh))
+        self.room = self.room.extended(nodes, MinGpus.of((machine.kind.pool for machine in fresh), self.templates.count_gpus))
         self.open_rows = np.concatenate([self.open_rows, np.ones(len(fresh), dtype=np.bool_)])
         for machine in fresh:
             for part in machine.contents:
