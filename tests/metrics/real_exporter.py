@@ -1,10 +1,9 @@
 """The real exporter process, with simulated GPUs and a kubelet that allocates them."""
 
-import asyncio
-import os
+import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.exporter.attribution.kubelet import FakeKubelet, container, devices
@@ -14,8 +13,8 @@ from tests.metrics.real_prometheus import PATIENCE
 from gpuscaler.exporter.backends.simulated import Simulated
 
 
-@asynccontextmanager
-async def exporter(folder: Path) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
+@contextmanager
+def exporter(folder: Path) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
     """The command with four simulated GPUs: two belong to training-0, one to inference-0, the last is divided. Yields HOST:PORT."""
     uuids = [device.uuid for device in Simulated(4).devices()]
     kubelet = FakeKubelet(folder / "kubelet.sock")
@@ -25,17 +24,13 @@ async def exporter(folder: Path) -> AsyncIterator[tuple[str, asyncio.subprocess.
     ]
     kubelet.start()
     command = [sys.executable, "-m", "gpuscaler", "exporter", "--backend", "simulated", "--simulated-gpus", "4", "--node-name", "n1"]
-    process = await asyncio.create_subprocess_exec(
-        *command, "--listen", "127.0.0.1:0", "--kubelet-socket", str(kubelet.path), stderr=asyncio.subprocess.PIPE, env=os.environ
-    )
-    try:
-        assert process.stderr is not None
-        async with asyncio.timeout(PATIENCE):
-            while b"serving on port" not in (line := await process.stderr.readline()):
-                pass
-        yield f"127.0.0.1:{int(line.split(b'port ')[1].split(chr(34).encode())[0])}", process
-    finally:
-        if process.returncode is None:
+    command += ["--listen", "127.0.0.1:0", "--kubelet-socket", str(kubelet.path)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
+        try:
+            assert process.stderr is not None
+            serving = next(line for line in process.stderr if b"serving on port" in line)
+            yield f"127.0.0.1:{int(serving.split(b'port ')[1].split(chr(34).encode())[0])}", process
+        finally:
             process.terminate()
-        await process.communicate()
-        kubelet.stop()
+            process.communicate(timeout=PATIENCE)
+            kubelet.stop()

@@ -51,21 +51,21 @@ def _labelled(line: str) -> str:
 
 @dataclass
 class RealPrometheus:
-    """A Prometheus process. ``targets`` are HOST:PORT, scraped every second."""
+    """A Prometheus process. ``targets`` are HOST:PORT, scraped every second from five seconds after the start."""
 
     program: Path
     folder: Path
     targets: Sequence[str]
     port: int = 0
     config: str = ""
-    _process: asyncio.subprocess.Process | None = field(default=None, init=False)
+    _process: "subprocess.Popen[bytes] | None" = field(default=None, init=False)
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    async def start(self) -> None:
-        """Start, or restart with the stored data; return once it answers."""
+    def launch(self) -> None:
+        """Start, or restart with the stored data, without waiting until it answers."""
         if not self.port:
             with socket.socket() as free:
                 free.bind(("127.0.0.1", 0))
@@ -77,24 +77,38 @@ class RealPrometheus:
             f"scrape_configs: [{{job_name: gpus, static_configs: [{{targets: [{listed}]}}]}}]\n{self.config}"
         )
         with (self.folder / "prometheus.log").open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                self.program,
-                f"--config.file={file}",
-                f"--storage.tsdb.path={self.folder / 'data'}",
-                f"--web.listen-address=127.0.0.1:{self.port}",
-                stdout=asyncio.subprocess.DEVNULL,
+            self._process = subprocess.Popen(
+                [
+                    str(self.program),
+                    f"--config.file={file}",
+                    f"--storage.tsdb.path={self.folder / 'data'}",
+                    f"--web.listen-address=127.0.0.1:{self.port}",
+                ],
+                stdout=subprocess.DEVNULL,
                 stderr=log,
             )
+
+    async def start(self) -> None:
+        """Start, or restart with the stored data; return once it answers."""
+        self.launch()
+        await self.answers()
+
+    async def answers(self) -> None:
+        """Wait until it answers."""
         async with aiohttp.ClientSession() as session, asyncio.timeout(PATIENCE):
             while not await self._ready(session):
-                if self._process.returncode is not None:
+                if self._process is None or self._process.poll() is not None:
                     raise AssertionError((self.folder / "prometheus.log").read_text()[-2000:])
                 await asyncio.sleep(0.1)
 
     async def stop(self) -> None:
-        if self._process is not None and self._process.returncode is None:
+        await asyncio.to_thread(self.terminate)
+
+    def terminate(self) -> None:
+        """Stop as :meth:`stop` does, outside an event loop."""
+        if self._process is not None:
             self._process.terminate()
-            await self._process.wait()
+            self._process.wait(PATIENCE)
 
     async def _ready(self, session: aiohttp.ClientSession) -> bool:
         try:

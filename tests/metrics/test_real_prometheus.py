@@ -1,17 +1,19 @@
 """The whole chain: simulated GPUs, the real exporter, a real Prometheus, rules, values of pods."""
 
 import asyncio
+import subprocess
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from random import Random
+from threading import Thread
 from typing import TypeVar
 
 import pytest
 import yaml
-from aiohttp import web
 from tests.metrics.building import pod
 from tests.metrics.real_exporter import exporter
 from tests.metrics.real_prometheus import PATIENCE, RealPrometheus, binary, real_prometheus
@@ -33,6 +35,8 @@ from gpuscaler.model.selector_text import parse_selector
 pytestmark = pytest.mark.looptime(False)  # real processes take real time
 
 APP = parse_selector("app=llm")
+#: Seconds between lists of series, and between evaluations.
+PERIOD = 0.3
 T = TypeVar("T")
 
 
@@ -61,8 +65,8 @@ async def serving(url: str, rules: RuleSet | None = None, stale: float = 120.0) 
     api.load([pod("training-0", app="llm"), pod("inference-0", app="llm"), pod("idle-0", app="llm")])
     prometheus = Prometheus([server_of(access_of(url))], clock=time.monotonic, timeout=5.0)
     source = PrometheusSource(
-        Discoverer(prometheus, rules or builtin_rules(), wall=time.time, looks=RelistTimes(interval=1.0, max_age=600)),
-        Evaluator(prometheus, clock=time.monotonic, timing=Timing(period=1.0, stale=stale)),
+        Discoverer(prometheus, rules or builtin_rules(), wall=time.time, looks=RelistTimes(interval=PERIOD, max_age=600)),
+        Evaluator(prometheus, clock=time.monotonic, timing=Timing(period=PERIOD, stale=stale)),
         Objects(Client(MemoryTransport(api)), clock=time.monotonic, random=Random(1)),
         clock=time.monotonic,
     )
@@ -82,9 +86,67 @@ async def until(fetch: Callable[[], Awaitable[T]], wanted: Callable[[T], bool]) 
     return value
 
 
+@dataclass
+class Queue:
+    """An exporter of a queue, until it is stopped."""
+
+    server: ThreadingHTTPServer = field(default_factory=lambda: ThreadingHTTPServer(("127.0.0.1", 0), QueuePage))
+
+    def start(self) -> str:
+        """Return HOST:PORT."""
+        Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
+        return f"127.0.0.1:{self.server.server_port}"
+
+    def stop(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+class QueuePage(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain; version=0.0.4")
+        self.end_headers()
+        self.wfile.write(b"queue_length 4\n")
+
+    def log_message(self, *_: object) -> None:
+        """Log nothing."""
+
+
+@dataclass(frozen=True)
+class Exporters:
+    """Exporters, each with a Prometheus of its own: two of GPUs, one of a queue. Each test stops what it uses."""
+
+    gpus: "tuple[tuple[subprocess.Popen[bytes], RealPrometheus], ...]"
+    queue: tuple[Queue, RealPrometheus]
+
+
+@pytest.fixture(scope="module")
+def exporters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Exporters]:
+    """All start at the same time, because a Prometheus starts to scrape only after five seconds."""
+    program = binary()
+    with ExitStack() as stack:
+
+        def launched(folder: Path, target: str) -> RealPrometheus:
+            prometheus = RealPrometheus(program, folder, [target])
+            stack.callback(prometheus.terminate)
+            prometheus.launch()
+            return prometheus
+
+        gpus = []
+        for _ in range(2):
+            folder = tmp_path_factory.mktemp("gpus")
+            target, process = stack.enter_context(exporter(folder))
+            gpus.append((process, launched(folder, target)))
+        queue = Queue()
+        target = queue.start()
+        stack.callback(queue.stop)
+        yield Exporters(tuple(gpus), (queue, launched(tmp_path_factory.mktemp("queue"), target)))
+
+
 @dataclass(frozen=True)
 class MonitoredCluster:
-    gpus: asyncio.subprocess.Process
+    gpus: "subprocess.Popen[bytes]"
     prometheus: RealPrometheus
     source: PrometheusSource
 
@@ -99,17 +161,24 @@ class MonitoredCluster:
     async def of(self, resource: str, name: str, metric: str) -> int:
         """The metric of one object, in thousandths."""
         namespace = "" if resource == "nodes" else "ml"
-        return parse_milli((await self.source.for_object(group_resource=resource, namespace=namespace, name=name, metric=metric)).quantity)
+
+        async def ask() -> int | None:
+            try:
+                value = await self.source.for_object(group_resource=resource, namespace=namespace, name=name, metric=metric)
+            except Unavailable:
+                return None
+            return parse_milli(value.quantity)
+
+        number = await until(ask, lambda number: number is not None)
+        assert number is not None
+        return number
 
 
 @asynccontextmanager
-async def monitored_cluster(folder: Path) -> AsyncIterator[MonitoredCluster]:
-    program = binary()
-    async with (
-        exporter(folder) as (target, gpus),
-        real_prometheus(program, folder, target) as prometheus,
-        serving(prometheus.url) as source,
-    ):
+async def monitored_cluster(exporters: Exporters, number: int) -> AsyncIterator[MonitoredCluster]:
+    gpus, prometheus = exporters.gpus[number]
+    await prometheus.answers()
+    async with serving(prometheus.url) as source:
         yield MonitoredCluster(gpus, prometheus, source)
 
 
@@ -117,8 +186,8 @@ def has_both_pods(values: dict[str, Value] | Exception) -> bool:
     return isinstance(values, dict) and len(values) == 2
 
 
-async def test_gpu_samples_become_pod_values_and_disappear_with_their_exporter(tmp_path: Path) -> None:
-    async with monitored_cluster(tmp_path) as here:
+async def test_gpu_samples_become_pod_values_and_disappear_with_their_exporter(exporters: Exporters) -> None:
+    async with monitored_cluster(exporters, 0) as here:
         duty = await until(here.ask, has_both_pods)
         assert isinstance(duty, dict)
         # The third pod has no GPU: it is absent, not 0.
@@ -139,8 +208,8 @@ async def test_gpu_samples_become_pod_values_and_disappear_with_their_exporter(t
         assert "cannot connect" in str(error)
 
 
-async def test_values_return_after_a_prometheus_outage_without_a_restart_of_gpuscaler(tmp_path: Path) -> None:
-    async with monitored_cluster(tmp_path) as here:
+async def test_values_return_after_a_prometheus_outage_without_a_restart_of_gpuscaler(exporters: Exporters) -> None:
+    async with monitored_cluster(exporters, 1) as here:
         await until(here.ask, has_both_pods)
         await here.prometheus.stop()
         await until(here.ask, lambda values: isinstance(values, Unavailable))
@@ -149,44 +218,27 @@ async def test_values_return_after_a_prometheus_outage_without_a_restart_of_gpus
         assert here.source.objects.lists == 1
 
 
-@asynccontextmanager
-async def queue() -> AsyncIterator[tuple[str, web.AppRunner]]:
-    """An exporter of a queue, and its address."""
-
-    async def page(_: web.Request) -> web.Response:
-        return web.Response(text="queue_length 4\n")
-
-    app = web.Application()
-    app.router.add_get("/metrics", page)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        yield site.name.removeprefix("http://"), runner
-    finally:
-        await runner.cleanup()
-
-
-async def test_common_scale_from_zero_queries_have_values_with_and_without_samples(tmp_path: Path) -> None:
-    async with (
-        queue() as (target, exporting),
-        real_prometheus(binary(), tmp_path, target) as prometheus,
-        serving(prometheus.url, rules(), stale=8.0) as source,
-    ):
+async def test_common_scale_from_zero_queries_have_values_with_and_without_samples(exporters: Exporters) -> None:
+    queue, prometheus = exporters.queue
+    await prometheus.answers()
+    async with serving(prometheus.url, rules(), stale=8.0) as source:
+        values: dict[str, Sequence[Value]] = {}
 
         async def ask() -> dict[str, list[str]]:
             if len(source.external_metrics()) < len(FROM_ZERO):
                 return {}
-            return {name: [value.quantity for value in await source.external(namespace="ml", metric=name)] for name in FROM_ZERO}
+            try:
+                values.update({name: await source.external(namespace="ml", metric=name) for name in FROM_ZERO})
+            except Unavailable:
+                return {}
+            return {name: [value.quantity for value in several] for name, several in values.items()}
 
         there = {"queue_or_zero": ["4"], "rate_or_zero": ["0"], "number": ["4"], "gone": [], "below": ["-6"], "nothing": []}
-        assert await until(ask, lambda values: values == there) == there
-        await exporting.cleanup()
+        assert await until(ask, lambda quantities: quantities == there) == there
+        queue.stop()
         empty = {"queue_or_zero": ["0"], "rate_or_zero": ["0"], "number": ["7"], "gone": ["1"], "below": [], "nothing": []}
-        assert await until(ask, lambda values: values == empty) == empty
-        zero = (await source.external(namespace="ml", metric="queue_or_zero"))[0]
-        assert abs(time.time() - zero.timestamp) < PATIENCE
+        assert await until(ask, lambda quantities: quantities == empty) == empty
+        assert abs(time.time() - values["queue_or_zero"][0].timestamp) < PATIENCE
 
 
 async def test_an_invalid_query_of_a_rule_is_reported_with_prometheus_own_text(tmp_path: Path) -> None:
