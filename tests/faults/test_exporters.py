@@ -12,11 +12,15 @@ ABOUT = f"exporter {SILENT} on node n1"
 
 async def test_f53_values_of_an_unreachable_exporter_count_until_they_are_stale_and_others_stay_current() -> None:
     pages: dict[str, str | int] = {"127.0.0.1": page(duty_line(40)), SILENT: page(duty_line(70, "p1"))}
-    async with scraped(pages, *APART, stale=4.0) as nodes:
+    async with scraped(pages, *APART, stale=600.0) as nodes:
         await becomes(nodes, {"p0": "40", "p1": "70"})
         nodes.pages[SILENT] = 500
         nodes.pages["127.0.0.1"] = page(duty_line(50))
         await becomes(nodes, {"p0": "50", "p1": "70"})
+        await eventually(lambda: any(exporter.trouble for exporter in nodes.source.exporters.values()))
+        nodes.later += 400
+        await becomes(nodes, {"p0": "50", "p1": "70"})
+        nodes.later += 300
         await becomes(nodes, {"p0": "50"})
         nodes.pages[SILENT] = page(duty_line(80, "p1"))
         await becomes(nodes, {"p0": "50", "p1": "80"})

@@ -48,13 +48,14 @@ def duty_line(
 
 @dataclass
 class Nodes:
-    """The page of each exporter, by address; an answer may be a status, or 0 for no answer."""
+    """The page of each exporter, by address; an answer may be a status, or 0 for no answer. ``later``: seconds that the test skipped."""
 
     pages: dict[str, str | int] = field(default_factory=dict)
     never: asyncio.Event = field(default_factory=asyncio.Event)
     source: Any = None
     client: Any = None
     port: int = 0
+    later: float = 0.0
 
 
 def exporter(name: str, address: str) -> dict[str, Any]:
@@ -94,8 +95,8 @@ async def scraped(
         Objects(nodes.client, clock=time.monotonic, random=Random(1)),
         scraping=ScrapeSettings(namespace=namespace, selector=EXPORTERS, port=nodes.port, interval=0.05, timeout=patience),
         timing=Timing(period=1.0, stale=stale),
-        clock=time.monotonic,
-        wall=time.time,
+        clock=lambda: time.monotonic() + nodes.later,
+        wall=lambda: time.time() + nodes.later,
     )
     running = asyncio.create_task(nodes.source.run())
     try:
@@ -218,12 +219,17 @@ async def test_new_exporters_are_scraped_and_values_of_removed_exporters_disappe
 
 
 async def test_the_last_values_of_an_exporter_that_stops_answering_are_used_until_they_are_too_old() -> None:
-    async with scraped({"127.0.0.1": page(duty_line(40)), "127.0.0.2": page(duty_line(90, "p1"))}, *APART, stale=1.0) as nodes:
+    async with scraped({"127.0.0.1": page(duty_line(40)), "127.0.0.2": page(duty_line(90, "p1"))}, *APART, stale=600.0) as nodes:
         await becomes(nodes, {"p0": "40", "p1": "90"})
         nodes.pages["127.0.0.2"] = 503
+        await eventually(lambda: "503" in "".join(exporter.trouble for exporter in nodes.source.exporters.values()))
+        nodes.later += 400
+        await becomes(nodes, {"p0": "40", "p1": "90"})
+        nodes.later += 300
         await becomes(nodes, {"p0": "40"})
-        assert "503" in next(exporter.trouble for exporter in nodes.source.exporters.values() if exporter.trouble)
         nodes.pages["127.0.0.1"] = 500
+        await eventually(lambda: all(exporter.trouble for exporter in nodes.source.exporters.values()))
+        nodes.later += 700
         await becomes(nodes, {})
 
 
