@@ -182,7 +182,9 @@ async def test_neither_a_known_nor_a_new_peer_waits_behind_many_connections_of_o
                 assert await probe(server, trust, source="127.0.0.9") == 200
 
 
-async def test_pipelined_requests_take_a_turn_each() -> None:
+async def test_pipelined_requests_take_a_turn_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The server stops while requests wait for their turn.
+    monkeypatch.setattr("gpuscaler.serving.server.SHUTDOWN", 0.02)
     async with served(bounds=Bounds(peer_turns=0.1, peer_turns_at_once=5)) as server:
         with ExitStack() as stack:
             greedy = connected(stack, server, source="127.0.0.9")

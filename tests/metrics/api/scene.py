@@ -23,6 +23,8 @@ from gpuscaler.metrics.api.trust import parse_trust
 from gpuscaler.metrics.sources.values import EVERYTHING, MetricInfo, SourceError, UnknownMetric, Value
 from gpuscaler.model.selectors import LabelSelector
 from gpuscaler.serving.certificates import CertificateAuthority, CertificatePair
+from gpuscaler.serving.connections import Bounds
+from gpuscaler.serving.server import BOUNDS
 from gpuscaler.serving.tls import LiveTls
 
 NOW = 1_767_225_600.0  # 2026-01-01T00:00:00Z
@@ -190,14 +192,14 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(folder: Path, **more: Any) -> AsyncIterator[Scene]:
+async def scene(folder: Path, *, bounds: Bounds = BOUNDS, **more: Any) -> AsyncIterator[Scene]:
     proxies, clients, serving = (CertificateAuthority(name, now=time.time()) for name in ("front-proxy-ca", "kubernetes-ca", "serving-ca"))
     serving.issue("server", hosts=("127.0.0.1", "localhost")).write(folder, "server")
     tls = LiveTls(folder / "server.crt", folder / "server.key", ask_clients=True)
     source, reviewing = FixedSource(), ReviewServer()
     reviews = Reviews(Client(reviewing), Client(reviewing), clock=time.monotonic)
     api = Api(Responder(source, **more), reviews, time.time, lambda *_: None)
-    server = await listen(api, host="127.0.0.1", port=0, tls=tls.context)
+    server = await listen(api, host="127.0.0.1", port=0, tls=tls.context, bounds=bounds)
     made = Scene(api, source, reviewing, tls, f"https://127.0.0.1:{server.port}", proxies, clients, serving)
     made.configured()
     try:

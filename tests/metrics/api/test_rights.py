@@ -11,6 +11,7 @@ from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import Unreachable
 from gpuscaler.kube.reviews import BusyError, Reviews, Ttl
 from gpuscaler.kube.users import ANONYMOUS_USER, Attributes, User
+from gpuscaler.serving.connections import Bounds
 
 REAL = pytest.mark.looptime(False)
 V1 = "/apis/custom.metrics.k8s.io/v1beta1"
@@ -126,7 +127,8 @@ async def test_invented_tokens_do_not_delay_callers_with_a_certificate() -> None
 
 @REAL
 async def test_too_many_anonymous_requests_are_refused_while_a_proxys_are_answered(tmp_path: Path) -> None:
-    async with scene(tmp_path) as made:
+    # The server accepts all connections immediately, so that only the number of reviews is limited.
+    async with scene(tmp_path, bounds=Bounds(turns=10_000, peer_turns=10_000)) as made:
         made.source.values = [pod("a", "1")]
         connector = aiohttp.TCPConnector(ssl=made.context(None), limit=30)
         async with aiohttp.ClientSession(made.url, connector=connector) as session:

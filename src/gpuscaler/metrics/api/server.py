@@ -18,7 +18,8 @@ from gpuscaler.metrics.api.documents.statuses import Failure, forbidden, interna
 from gpuscaler.metrics.api.identity import Peer, UnauthorizedError, identify, identify_peer, proxied_user
 from gpuscaler.metrics.api.paths import ParsedRequest, parse_request
 from gpuscaler.metrics.api.trust import Trust
-from gpuscaler.serving.server import Server, serve_runner
+from gpuscaler.serving.connections import Bounds
+from gpuscaler.serving.server import BOUNDS, Server, serve_runner
 
 _LOG = structlog.get_logger(__name__)
 #: Seconds that requests have to finish when the server stops.
@@ -140,13 +141,12 @@ def _remember(cache: dict[Key, CachedValue], key: Key, value: CachedValue) -> No
     cache[key] = value
 
 
-async def listen(api: Api, *, host: str, port: int, tls: ssl.SSLContext | None) -> Server:
+async def listen(api: Api, *, host: str, port: int, tls: ssl.SSLContext | None, bounds: Bounds = BOUNDS) -> Server:
     """Serve ``api`` at ``host``; ``0.0.0.0`` is all addresses, IPv4 and IPv6, as in Go. ``port`` 0 takes a free port.
 
     Raises OSError if the address cannot be bound.
     """
     # Without aiohttp's routes, which decode %2A, send redirects, and cost more than everything else here.
     runner = web.ServerRunner(web.Server(api.handle), shutdown_timeout=SHUTDOWN)
-    return await serve_runner(
-        runner, host=host, port=port, tls=tls, max_line_size=_LONGEST, max_field_size=_LONGEST, max_headers=_MOST_HEADERS
-    )
+    sizes = {"max_line_size": _LONGEST, "max_field_size": _LONGEST, "max_headers": _MOST_HEADERS}
+    return await serve_runner(runner, host=host, port=port, tls=tls, bounds=bounds, **sizes)
