@@ -92,16 +92,18 @@ class FakeKubelet:
         self.path.unlink(missing_ok=True)
         self.start()
 
-    def hang(self, *, seconds: float) -> None:
-        """Do not answer for ``seconds``."""
-        over = threading.Event()
+    def hang(self, *, seconds: float) -> threading.Event:
+        """Do not answer for ``seconds``. The returned event is set once a request hangs."""
+        held, over = threading.Event(), threading.Event()
 
         def wait(context: Any) -> bytes:
             context.add_callback(over.set)
+            held.set()
             over.wait(seconds)
             return self.answer()
 
         self.behave = wait
+        return held
 
     def fail(self, code: Any, details: str) -> None:
         def refuse(context: Any) -> bytes:

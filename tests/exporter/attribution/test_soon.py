@@ -20,10 +20,10 @@ SOON = 2.0
 
 
 @contextmanager
-def exporter(socket: Path, log: Path) -> Iterator[Callable[[], str]]:
+def exporter(socket: Path, log: Path, *, interval: str = "1s") -> Iterator[Callable[[], str]]:
     """`gpuscaler exporter` as a separate process that writes to `log`; yields a function that reads its metrics."""
     command = [sys.executable, "-m", "gpuscaler", "exporter", "--backend", "simulated", "--simulated-gpus", "2", "--listen", "127.0.0.1:0"]
-    command += ["--kubelet-socket", str(socket), "--node-name", "node-a"]
+    command += ["--kubelet-socket", str(socket), "--node-name", "node-a", "--interval", interval]
     with log.open("w") as errors, subprocess.Popen(command, stderr=errors) as process:
         try:
             seconds_until(lambda: "serving on port" in log.read_text() or process.poll() is not None)
@@ -72,11 +72,9 @@ def test_a_started_pod_has_a_sample_within_two_seconds_and_an_ended_pod_has_none
 
 def test_a_kubelet_restart_in_the_middle_of_a_response_is_logged_as_json(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    with kubelet() as here, exporter(here.path, log) as metrics:
+    with kubelet() as here, exporter(here.path, log, interval="100ms") as metrics:
         seconds_until(lambda: 'part="pods"} 1' in metrics())
-        here.hang(seconds=0.8)
-        asked = here.asked
-        seconds_until(lambda: here.asked > asked)
+        assert here.hang(seconds=0.8).wait(PATIENCE)
         here.restart()
         seconds_until(lambda: 'part="pods"} 0' in metrics())
         here.behave = None
