@@ -113,7 +113,7 @@ def test_one_measurement_takes_far_less_cpu_time_than_the_interval_between_measu
     """Measured in CPU time: readings come on a fixed time grid, however long the driver takes."""
     with measuring(driver.environment) as child:
         key = child.devices().devices[0].uuid
-        for _ in range(rounds):
+        for _ in range(2):
             at = child.reading(key).at
         before, began = cpu(child.process.pid), at
         for _ in range(rounds):
