@@ -65,7 +65,7 @@ async def test_nodes_that_register_while_no_controller_runs_are_opened_by_the_ne
         await here.sleep(60)
         await here.stop()
         here.client("autoscaling").set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
-        await here.sleep(3600)
+        await here.sleep(1200)
         here.start()
         await here.submit("train", run_for="600s")
         await here.sleep(120)
@@ -83,10 +83,10 @@ async def test_machines_that_a_user_adds_are_opened_and_are_removed_once_idle(tm
         here.client("autoscaling").set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=2)
         await here.sleep(240)
         assert (await running(here), await closed(here)) == (2, [])
-        await here.submit("train", run_for="600s")
+        await here.submit("train", run_for="300s")
         await here.sleep(60)
         assert all((await here.bound()).values())
-        await here.sleep(2400)
+        await here.sleep(1300)
 
         assert (here.desired("gpus"), await running(here)) == (0, 0)
         assert len(here.machines()) == 2
@@ -98,7 +98,8 @@ async def test_machines_that_a_group_launches_in_place_of_reclaimed_ones_are_ope
 ) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpu-spot", market="spot", CapacityRebalance=queue)
-        here.start(here.settings(queue_url=here.queue()) if queue else "")
+        options = {"queue_url": here.queue()} if queue else {}
+        here.start(here.settings(more="pools:\n  - {name: gpu-spot, idle_after: 120s}\n", **options))
         await here.deploy("serve")
 
         async def bound() -> bool:
@@ -107,7 +108,7 @@ async def test_machines_that_a_group_launches_in_place_of_reclaimed_ones_are_ope
 
         await here.until(bound, 300)
         for taken_back in range(1, 5):
-            await here.sleep(1500)
+            await here.sleep(360)
             used = set((await here.bound()).values())
             for node in await here.nodes():
                 if node["metadata"]["name"] in used:
@@ -117,7 +118,7 @@ async def test_machines_that_a_group_launches_in_place_of_reclaimed_ones_are_ope
             await here.until(bound, 300)
             assert await closed(here) == []
             assert here.desired("gpu-spot") <= 2, f"after {taken_back} reclaims"
-        await here.sleep(1500)
+        await here.sleep(900)
 
         assert here.desired("gpu-spot") == await running(here) == 1
         assert len(here.machines()) <= 5, "a machine for each that was reclaimed"
@@ -134,7 +135,7 @@ async def test_a_node_that_the_cloud_does_not_list_counts_neither_for_a_minimum_
         body = {"metadata": {"name": "control-plane-1", "labels": labels}, "spec": {"providerID": "aws:///us-east-1a/i-0fedcba9876543210"}}
         await here.user.create(NODES, {**worker, **body})
         here.start(here.settings(more="limits: {machines: 2}\n"))
-        await here.sleep(1200)
+        await here.sleep(900)
         status = await here.status()
 
         assert (here.desired("workers"), len(here.machines())) == (1, 1)
@@ -151,7 +152,7 @@ async def test_a_reclaimed_machine_of_a_group_at_its_minimum_is_replaced_only_by
         await here.sleep(120)
         first, second = here.machines()
         here.interrupt(first)
-        await here.sleep(1500)
+        await here.sleep(1000)
 
         assert here.desired("gpu-spot") == await running(here) == 2
         assert len(here.machines()) == 3
@@ -169,7 +170,7 @@ async def test_a_pod_moves_to_the_machine_that_its_group_launched_to_balance_zon
         bought = here.wrote().get("LaunchInstances", 0)
         assert all((await here.bound()).values())
         here.client("autoscaling").resume_processes(AutoScalingGroupName="gpus", ScalingProcesses=["AZRebalance"])
-        await here.sleep(1800)
+        await here.sleep(1000)
 
         assert all((await here.bound()).values())
         assert here.desired("gpus") == await running(here) == 2
@@ -192,7 +193,7 @@ async def test_pods_run_elsewhere_if_their_group_cannot_replace_reclaimed_machin
         await here.sleep(120)
         assert all((await here.bound()).values())
         here.limit(None, market="spot")
-        await here.sleep(3600)
+        await here.sleep(1500)
 
         assert all((await here.bound()).values())
         assert await running(here) == 1, "a machine that the group launched late was not removed"
@@ -222,7 +223,7 @@ async def test_a_managed_node_group_for_system_pods_is_not_changed(tmp_path: Pat
         await here.sleep(60)
         await bare(here)
         here.start()
-        await here.sleep(1800)
+        await here.sleep(1000)
         status = await here.status()
 
         assert here.desired("eks-system") == await running(here) == 3
@@ -258,7 +259,7 @@ async def test_orders_and_removals_in_progress_are_finished_in_a_group_that_is_n
 
         await here.until(warns, 60)
         assert warned[0].startswith("pool eks-system is no longer managed: its group is skipped.")
-        await here.sleep(1800)
+        await here.sleep(900)
 
         assert left > 0
         assert here.desired("eks-system") == await running(here) == 4 - left

@@ -59,14 +59,14 @@ async def test_a_dead_node_of_a_group_at_its_maximum_is_reported_and_ended_and_t
 async def test_a_machine_delayed_by_a_lifecycle_hook_counts_for_limits_until_it_is_terminated(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", instance_type="p5.48xlarge", MaxSize=1)
-        hook = {"LifecycleTransition": "autoscaling:EC2_INSTANCE_TERMINATING", "HeartbeatTimeout": 1800, "DefaultResult": "CONTINUE"}
+        hook = {"LifecycleTransition": "autoscaling:EC2_INSTANCE_TERMINATING", "HeartbeatTimeout": 900, "DefaultResult": "CONTINUE"}
         here.client("autoscaling").put_lifecycle_hook(AutoScalingGroupName="gpus", LifecycleHookName="others", **hook)
-        here.start(here.settings(more="limits: {gpus: 8}\n"))
+        here.start(here.settings(more="limits: {gpus: 8}\npools:\n  - {name: gpus, unready_after: 600s}\n"))
         await here.submit("train", gpus=8)
         await die(here)
         await here.submit("next", gpus=8)
-        await here.sleep(4000.0)
+        await here.sleep(1400.0)
         assert [instance.lifecycle for instance in here.region.instances.values()] == ["Terminating:Wait"]
-        await here.sleep(1200.0)
+        await here.sleep(400.0)
 
         assert await all_bound(here)

@@ -33,7 +33,7 @@ async def test_machines_that_never_show_their_gpus_are_bought_twice_and_then_at_
         first = max(2, pods)
         assert len(here.cluster.core.history()) == first
         # An hour after the second, and two hours after that one.
-        await here.sleep(6 * HOUR)
+        await here.sleep(4 * HOUR)
         assert first + 2 <= len(here.cluster.core.history()) <= first + 3
 
 

@@ -61,7 +61,7 @@ async def test_f77_pods_that_need_one_zone_keep_their_machines_although_their_gr
         )
         assert "has protected 4 of its machines from scale-in" in trouble
         assert "make one group per zone" in trouble
-        await here.sleep(3000.0)
+        await here.sleep(900.0)
 
         assert await lost(here, first) == []
         assert sorted(running(here).values()) == ["us-east-1a"] * 4
@@ -104,7 +104,7 @@ async def test_f77_removals_do_not_trigger_a_rebalance_that_ends_busy_machines(t
             await train(here, f"short-{number}", ZONES[1], seconds=300)
         await here.until(lambda: all_bound(here), 300)
         first = {name: node for name, node in (await here.bound()).items() if name.startswith("long")}
-        await here.sleep(2000.0)
+        await here.sleep(1400.0)
 
         assert await lost(here, first) == []
         assert balanced_away(here) == []
@@ -123,7 +123,7 @@ async def test_f77_scale_in_protection_is_removed_once_zones_are_balanced(tmp_pa
         for number in range(2):
             await train(here, f"b-{number}", ZONES[1])
         await here.until(lambda: all_bound(here), 600)
-        await here.sleep(900.0)
+        await here.sleep(500.0)
 
         assert sorted(running(here).values()) == ["us-east-1a"] * 2 + ["us-east-1b"] * 2
         assert not any(instance.protected for instance in here.region.instances.values() if instance.ended_at is None)
@@ -146,7 +146,7 @@ async def test_f77_if_machines_cannot_be_protected_no_running_pod_loses_its_mach
         await here.until(explained, 120)
         await here.sleep(300.0)
         first = {name: node for name, node in (await here.bound()).items() if node}
-        await here.sleep(2400.0)
+        await here.sleep(1300.0)
 
         assert first
         assert await lost(here, first) == []
@@ -241,7 +241,7 @@ async def test_f77_a_machine_launched_to_balance_zones_is_ended_before_busy_mach
         await here.sleep(120.0)
         for number in range(many):
             await train(here, f"train-{number}", ZONES[0])
-        await here.sleep(900.0)
+        await here.sleep(500.0)
 
         assert here.region.instances[first].ended_at is None
         assert sorted(await here.bound()) == ["old", *(f"train-{number}" for number in range(many))]
@@ -262,7 +262,7 @@ async def test_f77_scale_in_protection_stays_until_the_surplus_machine_has_left_
         await here.sleep(60.0)
         for name in ("a-2", "a-3"):
             await here.user.delete(PODS, name, namespace="default")
-        await here.sleep(900.0)
+        await here.sleep(500.0)
 
         assert sorted(await here.bound()) == ["a-0", "a-1", "b-0", "b-1"]
         assert not await started(here)
@@ -296,7 +296,7 @@ async def test_f77_a_pod_placed_on_an_idle_machine_keeps_it_while_the_group_bala
         # The machine that the group started is almost in service, and the machine to end for it is chosen in a moment.
         await here.sleep(23.5)
         await train(here, "late", ZONES[1])
-        await here.sleep(900.0)
+        await here.sleep(500.0)
 
         assert [name for name in first if here.region.instances[name].ended_at is not None] == []
         assert await all_bound(here)

@@ -86,7 +86,7 @@ async def test_f75_no_machine_is_ended_while_most_nodes_of_its_zone_are_not_read
     async with faulty(FOUR) as here:
         await here.submit("fine")
         names = await silence_nodes(here, "a", "b", "c")
-        await here.sleep(4 * 60 * MINUTE)
+        await here.sleep(75 * MINUTE)
         assert watch_of(here).ended == []
         assert any("is not ended: most nodes of zone us-east-1a are not Ready" in trouble for trouble in (await status(here)).troubles)
         for name in names[1:]:
@@ -110,7 +110,7 @@ async def test_f75_no_machine_is_ended_while_too_many_nodes_of_the_cluster_are_n
         silent = [node for name, node in sorted((await here.bound()).items()) if int(name[-1]) < 2]
         for name in silent:
             await set_ready(here, name, "Unknown")
-        await here.sleep(2 * 60 * MINUTE)
+        await here.sleep(75 * MINUTE)
         assert len(silent) == 6
         assert watch_of(here).ended == []
         assert any("is not ended: too many nodes are not Ready at once" in trouble for trouble in (await status(here)).troubles)
@@ -139,7 +139,7 @@ async def test_f75_a_not_ready_machine_that_a_user_excluded_from_removal_stays(h
         if how == "annotated":
             annotation = {"cluster-autoscaler.kubernetes.io/scale-down-disabled": "true"}
             await here.user.merge_patch(NODES, name, {"metadata": {"annotations": annotation}})
-        await here.sleep(120 * MINUTE)
+        await here.sleep(75 * MINUTE)
 
         assert watch_of(here).ended == []
         assert any(f"node {name} of pool gpu has not been Ready since" in trouble for trouble in (await status(here)).troubles)
