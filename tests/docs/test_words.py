@@ -56,7 +56,7 @@ def sentences(path: Path) -> Iterator[tuple[int, str]]:
         if isinstance(node, ast.JoinedStr):
             parts.update(node.values)
             yield node.lineno, "".join(str(part.value) if isinstance(part, ast.Constant) else "$" for part in node.values)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in parts | docstrings:
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in parts and node not in docstrings:
             yield node.lineno, node.value
 
 
@@ -116,21 +116,25 @@ def test_every_word_of_program_output_shown_on_pages_is_in_the_dictionary() -> N
     assert not unknown_words, f"words to replace, or to explain in {WORDS.relative_to(ROOT)}"
 
 
-def prose(path: Path) -> Iterator[tuple[int, str]]:
-    """Comments and strings of a module, or the lines of a page."""
+def prose(path: Path, pattern: re.Pattern[str]) -> Iterator[tuple[int, str]]:
+    """Comments, strings and names of a module, or the lines of a page, in lower case; none if ``pattern`` matches nowhere in the file."""
     text = path.read_text()
+    # Splitting all modules into tokens takes seconds.
+    if pattern.search(text.replace("_", " ").lower()) is None:
+        return
     if path.suffix == ".md":
-        yield from enumerate(text.split("\n"), 1)
+        yield from enumerate(text.lower().split("\n"), 1)
         return
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type in (tokenize.COMMENT, tokenize.STRING) or tokenize.tok_name[token.type] == "FSTRING_MIDDLE":
-            yield from enumerate(token.string.split("\n"), token.start[0])
+            yield from enumerate(token.string.lower().split("\n"), token.start[0])
         elif token.type == tokenize.NAME and "_" in token.string:
-            yield token.start[0], token.string.replace("_", " ")
+            yield token.start[0], token.string.replace("_", " ").lower()
 
 
 def test_replaced_words_are_not_used_again() -> None:
-    pattern = re.compile("|".join(rf"\b({old})\b" for old in OLD_WORDS), re.IGNORECASE)
+    # Without upper case and with one boundary in front, a search takes a third of the time.
+    pattern = re.compile(rf"\b(?:{'|'.join(f'({old})' for old in OLD_WORDS)})\b")
     plain = list(OLD_WORDS.values())
     folders = (ROOT / name for name in ("src", "tests", "tools", "benchmarks"))
     paths = [*(path for folder in folders for path in sorted(folder.rglob("*.py"))), *PAGES]
@@ -140,7 +144,7 @@ def test_replaced_words_are_not_used_again() -> None:
         f"{path.relative_to(ROOT)}:{line}: {match[0]!r} in {text.strip()!r}; say {plain[(match.lastindex or 1) - 1]}"
         for path in paths
         if path not in exempt
-        for line, text in prose(path)
+        for line, text in prose(path, pattern)
         if (match := pattern.search(text)) is not None
     ]
 

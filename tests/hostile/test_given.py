@@ -2,6 +2,7 @@
 
 import gzip
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -40,13 +41,8 @@ class Listing(msgspec.Struct):
 
 def cluster_from_file(name: str, *more: Object) -> Cluster:
     """The cluster of a file and ``more``, read one object at a time like by a watch."""
-    path = FOLDER / f"{name}.json.gz"
-    if not path.exists():
-        pytest.skip(f"../shared/cases/hostile/{path.name} is not there")
-    with gzip.open(path) as file:
-        texts = [bytes(raw) for raw in msgspec.json.decode(file.read(), type=Listing).items]
     interner, items, aside = Interner(), list[Item](), list[Skipped]()
-    for body in (*texts, *map(msgspec.json.encode, more)):
+    for body in (*texts_of_file(name), *map(msgspec.json.encode, more)):
         decoded = decode_object(body, interner)
         if isinstance(decoded, Skipped):
             aside.append(decoded)
@@ -55,6 +51,21 @@ def cluster_from_file(name: str, *more: Object) -> Cluster:
     return Cluster.of(items, aside)
 
 
+@cache
+def texts_of_file(name: str) -> tuple[bytes, ...]:
+    path = FOLDER / f"{name}.json.gz"
+    if not path.exists():
+        pytest.skip(f"../shared/cases/hostile/{path.name} is not there")
+    with gzip.open(path) as file:
+        return tuple(bytes(raw) for raw in msgspec.json.decode(file.read(), type=Listing).items)
+
+
+@cache
+def plan_for_ordinary_pods() -> Plan:
+    return plan(cluster_of(ordinary(ORDINARY)), State(), tenants(), NOW)
+
+
+@cache
 def tenants() -> Policy:
     """The pools with which the files were planned."""
     path = FOLDER / "pools.yaml"
@@ -96,7 +107,7 @@ def test_ordinary_pods_get_the_same_places_with_and_without_a_hostile_workload(n
     count, at_least = FILES[name]
     cluster = cluster_from_file(name, *ordinary(ORDINARY))
     made = plan(cluster, State(), tenants(), NOW)
-    alone = plan(cluster_of(ordinary(ORDINARY)), State(), tenants(), NOW)
+    alone = plan_for_ordinary_pods()
 
     within_bounds(cluster, made, count)
     assert types_bought_for(made, "others") == types_bought_for(alone, "others")

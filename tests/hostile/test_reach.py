@@ -1,5 +1,7 @@
 """Ordinary pods get the same places with and without hostile pods, within a counted amount of work."""
 
+from functools import cache
+
 import pytest
 from tests.hostile.workloads import CASES, NOW, POOLS, cluster_of, ordinary, policy
 
@@ -28,10 +30,15 @@ def types_bought(made: Plan) -> dict[str, str]:
     return {key: machine.instance_type for machine in made.machines for key in machine.pods if key.startswith("others/")}
 
 
+@cache
+def plan_for_ordinary_pods() -> Plan:
+    return plan(cluster_of(ordinary(200)), State(), policy(POOLS), NOW)
+
+
 @pytest.mark.parametrize("name", FEW)
 def test_ordinary_pods_get_the_same_places_with_and_without_hostile_pods(name: str) -> None:
     make, _ = CASES[name]
-    alone = plan(cluster_of(ordinary(200)), State(), policy(POOLS), NOW)
+    alone = plan_for_ordinary_pods()
     among = plan(cluster_of([*make(FEW[name]), *ordinary(200)]), State(), policy(POOLS), NOW)
 
     assert types_bought(alone).keys() == types_bought(among).keys()
