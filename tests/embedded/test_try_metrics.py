@@ -3,7 +3,6 @@
 import asyncio
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -14,10 +13,12 @@ import msgspec
 import pytest
 import yaml
 from aiohttp import web
+from click.testing import CliRunner
 from tests.cli.test_cluster import connect, running
 from tests.cli.walls import WALLED
 from tests.metrics.command.test_service import World, listening
 
+from gpuscaler.cli import main
 from gpuscaler.embedded.apiserver.kinds import BY_NAME
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.resources import DEPLOYMENTS, PODS, Resource
@@ -60,15 +61,14 @@ async def until(seen: Callable[[], Awaitable[bool]], log: Path) -> None:
     try:
         async with asyncio.timeout(90):
             while not await seen():  # noqa: ASYNC110  # it is other processes that change it
-                await asyncio.sleep(0.2)
+                await asyncio.sleep(0.05)
     except TimeoutError:
         raise AssertionError(await asyncio.to_thread(log.read_text)) from None
 
 
 async def command(kubeconfig: Path, *words: str) -> str:
-    """The output of a command."""
-    line = (sys.executable, "-c", "from gpuscaler.cli import run; run()", *words, "--kubeconfig", str(kubeconfig))
-    done = await asyncio.to_thread(subprocess.run, line, capture_output=True, text=True, check=False)
+    """The output of a command that reads and ends, run in a thread of this process."""
+    done = await asyncio.to_thread(CliRunner().invoke, main, [*words, "--kubeconfig", str(kubeconfig)])
     return done.stdout
 
 
