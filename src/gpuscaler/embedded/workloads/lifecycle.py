@@ -37,10 +37,13 @@ class Lifecycle:
 
     async def check(self, name: str) -> float | None:
         """Update the state of a node; returns when to check again, None if the node is gone."""
-        if self._mirror.get("Node", name) is None:
+        node = self._mirror.get("Node", name)
+        if node is None:
             self._silent.pop(name, None)
             return None
-        await self._cordoned(name)
+        # The mirror has every node, like an informer; a node is read again only before it is changed.
+        if _is_tainted(node) != _is_cordoned(node):
+            await self._cordoned(name)
         try:
             lease = msgspec.json.decode(await self._client.get(LEASES, name, namespace=NAMESPACE))
         except NotFound:
@@ -58,12 +61,10 @@ class Lifecycle:
     async def _cordoned(self, name: str) -> None:
         """Add the unschedulable taint to a cordoned node, and remove it after uncordoning."""
         node = msgspec.json.decode(await self._client.get(NODES, name))
-        taints = node["spec"].get("taints") or []
-        others = [taint for taint in taints if taint["key"] != UNSCHEDULABLE]
-        cordoned = bool(node["spec"].get("unschedulable"))
-        if cordoned == (len(others) < len(taints)):
+        others = [taint for taint in node["spec"].get("taints") or () if taint["key"] != UNSCHEDULABLE]
+        if _is_tainted(node) == _is_cordoned(node):
             return
-        added = [{"key": UNSCHEDULABLE, "effect": "NoSchedule", "timeAdded": timestamp(self._now())}] if cordoned else []
+        added = [{"key": UNSCHEDULABLE, "effect": "NoSchedule", "timeAdded": timestamp(self._now())}] if _is_cordoned(node) else []
         metadata = {"resourceVersion": node["metadata"]["resourceVersion"]}
         await self._client.merge_patch(NODES, name, {"metadata": metadata, "spec": {"taints": [*others, *added] or None}})
 
@@ -115,6 +116,14 @@ class Lifecycle:
             await self._client.merge_patch(PODS, name_of(pod), body, namespace=pod["metadata"]["namespace"], subresource="status")
         except NotFound:
             return
+
+
+def _is_cordoned(node: Mapping[str, Any]) -> bool:
+    return bool(node["spec"].get("unschedulable"))
+
+
+def _is_tainted(node: Mapping[str, Any]) -> bool:
+    return any(taint["key"] == UNSCHEDULABLE for taint in node["spec"].get("taints") or ())
 
 
 def toleration_seconds(pod: Mapping[str, Any]) -> float | None:
