@@ -142,7 +142,7 @@ def terminal_lines(output: bytes) -> list[str]:
 def test_a_narrow_terminal_without_colours_shows_pools_and_decisions_on_fitting_lines(tmp_path: Path) -> None:
     (tmp_path / "jobs.csv").write_text("\n".join([HEADER, "t,a,0,600,1,1,1000,,,,,,,,", "t,b,0,400,2,4,1000,,,,,,,,"]) + "\n")
 
-    with start_in_terminal("--trace", "jobs.csv", "--speed", "600", columns=60, folder=tmp_path, NO_COLOR="1") as running:
+    with start_in_terminal("--trace", "jobs.csv", "--speed", "1200", columns=60, folder=tmp_path, NO_COLOR="1") as running:
         output, _ = running.communicate(timeout=100)
 
     assert running.returncode == 0, output.decode()
