@@ -94,10 +94,8 @@ def running(folder: Path) -> Iterator[LedCluster]:
 
         cluster.ask(submit)
         # The status is written often here, so that the tests do not have to wait for ten seconds.
-        code = (
-            "from gpuscaler.cli import run; from gpuscaler.control.records.status import reporting; reporting.CHANGED_SECONDS = 1.0; run()"
-        )
-        command = [sys.executable, "-c", code, "run"]
+        often = "from gpuscaler.control.records.status import reporting; reporting.CHANGED_SECONDS, reporting.STEP_SECONDS = 0.2, 0.1"
+        command = [sys.executable, "-c", f"{often}; from gpuscaler.cli import run; run()", "run"]
         command += ["--config", str(folder / "run.yaml"), "--kubeconfig", str(cluster.kubeconfig)]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
             try:
