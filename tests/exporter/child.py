@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from gpuscaler.exporter import lines
 from gpuscaler.exporter.lines import Devices, Event, Line, Reading, Unavailable
 
-INTERVAL = 0.1
+#: Seconds between two measurements.
+INTERVAL = 0.05
 PROGRAM = ("-m", "gpuscaler.exporter.child")
 #: The same, but ten times a second it looks for a missing driver, or lists the GPUs.
 IMPATIENT = ("-c", "import sys; from gpuscaler.exporter import child; sys.exit(child.main(sys.argv[1:], retry_seconds=0.1))")

@@ -280,7 +280,7 @@ async def test_a_kubelet_slower_than_the_timeout_is_queried_again_at_each_call(t
         here.kubelet.pods += [TRAINER]
         await first_answer(here)
         here.kubelet.hang(seconds=0.1)
-        for _ in range(3):
+        for _ in range(2):
             asked = here.kubelet.asked
             await here.ask()
             async with asyncio.timeout(PATIENCE):
