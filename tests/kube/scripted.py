@@ -13,7 +13,7 @@ from tests import objects
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.decode import ObjectDecoder
 from gpuscaler.kube.errors import Unreachable
-from gpuscaler.kube.reflector import Batch, Reflector
+from gpuscaler.kube.reflector import Batch, Pace, Reflector
 from gpuscaler.kube.resources import PODS, Resource
 from gpuscaler.kube.transport import Answer, Request
 from gpuscaler.kube.turns import DecodeLock
@@ -142,7 +142,7 @@ class ReceivedObjects:
         return sorted(key.rpartition("/")[2] for key in self.held)
 
 
-def reflector_of(server: Scripted, reflected: ReceivedObjects, resource: Resource = PODS) -> Reflector:
+def reflector_of(server: Scripted, reflected: ReceivedObjects, resource: Resource = PODS, *, pace: Pace | None = None) -> Reflector:
     return Reflector(
         Client(server),
         resource,
@@ -151,13 +151,16 @@ def reflector_of(server: Scripted, reflected: ReceivedObjects, resource: Resourc
         clock=asyncio.get_running_loop().time,
         random=Random(1),
         decode_lock=DecodeLock(),
+        pace=pace or Pace(),
     )
 
 
-async def reflect(server: Scripted, resource: Resource = PODS, *, seconds: float = 1.0) -> tuple[ReceivedObjects, Reflector]:
+async def reflect(
+    server: Scripted, resource: Resource = PODS, *, seconds: float = 1.0, pace: Pace | None = None
+) -> tuple[ReceivedObjects, Reflector]:
     """What a reflector has passed on after so many seconds with ``server``."""
     reflected = ReceivedObjects()
-    reflector = reflector_of(server, reflected, resource)
+    reflector = reflector_of(server, reflected, resource, pace=pace)
     await run_for(reflector, seconds)
     return reflected, reflector
 

@@ -25,6 +25,7 @@ from tests.kube.scripted import (
 )
 
 from gpuscaler.kube.errors import Unreachable
+from gpuscaler.kube.reflector import IN_PROCESS
 from gpuscaler.kube.resources import DEVICE_CLASSES, JOB_SETS, NODES, PODS, WORKLOADS
 from gpuscaler.model.aside import object_name
 from gpuscaler.model.pods import Pod
@@ -195,6 +196,17 @@ async def test_a_quiet_watch_is_kept() -> None:
     _, reflector = await reflect(server, seconds=330)
     assert len(server.requests) == 1
     assert reflector.fresh_at == pytest.approx(300)
+
+
+async def test_a_connection_within_the_process_is_watched_silently_for_an_hour_without_bookmarks() -> None:
+    server = Scripted(page(pod("a"), version=100), Reply([3000.0, event("ADDED", pod("b", version=101)), SILENCE]))
+    reflected, reflector = await reflect(server, seconds=3500, pace=IN_PROCESS)
+    assert reflected.names == ["a", "b"]
+    assert reflector.synced
+    (query,) = server.watches
+    assert "allowWatchBookmarks" not in query
+    assert "sendInitialEvents" not in query
+    assert 3600 <= int(query["timeoutSeconds"]) < IN_PROCESS.silence
 
 
 async def test_watches_that_end_immediately_are_not_restarted_in_a_tight_loop() -> None:

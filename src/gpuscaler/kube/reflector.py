@@ -27,7 +27,8 @@ class Pace:
     Pauses after failures are client-go's: from ``first_pause``, doubled each time up to ``longest_pause``, plus up to the same amount at
     random. A forbidden resource is asked for ever more rarely, down to once per ``forbidden``. API servers send a bookmark every minute,
     and half a minute is a generous wait for the head of a list, hence ``silence`` and ``initial_silence``. ``absent`` is the interval for
-    checking on a resource that the server does not have.
+    checking on a resource that the server does not have. Without ``bookmarks`` lists are read in pages, and a watch is silent while
+    nothing changes; it must end before ``silence``.
     """
 
     first_pause: float = 0.8
@@ -38,6 +39,11 @@ class Pace:
     initial_silence: float = 30.0
     shortest_watch: int = 300
     longest_watch: int = 600
+    bookmarks: bool = True
+
+
+#: For connections that cannot die, since the server is in the same process: they need no bookmarks to show that they are alive.
+IN_PROCESS = Pace(shortest_watch=3600, longest_watch=7200, silence=7300.0, bookmarks=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +98,7 @@ class Reflector:
         self._client, self._decoder, self._handler = client, decoder, handler
         self._clock, self._random, self._decode_lock, self._pace = clock, random, decode_lock, pace
         self._served = resource
-        self._streams, self._failed_streams = True, 0
+        self._streams, self._failed_streams = pace.bookmarks, 0
         self._page = PAGE
         self._version: str | None = None
         #: All objects by ``namespace/name``, with their keys if those are not the plain one, to find what is missing from a new list.
@@ -167,7 +173,9 @@ class Reflector:
 
     async def _watch(self) -> None:
         seconds = self._random.randint(self._pace.shortest_watch, self._pace.longest_watch)
-        request = watch_request(self._served, version=self._version, seconds=seconds, silence=self._pace.silence)
+        request = watch_request(
+            self._served, version=self._version, seconds=seconds, silence=self._pace.silence, bookmarks=self._pace.bookmarks
+        )
         async with aclosing(watch_lines(self._client, request, silence=self._longest_silence)) as pieces:
             async for lines in pieces:
                 await self._decode_lock.run(self._take_lines, lines)

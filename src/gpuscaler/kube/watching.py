@@ -54,13 +54,15 @@ def checked_event(line: bytes) -> WatchEvent:
     return WatchEvent(event.type, event.object)
 
 
-def watch_request(resource: Resource, *, version: str | None, seconds: int, silence: float) -> Request:
+def watch_request(resource: Resource, *, version: str | None, seconds: int, silence: float, bookmarks: bool = True) -> Request:
     """The request for the events after ``version``, or, if it is None, for all existing objects and the events after that.
 
     The server ends the watch after ``seconds``. The transport's time-out only covers connections that never answer: :func:`watch_lines`
     enforces ``silence``, and comes first.
     """
-    query = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(seconds)}
+    query = {"watch": "true", "timeoutSeconds": str(seconds)}
+    if bookmarks:
+        query["allowWatchBookmarks"] = "true"
     if version is None:
         query |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
     else:

@@ -16,6 +16,7 @@ from gpuscaler.embedded.workloads.controllers import Workloads
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.picture import Picture
 from gpuscaler.kube.rate import RateLimit
+from gpuscaler.kube.reflector import IN_PROCESS, Pace
 from gpuscaler.kube.resources import WATCHED, Resource
 from gpuscaler.model.pools import Policy
 from gpuscaler.simulation.cloud.core import SimulatedCloud
@@ -75,7 +76,7 @@ class EmbeddedCluster:
             self.core, policy.pools, now=now, listener=self._hear, faults=conditions.calls, seed=conditions.seed, speed=speed
         )
         # One picture for all parts: with one for each part every object would be decoded several times.
-        self._seen = self.picture(client)
+        self._seen = self.picture(client, pace=IN_PROCESS)
         self.kubelets = Kubelets(
             client,
             self._seen,
@@ -88,8 +89,8 @@ class EmbeddedCluster:
         )
         self._scheduler = Scheduler(client, self._seen, now=now, speed=speed)
         clock = asyncio.get_running_loop().time
-        self._workloads = Workloads(client, now=now, clock=clock, random=Random(conditions.seed), speed=speed)
-        self._autoscalers = Autoscalers(client, now=now, clock=clock, random=Random(conditions.seed), speed=speed)
+        self._workloads = Workloads(client, now=now, clock=clock, random=Random(conditions.seed), speed=speed, pace=IN_PROCESS)
+        self._autoscalers = Autoscalers(client, now=now, clock=clock, random=Random(conditions.seed), speed=speed, pace=IN_PROCESS)
         self.listeners: list[Callable[[CloudEvent], None]] = []
 
     def client(self, manager: str) -> Client:
@@ -97,9 +98,9 @@ class EmbeddedCluster:
         transport = MemoryTransport(self.api, token=self._token)
         return Client(transport, field_manager=manager, limit=RateLimit(qps=UNLIMITED, burst=1_000_000))
 
-    def picture(self, client: Client, resources: Sequence[Resource] = WATCHED) -> Picture:
+    def picture(self, client: Client, resources: Sequence[Resource] = WATCHED, *, pace: Pace | None = None) -> Picture:
         """A picture of the cluster, read through ``client``."""
-        return Picture(client, clock=asyncio.get_running_loop().time, random=Random(self._seed), resources=resources)
+        return Picture(client, clock=asyncio.get_running_loop().time, random=Random(self._seed), resources=resources, pace=pace)
 
     def _hear(self, event: CloudEvent) -> None:
         self.machines.hear(event)
