@@ -1,8 +1,9 @@
 """`gpuscaler run` with ``cloud: aws`` in virtual time: an API server, an emulated account, and one process after the other."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -71,18 +72,29 @@ class Stage(RunningCluster):
         #: Faults of nodes.
         self.faulty = self.account.nodes = Nodes(machines.devices, self.cluster.kubelets)
         eks = NodeGroups(self.region, self.cluster.client("eks"), self.now)
+        #: Set when a test does something, after which the account may have events sooner than known: while no controller lives, hours may
+        #: pass in which nobody calls it.
+        self._touched = asyncio.Event()
         self.support(machines.run(), eks.run(), self._pass())
 
     async def _pass(self) -> None:
         while True:
             self.account.advance()
-            # Delayed effects of a call show within half a second.
+            self._touched.clear()
             following = self.account.next_event()
-            await asyncio.sleep(0.5 if following is None else min(0.5, max(0.001, following - self.now())))
+            pause = math.inf if following is None else max(0.001, following - self.now())
+            if self._lives:
+                # Delayed effects of a call show within half a second.
+                await asyncio.sleep(min(0.5, pause))
+            else:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(min(60.0, pause)):
+                        await self._touched.wait()
 
     # The account
 
     def client(self, name: str) -> Any:
+        self._touched.set()
         return self.session.client(name, region_name=REGION)
 
     def group(
@@ -125,12 +137,14 @@ class Stage(RunningCluster):
         return url
 
     def limit(self, machines: int | None, **what: str) -> None:
+        self._touched.set()
         set_capacity(self.region, Limit(machines, **what))
 
     def fault(self, **what: Any) -> None:
         self.endpoint.faults.all.append(Fault(**what))
 
     def interrupt(self, instance: str) -> None:
+        self._touched.set()
         reclaim(self.region, self.region.instances[instance], notice=Interruption(instance).notice or 0.0)
 
     def desired(self, name: str) -> int:
@@ -170,6 +184,7 @@ class Stage(RunningCluster):
             dry_run=dry_run,
         )
         self._lives.append(asyncio.get_running_loop().create_task(running.run()))
+        self._touched.set()
 
     async def stop(self) -> None:
         life = self._lives.pop(0)

@@ -45,10 +45,11 @@ async def events(here: Stage, reason: str) -> list[str]:
 @pytest.mark.parametrize(
     ("code", "launch", "away"),
     [
-        ("InvalidAMIID.Unavailable", "auto", 0.0),
-        # Three machines that never became nodes pause their pool for a day. No process leads for most of that day, which saves a minute.
-        ("Client.InternalError", "desired-capacity", DAY - 2 * HOUR),
-        ("VcpuLimitExceeded", "auto", 0.0),
+        # For most of a pause no process leads, which saves time.
+        ("InvalidAMIID.Unavailable", "auto", 2400.0),
+        # Three machines that never became nodes pause their pool for a day.
+        ("Client.InternalError", "desired-capacity", DAY - 1800.0),
+        ("VcpuLimitExceeded", "auto", 1200.0),
     ],
 )
 async def test_f82_a_fix_outside_of_the_group_is_found_by_retrying_even_after_a_restart(
