@@ -195,7 +195,7 @@ async def test_f74_a_managed_node_group_without_accelerators_is_not_managed(tmp_
     async with aws_stage(tmp_path) as here:
         await system(here, 3)
         here.start()
-        await here.sleep(1800.0)
+        await here.sleep(1000.0)
 
         assert here.desired("eks-system") == 3
         assert [name for node in await here.nodes() for name in taints(node)] == []
@@ -224,7 +224,7 @@ async def test_f74_an_excluded_group_is_left_alone_while_other_groups_are_manage
         here.group("gpus")
         here.start(here.settings(exclude='["the*"]'))
         await here.submit("train")
-        await here.sleep(1800.0)
+        await here.sleep(1000.0)
 
         assert (here.desired("theirs"), here.desired("gpus")) == (2, 1)
         assert {entry.text for entry in (await here.status()).set_aside} == {"it matches 'the*' in aws.exclude and is ignored"}
@@ -243,7 +243,7 @@ async def test_f74_orders_and_removals_of_an_older_version_are_finished_in_a_gro
         await here.stop()
         left = [node["metadata"]["name"] for node in await here.nodes() if "gpuscaler.io/leaving" in taints(node)]
         here.start()
-        await here.sleep(1200.0)
+        await here.sleep(900.0)
 
         names = {node["metadata"]["name"] for node in await here.nodes()}
         assert names.isdisjoint(left)
@@ -271,7 +271,7 @@ async def test_f74_consolidation_does_not_move_the_last_ready_replica_of_a_syste
             await here.user.merge_patch(NODES, away_from, {"spec": {"taints": None}})
         before = await everywhere(here)
         here.start(here.settings(groups="[eks-system]"))
-        await here.sleep(2400.0)
+        await here.sleep(1300.0)
 
         assert set(before.values()) == {first, second}
         assert await everywhere(here) == before

@@ -56,7 +56,7 @@ async def test_f17_two_machines_that_end_before_they_are_ready_pause_their_offer
 async def test_f18_unregistered_machines_are_ended_by_id_and_three_in_a_row_pause_the_pool() -> None:
     async with faulty(SPOT_FIRST, faults=Faults(never_registers=1.0), pace=Pace(register=60.0)) as here:
         await here.submit("p")
-        await here.sleep(7200.0)
+        await here.sleep(4500.0)
 
         machines = here.cluster.core.history()
         assert len(machines) == 3

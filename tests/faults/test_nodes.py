@@ -68,13 +68,13 @@ async def test_f88_for_a_label_in_a_tag_that_user_data_do_not_set_only_one_machi
         here.group("gpus", tags=tags, user_data=REPLACING)
         here.start(here.settings(more="pools:\n  - {name: gpus, idle_after: 1m}\n"))
         await select(here, "train", "ml", by="team")
-        await here.sleep(1800)
+        await here.sleep(1200)
         assert here.wrote()["LaunchInstances"] == 1
         assert await here.bound() == {"train": ""}
 
         data = {"ImageId": "ami-0123", "InstanceType": "g5.xlarge", "UserData": encoded(f"{REPLACING} --node-labels=team=ml")}
         here.client("ec2").create_launch_template_version(LaunchTemplateName="gpus", LaunchTemplateData=data)
-        await here.sleep(600)
+        await here.sleep(360)
 
         assert await all_bound(here)
         assert here.wrote()["LaunchInstances"] == 2
