@@ -229,10 +229,9 @@ EQUIVALENT: Mapping[Key, str] = {
     **{
         ("static.Rows._evaluate", kind, source): "no case has pools, and only pools have a minimum number of GPUs"
         for kind, source in (
-            ("flip", "self.min_gpus.least > 0"),
             ("never", "if self.min_gpus is not None:"),
-            ("swap", "kept & nodes.tolerated(with_closing_tolerations(spec))"),
-            ("swap", "passes['TaintToleration'] | kept & nodes.tolerated(with_closing_tolerations(spec))"),
+            ("swap", "self.min_gpus.kept & nodes.tolerated(with_closing_tolerations(spec))"),
+            ("swap", "passes['TaintToleration'] | self.min_gpus.kept & nodes.tolerated(with_closing_tolerations(spec))"),
         )
     },
     (

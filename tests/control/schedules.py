@@ -311,7 +311,9 @@ class Schedules(RuleBasedStateMachine):
     async def _begin(self, seed: int, calls: CallFaults, *, replaces: bool) -> None:
         dice = Random(seed)
         # With its own random numbers, so that the rest of a schedule is not affected.
-        policy = replace(parse_policy(POOLS), steering=Random(f"steering/{seed}").choice((BIND, BIND, BIND, NOMINATE)))
+        closed = POOLS + "    closed: true\n"
+        pools = Random(f"pools/{seed}").choice((POOLS, POOLS, closed))
+        policy = replace(parse_policy(pools), steering=Random(f"steering/{seed}").choice((BIND, BIND, BIND, NOMINATE)))
         spot = [offering for pool in policy.pools for offering in pool.offerings if offering.market == "spot"]
         # Spot comes and goes; from minute 20 on it is available.
         capacity = {

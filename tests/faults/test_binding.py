@@ -25,7 +25,9 @@ from gpuscaler.model.holds import Hold
 from gpuscaler.simulation.cloud.delays import Delay
 
 OURS = "pods/p[0-9]*/binding"
-LARGE = f"{ONE_GPU_MACHINES}    min_gpus_per_pod: 4\n".replace("g4dn.xlarge", "g4dn.12xlarge")
+SMALL = "  - {name: small, types: [g4dn.xlarge], markets: [on-demand], zones: [us-east-1a]}\n"
+LARGE = f"{ONE_GPU_MACHINES}    min_gpus_per_pod: 4\n".replace("g4dn.xlarge", "g4dn.12xlarge") + SMALL
+ONE_POOL = f"{ONE_GPU_MACHINES}    closed: true\n".replace("g4dn.xlarge", "g4dn.xlarge, g4dn.12xlarge")
 
 
 async def in_time(here: World, seconds: float) -> bool:
@@ -134,8 +136,9 @@ async def test_f109_a_gangs_machine_on_which_another_pod_runs_is_not_ended() -> 
         assert node in {machine.id for machine in here.cluster.core.list()}
 
 
-async def test_f109_a_small_pod_does_not_run_on_a_machine_kept_for_large_pods() -> None:
-    async with faulty(LARGE) as here:
+@pytest.mark.parametrize("pools", [LARGE, ONE_POOL], ids=["two pools", "one closed pool"])
+async def test_f109_a_small_pod_does_not_run_on_a_machine_kept_for_large_pods(pools: str) -> None:
+    async with faulty(pools) as here:
         high = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000}
         await here.user.create(PRIORITY_CLASSES, high)
         await here.submit("large", 4)
@@ -143,11 +146,12 @@ async def test_f109_a_small_pod_does_not_run_on_a_machine_kept_for_large_pods() 
         small = pod("small", 1)
         small["spec"]["priorityClassName"] = "high"
         await here.user.create(PODS, small, namespace="default")
-        await here.sleep(200.0)
+        await here.sleep(400.0)
 
         bound = await here.bound()
-        assert (bool(bound["large"]), bool(bound["small"])) == (True, False)
-        assert len(here.cluster.core.history()) == 1
+        types = {machine.id: machine.offering.instance_type for machine in here.cluster.core.history()}
+        assert {name: types[node] for name, node in bound.items()} == {"large": "g4dn.12xlarge", "small": "g4dn.xlarge"}
+        assert len(types) == 2
 
 
 async def test_f103_while_a_device_plugin_restarts_no_pod_is_bound_and_no_machine_is_bought() -> None:

@@ -49,6 +49,7 @@ POLICIES = (
     Policy((pool(*OFFERINGS),), work_budget=20_000),
     Policy((pool(*OFFERINGS, min=1, idle_after=0.0, spare=Spare(machines=1)),), preferences="respect", work_budget=20_000),
     Policy((pool(*OFFERINGS, min_gpus_per_pod=1),), work_budget=20_000),
+    Policy((pool(*OFFERINGS, closed=True),), work_budget=20_000),
     Policy((pool(*OFFERINGS, budgets=(Budget("2"),), spare=Spare(gpus=1)),), Limits(machines=8, dollars_per_hour=9.0), work_budget=20_000),
 )
 NODES = tuple(f"n{number}" for number in range(6))

@@ -29,6 +29,7 @@ class PoolOverride(Struct, frozen=True, gc=False):
     unready_after: float | None = None
     steering: str | None = None
     priority: int | None = None
+    closed: bool | None = None
     min_gpus_per_pod: int | None = None
     budgets: tuple[Budget, ...] | None = None
     labels: Mapping[str, str] = {}
@@ -38,7 +39,10 @@ class PoolOverride(Struct, frozen=True, gc=False):
 
 
 #: Fields of both classes, which an override replaces.
-_REPLACED = ("min", "max", "spare", "idle_after", "unready_after", "steering", "priority", "min_gpus_per_pod", "budgets", "startup_taints")
+_REPLACED = (
+    *("min", "max", "spare", "idle_after", "unready_after", "steering", "priority", "closed", "min_gpus_per_pod", "budgets"),
+    "startup_taints",
+)
 
 
 def apply_override(pool: Pool, override: PoolOverride) -> Pool:

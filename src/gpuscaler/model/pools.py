@@ -96,8 +96,9 @@ class Pool(Struct, frozen=True, gc=False):
     cloud chooses among the offerings of that zone only. A node without ``gpuscaler.io/pool`` belongs to the pool if it has the
     ``match_labels`` and one of the instance types.
 
-    Machines of a pool with ``min_gpus_per_pod`` stay closed, and take only pods that request at least that many GPUs and that a plan places
-    there; 0 means no such rule. ``revision`` identifies the configuration of new machines, such as the version of a launch template, if the
+    Machines of a ``closed`` pool take only pods that a plan places there, and a plan places pods only on the smallest size of machine of
+    the pool that holds them. With ``min_gpus_per_pod`` they are closed, too, and take only pods that request at least that many GPUs; 0
+    means no such rule. ``revision`` identifies the configuration of new machines, such as the version of a launch template, if the
     cloud reports it: a new revision may fix the cause of an earlier failure. A machine with a node that is not Ready for ``unready_after``
     is ended; 0 means never. Without ``buys_without_gpus``, no machine is bought for pods without accelerators, but they may run on existing
     ones. With ``balances``, its group ends machines by itself to balance zones, except protected ones. With ``divides``, its group divides
@@ -117,6 +118,7 @@ class Pool(Struct, frozen=True, gc=False):
     match_labels: Mapping[str, str] = {}
     startup_taints: tuple[Taint, ...] = ()
     budgets: tuple[Budget, ...] = ()
+    closed: bool = False
     min_gpus_per_pod: int = 0
     revision: str = ""
     names_zone: bool = False
@@ -125,6 +127,17 @@ class Pool(Struct, frozen=True, gc=False):
     balances: bool = False
     divides: bool = False
     steering: str = ""
+
+    @property
+    def keeps_closed(self) -> bool:
+        """Whether the pool's machines take only pods that a plan places there."""
+        return self.closed or self.min_gpus_per_pod > 0
+
+    def min_gpus_on(self, gpus: int) -> int:
+        """The number of GPUs that a pod must request at least on a machine of the pool that has ``gpus`` GPUs."""
+        if self.min_gpus_per_pod or not self.closed:
+            return self.min_gpus_per_pod
+        return max((1 + offering.gpus for offering in sold_offerings(self) if offering.gpus < gpus), default=0)
 
 
 def sold_offerings(pool: Pool) -> tuple[Offering, ...]:

@@ -39,7 +39,7 @@ EXCLUDE_LABEL, EXCLUDE_VALUE = "node.kubernetes.io/exclude-from-external-load-ba
 
 # Taints of nodes.
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
-#: Taints of a machine that is not open yet, and of one kept for large pods (``min_gpus_per_pod``): closed until a plan places pods there.
+#: Taints of a machine that is not open yet, and of a kept one (``closed``, ``min_gpus_per_pod``): closed until a plan places pods there.
 ARRIVING_TAINT, KEPT_TAINT = CLOSING_TAINTS = ("gpuscaler.io/arriving", "gpuscaler.io/kept")
 #: Taint of a machine that is being removed.
 LEAVING_TAINT = "gpuscaler.io/leaving"

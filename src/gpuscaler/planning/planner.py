@@ -78,7 +78,7 @@ class Planner:
         self._surveys = CandidateCache()
         self._closes = purchase_deadlines(policy.pools)
         self._policy_warnings = min_gpus_warnings(policy)
-        self._keeps = any(pool.min_gpus_per_pod for pool in policy.pools)
+        self._keeps = any(pool.keeps_closed for pool in policy.pools)
         self._sizes: PodSizes | None = None
 
     def plan(
@@ -145,7 +145,7 @@ class Planner:
         return templates
 
     def _count_gpus(self, cluster: Cluster, demand: Demand) -> CountGpus:
-        """What counts the GPUs of pods where they are compared with ``min_gpus_per_pod``."""
+        """What counts the GPUs of pods where they are compared with the minimum of a machine."""
         if not self._keeps:
             return requested_gpus
         if self._sizes is None or not self._sizes.templates.are_current_for(cluster, frozenset()):

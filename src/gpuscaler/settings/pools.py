@@ -10,7 +10,7 @@ from gpuscaler.settings.offerings import read_offerings
 
 #: Keys of an entry of ``pools`` that overrides a pool found in an account, and keys of its offerings, which can set prices only.
 OVERRIDE_KEYS = (
-    *("name", "min", "max", "spare", "idle_after", "unready_after", "steering", "min_gpus_per_pod", "priority"),
+    *("name", "min", "max", "spare", "idle_after", "unready_after", "steering", "closed", "min_gpus_per_pod", "priority"),
     *("offerings", "labels", "taints", "startup_taints", "budgets"),
 )
 PRICE_KEYS = ("type", "market", "zone", "price")

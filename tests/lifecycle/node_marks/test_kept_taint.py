@@ -41,6 +41,14 @@ def test_an_open_machine_of_a_pool_with_min_gpus_per_pod_gets_the_kept_taint() -
     assert acts(machine()) == [], "a person has opened it"
 
 
+def test_an_open_machine_of_a_closed_pool_gets_the_kept_taint() -> None:
+    closed = Policy((pool(KIND, closed=True),))
+
+    (act,) = acts(machine(ARRIVING_TAINT), closed)
+    assert act == Close("a", f"pool {KIND.pool} is closed: only pods that a plan places on a machine are bound to it", kept=True)
+    assert acts(machine(KEPT_TAINT), closed) == []
+
+
 def test_a_taint_weakened_by_an_uncordon_is_restored_or_removed() -> None:
     arriving, kept = (
         node("a", KIND, provider_id="i-a", taints=(Taint(key, effect=WINDOW_EFFECT),)) for key in (ARRIVING_TAINT, KEPT_TAINT)

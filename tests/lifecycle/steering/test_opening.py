@@ -30,6 +30,7 @@ KIND = offering("g.4", gpus=4)
 POLICY = Policy((pool(KIND),))
 NOMINATING_POLICY = Policy((pool(KIND),), steering=NOMINATE)
 KEEPING = Policy((pool(KIND, min_gpus_per_pod=2),))
+THREE = replace(KIND, instance_type="s.3", allocatable={**KIND.allocatable, "nvidia.com/gpu": 3})
 GPUS = {"nvidia.com/gpu": 4}
 ARRIVING = (Taint("gpuscaler.io/arriving"),)
 P, Q = "default/p", "default/q"
@@ -203,8 +204,12 @@ def test_a_closed_machine_that_stops_being_ready_opens_and_its_pods_are_planned_
 
 @pytest.mark.parametrize(
     ("pool_", "spec_"),
-    [(pool(KIND, min_gpus_per_pod=4), spec(gpus=3, priority=10)), (pool(KIND), spec(gpus=4, priority=5))],
-    ids=["too small for a kept machine", "less important than one of those that wait"],
+    [
+        (pool(KIND, min_gpus_per_pod=4), spec(gpus=3, priority=10)),
+        (pool(KIND, THREE, closed=True), spec(gpus=3, priority=10)),
+        (pool(KIND), spec(gpus=4, priority=5)),
+    ],
+    ids=["too small for a kept machine", "too small for a machine of a closed pool", "less important than one of those that wait"],
 )
 def test_a_pod_that_cannot_go_first_takes_no_place_of_a_promised_pod(pool_: Pool, spec_: PodSpec) -> None:
     ledger = Ledger(coming=(machine("a", P, Q),))

@@ -35,7 +35,7 @@ from tests.planning.building import (
     zones,
 )
 from tests.planning.drawing import cases
-from tests.planning.replaying import Case, assert_comes_true, planned_nodes
+from tests.planning.replaying import Case, assert_comes_true, offerings_of, planned_nodes
 from tests.soaking import examples
 
 from gpuscaler.model.accelerators import GPU_MILLI, count_accelerators, is_device
@@ -375,6 +375,67 @@ def test_the_plan_warns_of_sizes_that_no_pool_is_for() -> None:
     ]
 
 
+# Pools that are closed: the sizes of their machines make the minimums.
+
+SIZES = (
+    offering("s.1", 1.0, pool="gpu", gpus=1, cpu=8),
+    offering("m.4", 3.0, pool="gpu", gpus=4, cpu=32, memory=128),
+    offering("b.8", 6.0, pool="gpu", gpus=8, cpu=64, memory=256),
+)
+CLOSED_POOL = pool(*SIZES, closed=True)
+
+
+@pytest.mark.parametrize(("gpus", "machine"), [(1, "s.1"), (2, "m.4"), (4, "m.4"), (5, "b.8"), (8, "b.8")])
+def test_in_a_closed_pool_a_pod_goes_to_the_smallest_size_that_holds_it(gpus: int, machine: str) -> None:
+    idle = [node(f"idle-{offering_.instance_type}", offering_, taints=(CLOSED,)) for offering_ in SIZES]
+    waiting = pod("p", spec(gpus=gpus))
+
+    assert bought(planned([waiting], CLOSED_POOL)) == {machine: 1}
+    assert placed(planned([waiting, *idle], CLOSED_POOL)) == {"p": f"idle-{machine}"}
+    assert placed(planned([waiting, *(each for each in idle if each.name != f"idle-{machine}")], CLOSED_POOL)) == {}
+
+
+def test_in_a_closed_pool_many_small_pods_get_small_machines_even_if_large_ones_cost_less_for_each_gpu() -> None:
+    assert bought(planned(pods("p", 8, spec(gpus=1)), CLOSED_POOL)) == {"s.1": 8}
+
+
+@pytest.mark.parametrize("only_there", [{"node_selector": ((TYPE, "b.8"),)}, {"memory": 200}, {"cpu": 40}])
+def test_in_a_closed_pool_a_small_pod_that_only_large_machines_can_hold_is_placed_there(only_there: Any) -> None:
+    assert bought(planned([pod("p", spec(gpus=1, **only_there))], CLOSED_POOL)) == {"b.8": 1}
+
+
+def test_in_a_closed_pool_pods_without_gpus_use_machines_without_gpus_if_there_are_any() -> None:
+    without = pool(*SIZES, offering("c.8", 0.5, pool="gpu", gpus=0, cpu=8), closed=True)
+    idle = [node(f"idle-{offering_.instance_type}", offering_, taints=(CLOSED,)) for offering_ in SIZES]
+
+    assert bought(planned([pod("p", spec(gpus=0, cpu=1)), *idle], without)) == {"c.8": 1}
+    assert placed(planned([pod("p", spec(gpus=0, cpu=1)), *idle], CLOSED_POOL)) == {"p": "idle-s.1"}
+
+
+def test_an_explicit_minimum_of_a_closed_pool_replaces_the_minimums_by_size() -> None:
+    assert bought(planned(pods("p", 8, spec(gpus=1)), pool(*SIZES[1:], closed=True, min_gpus_per_pod=1))) == {"b.8": 1}
+
+
+def test_a_machine_of_an_unknown_type_in_a_closed_pool_has_the_minimum_of_its_number_of_gpus() -> None:
+    unknown = msgspec.structs.replace(SIZES[2], instance_type="other.8")
+    other = node("other", unknown, taints=(CLOSED,))
+
+    assert placed(planned([pod("small"), pod("large", spec(gpus=6)), other], CLOSED_POOL)) == {"large": "other"}
+
+
+def test_the_reason_of_a_pod_too_small_for_a_machine_of_a_closed_pool_names_the_setting() -> None:
+    made = planned([pod("small")], CLOSED_POOL, state=State(blocked_offerings=frozenset({SIZES[0].key})))
+
+    assert unplaced(made) == ["small"]
+    assert reasons(made, "small")[0].detail == "b.8 in z1 takes only pods with at least 5 GPUs (closed), the pod requests 1"
+
+
+def test_pods_on_larger_machines_of_a_closed_pool_stay() -> None:
+    made = planned([node("b", SIZES[2], taints=(CLOSED,)), pod("small", on="b", owner=JOB)], CLOSED_POOL)
+
+    assert made.removals == ()
+
+
 # Properties of every plan.
 
 SEARCH = settings(max_examples=examples(40), derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
@@ -382,40 +443,62 @@ SEARCH = settings(max_examples=examples(40), derandomize=True, deadline=None, su
 
 @st.composite
 def kept_cases(draw: st.DrawFn) -> Case:
-    """Cases in which at least one pool is for large pods."""
+    """Cases in which at least one pool is for large pods, by a minimum or by being closed."""
     case = draw(cases())
     first, *others = case.policy.pools
-    floors = draw(st.tuples(st.sampled_from((1, 2, 8)), st.sampled_from((0, 0, 4))))
-    pools = tuple(msgspec.structs.replace(pool, min_gpus_per_pod=floor) for pool, floor in zip((first, *others), floors, strict=False))
+    floors = draw(st.tuples(st.sampled_from((0, 1, 2, 8)), st.sampled_from((0, 0, 4))))
+    closed = draw(st.booleans())
+    pools = tuple(
+        msgspec.structs.replace(pool, min_gpus_per_pod=floor, closed=closed) for pool, floor in zip((first, *others), floors, strict=False)
+    )
     return replace(case, policy=msgspec.structs.replace(case.policy, pools=pools))
 
 
-def pool_of(case: Case, made: Plan) -> dict[str, Pool]:
-    """The pool of every node, upcoming machine and machine to buy."""
+def machines_of(case: Case, made: Plan) -> dict[str, tuple[Pool, int]]:
+    """The pool and the GPUs of every node, upcoming machine and machine to buy.
+
+    Of the machines that a cloud may choose, a machine to buy counts as the largest, and an ordered one as the smallest.
+    """
     by_name = {pool.name: pool for pool in case.policy.pools}
-    pools = {item.name: by_name[item.labels["gpuscaler.io/pool"]] for item in case.items if isinstance(item, Node)}
-    pools |= {machine.node or machine.id: by_name[machine.pool] for machine in case.state.upcoming}
-    return pools | {machine.id: by_name[machine.pool] for machine in made.machines}
-
-
-def serves(case: Case, waiting: Pod, pool: Pool) -> bool:
-    """Whether ``pool`` is for pods of this size, or is the one with the smallest machine if no pool is."""
-    gpus = count_accelerators(waiting.spec.requests)
-    if gpus >= pool.min_gpus_per_pod:
-        return True
-    sizes = {
-        (other.min_gpus_per_pod, gpus_and_price)
-        for other in case.policy.pools
-        if (gpus_and_price := smallest_size(case, other, waiting)) is not None and other.max != 0
+    machines = {
+        item.name: (by_name[item.labels["gpuscaler.io/pool"]], count_accelerators(item.allocatable))
+        for item in case.items
+        if isinstance(item, Node)
     }
-    if not any(is_device(name) for name in waiting.spec.requests) or any(least <= gpus for least, _ in sizes):
+    for upcoming in case.state.upcoming:
+        gpus = min(offering.gpus for offering in offerings_of(upcoming, case.policy))
+        machines[upcoming.node or upcoming.id] = (by_name[upcoming.pool], gpus)
+    for bought_machine in made.machines:
+        gpus = max(offering.gpus for offering in offerings_of(bought_machine, case.policy))
+        machines[bought_machine.id] = (by_name[bought_machine.pool], gpus)
+    return machines
+
+
+def serves(case: Case, waiting: Pod, pool: Pool, gpus: int) -> bool:
+    """Whether a machine of ``pool`` with ``gpus`` GPUs is for pods of this size, or is the smallest that holds it if none is."""
+    requested = count_accelerators(waiting.spec.requests)
+    if requested >= minimum(pool, gpus):
+        return True
+    # From the smallest machine that holds the pod: its size, its price and its minimum.
+    sizes = [
+        (size, price, minimum(other, size))
+        for other in case.policy.pools
+        if other.max != 0
+        for size, price in sizes_for(case, other, waiting)
+    ]
+    if not any(is_device(name) for name in waiting.spec.requests) or any(least <= requested for *_, least in sizes):
         return False
-    smallest = min((gpus_and_price for _, gpus_and_price in sizes), default=None)
-    return pool.min_gpus_per_pod <= max((least for least, gpus_and_price in sizes if gpus_and_price == smallest), default=0)
+    return minimum(pool, gpus) <= min(sizes, default=(0, 0.0, 0))[-1]
 
 
-def smallest_size(case: Case, pool: Pool, waiting: Pod) -> tuple[int, float] | None:
-    """The GPUs and the price of the smallest machine of ``pool`` that holds the pod; None if there is none."""
+def minimum(pool: Pool, gpus: int) -> int:
+    """The GPUs that a pod must request on a machine of ``pool`` with ``gpus`` GPUs."""
+    smaller = {offering.gpus for offering in pool.offerings if offering.gpus < gpus}
+    return pool.min_gpus_per_pod or (max(smaller, default=-1) + 1 if pool.closed else 0)
+
+
+def sizes_for(case: Case, pool: Pool, waiting: Pod) -> list[tuple[int, float]]:
+    """The GPUs and the price of each machine of ``pool`` that holds the pod."""
 
     def holds(offering: Offering) -> bool:
         free = {name: amount - case.daemons.get(name, 0) for name, amount in offering.allocatable.items()}
@@ -426,10 +509,11 @@ def smallest_size(case: Case, pool: Pool, waiting: Pod) -> tuple[int, float] | N
             and (selects_arch or offering.labels["kubernetes.io/arch"] in ("amd64", pool.arch))
         )
 
-    sizes = [(offering.gpus, offering.price) for offering in pool.offerings if not offering.retired]
-    if pool.chooser == "cloud":
-        return max(sizes, default=None) if all(holds(offering) for offering in pool.offerings if not offering.retired) else None
-    return min(((offering.gpus, offering.price) for offering in pool.offerings if not offering.retired and holds(offering)), default=None)
+    sets: dict[object, list[Offering]] = {}
+    for sold in pool.offerings:
+        place = sold.zone if pool.names_zone else ""
+        sets.setdefault(place if pool.chooser == "cloud" else sold.key, []).append(sold)
+    return [(max(o.gpus for o in members), max(o.price for o in members)) for members in sets.values() if all(map(holds, members))]
 
 
 def node_by_pod(case: Case, made: Plan) -> Iterator[tuple[Pod, str]]:
@@ -445,9 +529,9 @@ def node_by_pod(case: Case, made: Plan) -> Iterator[tuple[Pod, str]]:
 @given(kept_cases())
 def test_no_plan_puts_a_small_pod_on_a_kept_machine(case: Case) -> None:
     made = case.plan()
-    pools = pool_of(case, made)
+    machines = machines_of(case, made)
     for pod_key, name in node_by_pod(case, made):
-        assert serves(case, pod_key, pools[name]), f"{pod_key.key} on {name}"
+        assert serves(case, pod_key, *machines[name]), f"{pod_key.key} on {name}"
     assert_comes_true(case, made)
 
 
@@ -455,7 +539,7 @@ def test_no_plan_puts_a_small_pod_on_a_kept_machine(case: Case) -> None:
 @given(kept_cases())
 def test_no_plan_buys_a_machine_for_a_pod_that_fits_an_existing_one(case: Case) -> None:
     made = case.plan()
-    pools, rooms = pool_of(case, made), assert_comes_true(case, made)
+    machines, rooms = machines_of(case, made), assert_comes_true(case, made)
     left = {entry.pod for entry in made.unplaced} | {
         key for machine in made.machines if machine.purpose == "demand" for key in machine.pods
     }
@@ -466,7 +550,7 @@ def test_no_plan_buys_a_machine_for_a_pod_that_fits_an_existing_one(case: Case) 
         fits = partial(serves, case, unplaced_pod)
         for room in rooms:
             names = [room.table.names[row] for row in np.flatnonzero(room.capacity(unplaced_pod.spec, unplaced_pod.labels))]
-            there = [name for name in names if name in case.cluster.nodes and is_open(case, name) and fits(pools[name])]
+            there = [name for name in names if name in case.cluster.nodes and is_open(case, name) and fits(*machines[name])]
             assert not there, f"{unplaced_pod.key} fits {there}"
 
 
@@ -478,7 +562,7 @@ def is_open(case: Case, name: str) -> bool:
 @SEARCH
 @given(kept_cases())
 def test_plans_are_the_same_whether_kept_machines_are_closed_or_open(case: Case) -> None:
-    kept = {pool.name for pool in case.policy.pools if pool.min_gpus_per_pod}
+    kept = {pool.name for pool in case.policy.pools if pool.min_gpus_per_pod or pool.closed}
 
     def closed(item: Item) -> Item:
         if not isinstance(item, Node) or item.labels["gpuscaler.io/pool"] not in kept:

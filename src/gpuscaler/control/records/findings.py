@@ -87,7 +87,7 @@ def describe_closed_nodes(cluster: Cluster, members: Mapping[str, Member], ledge
     closed_nodes: dict[str, list[Node]] = defaultdict(list)
     for node in cluster.table.tainted(ARRIVING_TAINT):
         member = members.get(node.name)
-        kept = member is not None and member.pool.min_gpus_per_pod
+        kept = member is not None and member.pool.keeps_closed
         if node.name in under_way or kept or now < node.created + CLOSED_SECONDS:
             continue
         closed_nodes[

@@ -76,7 +76,7 @@ def update_soft_taints(cluster: Cluster, policy: Policy, unlisted: Set[str] = fr
     return tuple(
         Discourage(name, _KEYS[: due[row]], f"{shares[row]:.0%} of it is used")
         for row in rows
-        if (name := table.names[row]) in pools and not pools[name].min_gpus_per_pod
+        if (name := table.names[row]) in pools and not pools[name].keeps_closed
     )
 
 

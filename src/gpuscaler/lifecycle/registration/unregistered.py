@@ -69,7 +69,7 @@ def adopt_machines(
     steps: list[ledger.Event] = [] if still_noted == current.unregistered else [ledger.Noticed(still_noted)]
     prices = {offering.key: offering.price for offering in policy.offerings.values()}
     steps += [_adoption(instance, noted[instance.id], prices) for instance in due]
-    opening_pools = {pool.name for pool in policy.pools if not pool.min_gpus_per_pod} | set(inventory.released_pools)
+    opening_pools = {pool.name for pool in policy.pools if not pool.keeps_closed} | set(inventory.released_pools)
     closed = _machines_of_closed_nodes(current, cluster, index, opening_pools)
     return (*steps, *(_adoption(instance, observed_at, prices) for instance in closed))
 

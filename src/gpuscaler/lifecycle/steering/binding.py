@@ -231,7 +231,8 @@ class Binder:
         due, pool = self._unplaced(promise), self._pools.get(promise.offering.pool)
         if not due or due[-1].spec.priority >= self._most_important:
             return
-        min_gpus = pool.min_gpus_per_pod if pool is not None else 0
+        offering = self._offerings.get(promise.offering)
+        min_gpus = pool.min_gpus_on(offering.gpus) if pool is not None and offering is not None else 0
         row, trial = self._room.table.row[promise.node], self._room.copy()
         for unpromised in self._unpromised_pods:
             while unpromised and (unpromised[0].key in promised or unpromised[0].key in self._placed):

@@ -107,7 +107,7 @@ def promised_on(
     current: Ledger, cluster: Cluster, policy: Policy, placements: tuple[Placement, ...], now: float
 ) -> tuple[ledger.Event, ...]:
     """Return promises for pods that a plan places on closed nodes of pools that keep their machines for large pods."""
-    kept = {pool.name for pool in policy.pools if pool.min_gpus_per_pod}
+    kept = {pool.name for pool in policy.pools if pool.keeps_closed}
     busy = {promise.node for promise in current.promises} | {machine.node for machine in current.coming}
     pods_on: dict[str, list[str]] = {}
     for placement in placements if kept else ():
@@ -171,7 +171,7 @@ class _Opening(Draft):
         if node is None:
             return
         promise = next((promise for promise in self.ledger.promises if promise.node == node.name), None)
-        keeps = bool(self.pools[machine.key.pool].min_gpus_per_pod) if machine.key.pool in self.pools else False
+        keeps = machine.key.pool in self.pools and self.pools[machine.key.pool].keeps_closed
         if promise is not None:
             if promise.step != NOMINATING:
                 self.fold(ledger.Opened(machine.id))
@@ -371,5 +371,5 @@ class _Opening(Draft):
     def open_foreign(self, index: MachineIndex) -> None:
         """If the cloud has no list, open ready nodes with our taint that were not ordered here, except for kept machines."""
         for node, member in foreign_nodes(self.cluster, self.ledger, self.policy, index):
-            if not member.pool.min_gpus_per_pod and describe_lack(node, member.offering, member.pool) is None:
+            if not member.pool.keeps_closed and describe_lack(node, member.offering, member.pool) is None:
                 self.acts.append(Lift(node.name, "it is ready, and no plan waits for it"))

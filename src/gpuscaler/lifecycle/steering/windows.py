@@ -133,7 +133,7 @@ def _sites(ledger: Ledger, cluster: Cluster, policy: Policy) -> list[ClosedNode]
     opening = {promise.node for promise in ledger.promises if promise.step != NOMINATING or promise.taint_removed_at}
     kept = {node.name: node for node in cluster.table.tainted(KEPT_TAINT) if node.name not in sites}
     for name, member in members(kept, policy).items() if kept else ():
-        if member.pool.min_gpus_per_pod:
+        if member.pool.keeps_closed:
             sites[name] = ClosedNode(kept[name], member.pool.name, kept[name].provider_id)
     marked = (replace(site, kept=any(taint.key == KEPT_TAINT for taint in site.node.taints)) for site in sites.values())
     out = leaving | opening

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpuscaler.model.accelerators import node_accelerators
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
-from gpuscaler.model.pools import Policy
+from gpuscaler.model.pools import Policy, Pool
 from gpuscaler.model.table import Mask, NodeTable
 from gpuscaler.planning.capacity.limits import Fleet, LimitUsage, fleets, limit_usage
 from gpuscaler.planning.capacity.node_templates import Templates
@@ -96,7 +97,7 @@ class CapacityBuilder:
         self._policy = policy
         self._membership = Membership(policy)
         self._pools = {pool.name: pool for pool in policy.pools}
-        self._keeping = any(pool.min_gpus_per_pod for pool in policy.pools)
+        self._keeping = any(pool.keeps_closed for pool in policy.pools)
         limits = (policy.limits.machines, policy.limits.gpus, policy.limits.dollars_per_hour, *(pool.max for pool in policy.pools))
         spares = any(pool.min or pool.spare.machines or pool.spare.gpus for pool in policy.pools)
         self._counting = spares or any(limit is not None for limit in limits)
@@ -110,7 +111,7 @@ class CapacityBuilder:
     def build(self, cluster: Cluster, state: State, count_gpus: CountGpus = requested_gpus) -> CapacitySnapshot:
         """Return rows for nodes and upcoming machines. A registered machine of the ledger is one row, as its offering promises (I3).
 
-        ``count_gpus`` counts the GPUs of a pod as ``min_gpus_per_pod`` sees them.
+        ``count_gpus`` counts the GPUs of a pod where they are compared with the minimum of a machine.
         """
         coming, warnings = upcoming_nodes(cluster, self._offerings, state, self._promised)
         registered = {m.node: m.id for m in state.upcoming if m.id in coming and m.node in cluster.nodes}
@@ -202,9 +203,18 @@ def build_inventory(
     min_gpus = None
     if count_gpus is not None:
         members = {**node_pools.members, **pools}
-        min_gpus = MinGpus.of((member.pool if (member := members.get(name)) is not None else None for name in names), count_gpus)
+        min_gpus = MinGpus.of((sized(members.get(name), node) for name, node in zip(names, table.nodes, strict=True)), count_gpus)
     usable = np.array(ready, dtype=np.bool_)
     return NodeInventory(cluster.nodes, node_pools, coming, registered, pools, Rows(table, min_gpus), usable, names)
+
+
+def sized(member: Member | None, node: Node) -> tuple[Pool | None, int]:
+    """The pool of a node, if it has one, and the number of its GPUs."""
+    if member is None:
+        return None, 0
+    if member.offering is not None:
+        return member.pool, member.offering.gpus
+    return member.pool, node_accelerators(node.allocatable, node.labels)
 
 
 def is_usable(node: Node) -> bool:

@@ -92,9 +92,8 @@ class Templates:
         self._made_for = (blocked, probing, overhead.daemons)
         self.nodes = tuple(template_node(offering, overhead, f"template-{row}") for row, offering in enumerate(self.offerings))
         self.kinds = tuple(self._kinds(blocked, probing))
-        #: The number of GPUs that a pod counts as, compared with ``min_gpus_per_pod``.
+        #: The number of GPUs that a pod counts as where it is compared with the minimum of a machine.
         self.count_gpus = count_gpus
-        self._thresholds = sorted({pool.min_gpus_per_pod for pool in policy.pools if pool.min_gpus_per_pod})
         self._holds: dict[tuple[tuple[str, int], ...], Mask] = {}
         #: Cache of the cheapest mixes of these templates: the same pods are often pending in consecutive plans.
         self.answers: dict[tuple[object, ...], Solution] = {}
@@ -161,8 +160,12 @@ class Templates:
 
     @cached_property
     def min_gpus(self) -> MinGpus | None:
-        """The minimum number of GPUs of a pod on each template; None if no pool has a minimum."""
-        return MinGpus.of(self.pools, self.count_gpus)
+        """The minimum number of GPUs of a pod on each template; None if no template has a minimum."""
+        return MinGpus.of(zip(self.pools, (offering.gpus for offering in self.offerings), strict=True), self.count_gpus)
+
+    @cached_property
+    def _thresholds(self) -> list[int]:
+        return [] if self.min_gpus is None else sorted({*self.min_gpus.least.tolist()} - {0})
 
     @cached_property
     def for_gpus(self) -> Mask | None:
@@ -172,7 +175,7 @@ class Templates:
         return np.array([not pool.buys_without_gpus for pool in self.pools], dtype=np.bool_)
 
     def rank_of(self, spec: PodSpec) -> int:
-        """The number of different ``min_gpus_per_pod`` values that a pod meets: pods of one rank may go to the same pools."""
+        """The number of different minimums that a pod meets: pods of one rank may go to the same templates."""
         return bisect_right(self._thresholds, self.count_gpus(spec)) if self._thresholds else 0
 
     @cached_property

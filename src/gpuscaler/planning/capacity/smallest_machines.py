@@ -1,4 +1,4 @@
-"""How many GPUs a pod counts as where it is compared with ``min_gpus_per_pod``."""
+"""How many GPUs a pod counts as where it is compared with the minimum of a machine."""
 
 from collections.abc import Iterable
 
@@ -7,7 +7,7 @@ import numpy as np
 from gpuscaler.model.accelerators import count_accelerators, is_device
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import PodSpec
-from gpuscaler.model.pools import Policy, Pool
+from gpuscaler.model.pools import Policy
 from gpuscaler.model.table import NodeTable
 from gpuscaler.planning.capacity.node_templates import MachineKind, Templates, admits_arch
 from gpuscaler.planning.feasibility.min_gpus import with_closing_tolerations
@@ -18,12 +18,11 @@ REMEMBERED = 50_000
 
 
 class PodSizes:
-    """Counts the GPUs of a pod as ``min_gpus_per_pod`` sees them.
+    """Counts the GPUs of a pod where they are compared with the minimum of a machine (``min_gpus_per_pod``, ``closed``).
 
-    A pod counts as the GPUs that it requests. If it fits machines of some pool, but each such pool has a minimum that is larger than that,
-    it counts as the minimum of the pool with the smallest machine that it fits, so that the minimum of a pool leaves no pod without a
-    place. Whether it fits depends on selectors, taints, architecture and size, and not on what can be bought now: a pod whose own pool
-    has no capacity waits for that pool.
+    A pod counts as the GPUs that it requests. If it fits some machines, but each of them has a minimum that is larger than that, it counts
+    as the minimum of the smallest machine that it fits, so that minimums leave no pod without a place. Whether it fits depends on
+    selectors, taints, architecture and size, and not on what can be bought now: a pod whose own pool has no capacity waits for that pool.
     """
 
     def __init__(self, cluster: Cluster, policy: Policy) -> None:
@@ -44,19 +43,18 @@ class PodSizes:
         digest = spec.digest.partition(":")[0]
         count = self._counts.get(digest)
         if count is None:
-            pool = self._exceptional_pool(spec)
-            count = self._counts[digest] = count_accelerators(spec.requests) if pool is None else pool.min_gpus_per_pod
+            count = self._counts[digest] = self._count(spec)
         return count
 
-    def _exceptional_pool(self, spec: PodSpec) -> Pool | None:
-        """The pool that takes ``spec`` although the pod requests too few GPUs for it."""
+    def _count(self, spec: PodSpec) -> int:
         requested = count_accelerators(spec.requests)
         if not any(map(is_device, spec.requests)):
-            return None
-        fitting = self._fitting_kinds(spec)
-        if not fitting or any(kind.pool.min_gpus_per_pod <= requested for kind in fitting):
-            return None
-        return min(fitting, key=lambda kind: (kind.gpus, kind.price, kind.pool.min_gpus_per_pod, kind.key)).pool
+            return requested
+        # From the smallest machine: its size, its price and its minimum.
+        fitting = [(kind.gpus, kind.price, kind.pool.min_gpus_on(kind.gpus)) for kind in self._fitting_kinds(spec)]
+        if not fitting or any(least <= requested for *_, least in fitting):
+            return requested
+        return min(fitting)[-1]
 
     def _fitting_kinds(self, spec: PodSpec) -> list[MachineKind]:
         templates = self.templates

@@ -1,4 +1,4 @@
-"""Kept machines: those of pools with ``min_gpus_per_pod``, which are reserved for large pods.
+"""Kept machines: those of pools that are ``closed`` or have ``min_gpus_per_pod``, which are reserved for large pods.
 
 A gpuscaler taint closes them to kube-scheduler, and the controller binds the pods that a plan places there. So a plan ignores this taint
 and checks the number of GPUs that a pod requests instead.
@@ -25,7 +25,7 @@ FOR_GPUS = "ForGpus"
 _LIFTED = tuple(Toleration(key=key, operator="Exists") for key in CLOSING_TAINTS)
 
 
-#: The number of GPUs that a pod counts as where it is compared with ``min_gpus_per_pod``.
+#: The number of GPUs that a pod counts as where it is compared with the minimum of a machine.
 CountGpus = Callable[[PodSpec], int]
 
 
@@ -36,8 +36,12 @@ def requested_gpus(spec: PodSpec) -> int:
 
 @dataclass(frozen=True)
 class MinGpus:
-    """The number of GPUs that a pod must count as, by row (``least``, 0 without a minimum), and the number that it counts as."""
+    """The rule of kept machines. ``kept`` flags them by row; ``least`` is the number of GPUs that a pod must count as, 0 for others.
 
+    ``count`` is the number that a pod counts as.
+    """
+
+    kept: Mask
     least: Array
     count: CountGpus
 
@@ -46,24 +50,37 @@ class MinGpus:
         return self.least <= self.count(spec)
 
     @classmethod
-    def of(cls, pools: Iterable[Pool | None], count: CountGpus) -> "MinGpus | None":
-        """The minimum on machines of ``pools``, 0 without a pool; None if no pool has a minimum."""
-        least = np.array([0 if pool is None else pool.min_gpus_per_pod for pool in pools], dtype=np.int64)
-        return cls(least, count) if least.any() else None
+    def of(cls, machines: Iterable[tuple[Pool | None, int]], count: CountGpus) -> "MinGpus | None":
+        """The rule for machines, each with its pool, if it has one, and its number of GPUs; None if no machine is kept."""
+        known: dict[tuple[str, int], int] = {}
+        kept, least = [], []
+        for pool, gpus in machines:
+            keeps = pool is not None and pool.keeps_closed
+            kept.append(keeps)
+            if pool is None or not keeps:
+                least.append(0)
+                continue
+            if (pool.name, gpus) not in known:
+                known[pool.name, gpus] = pool.min_gpus_on(gpus)
+            least.append(known[pool.name, gpus])
+        return cls(np.array(kept, dtype=np.bool_), np.array(least, dtype=np.int64), count) if any(kept) else None
 
     def first(self, rows: int) -> "MinGpus":
-        """The minimum of the first ``rows`` rows."""
-        return MinGpus(self.least[:rows], self.count)
+        """The rule for the first ``rows`` rows."""
+        return MinGpus(self.kept[:rows], self.least[:rows], self.count)
 
 
 def joined(first: MinGpus | None, first_rows: int, second: MinGpus | None, second_rows: int) -> MinGpus | None:
-    """Concatenate the minimum of ``first_rows`` rows and that of ``second_rows`` further rows."""
+    """Concatenate the rule for ``first_rows`` rows and that for ``second_rows`` further rows."""
     either = first or second
     if either is None:
         return None
-    parts = ((first, first_rows), (second, second_rows))
-    least = np.concatenate([np.zeros(rows, dtype=np.int64) if part is None else part.least for part, rows in parts])
-    return MinGpus(least, either.count)
+    rules = [rule or _no_rule(rows, either.count) for rule, rows in ((first, first_rows), (second, second_rows))]
+    return MinGpus(np.concatenate([rule.kept for rule in rules]), np.concatenate([rule.least for rule in rules]), either.count)
+
+
+def _no_rule(rows: int, count: CountGpus) -> MinGpus:
+    return MinGpus(np.zeros(rows, dtype=np.bool_), np.zeros(rows, dtype=np.int64), count)
 
 
 def is_closed(node: Node) -> bool:
@@ -76,5 +93,7 @@ def with_closing_tolerations(spec: PodSpec) -> PodSpec:
     return replace(spec, tolerations=(*spec.tolerations, *_LIFTED))
 
 
-def explain_min_gpus(spec: PodSpec, least: int) -> str:
-    return f"takes only pods with at least {least} GPUs (min_gpus_per_pod), the pod requests {count_accelerators(spec.requests) or 'none'}"
+def explain_min_gpus(spec: PodSpec, least: int, key: str = "min_gpus_per_pod") -> str:
+    """Explain the minimum of a machine; ``key`` is the setting of its pool that it comes from."""
+    plural, requested = "s" if least != 1 else "", count_accelerators(spec.requests) or "none"
+    return f"takes only pods with at least {least} GPU{plural} ({key}), the pod requests {requested}"

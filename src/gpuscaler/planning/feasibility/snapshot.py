@@ -228,7 +228,7 @@ class Room:
         node = self.table.nodes[row]
         explain: dict[str, Callable[[], str]] = {
             "NodeUnschedulable": lambda: "node is cordoned",
-            "TaintToleration": lambda: explain_taint(with_closing_tolerations(spec) if self._least_gpus(row) else spec, node),
+            "TaintToleration": lambda: explain_taint(with_closing_tolerations(spec) if self._is_kept(row) else spec, node),
             MIN_GPUS: lambda: explain_min_gpus(spec, self._least_gpus(row)),
             "NodeAffinity": lambda: explain_selector(spec, node),
             "NodePorts": lambda: self._effects.ports.explain(spec, row),
@@ -237,6 +237,10 @@ class Room:
             "InterPodAffinity": lambda: self._between(spec, labels).explain(row),
         }
         return explain[name]() if name in explain else self._effects.volumes.explain(name, spec, row)
+
+    def _is_kept(self, row: int) -> bool:
+        min_gpus = self._fixed.rows.min_gpus
+        return min_gpus is not None and bool(min_gpus.kept[row])
 
     def _least_gpus(self, row: int) -> int:
         min_gpus = self._fixed.rows.min_gpus

@@ -20,7 +20,7 @@ Static = tuple[Mask, Passes]
 class Rows:
     """A node table with the filter results that do not depend on running pods, for all rooms over the same rows.
 
-    ``min_gpus`` is the minimum number of GPUs of pods, by row; None if no row has a minimum.
+    ``min_gpus`` is the rule of kept machines; None if no row is one.
     """
 
     def __init__(self, table: NodeTable, min_gpus: MinGpus | None = None) -> None:
@@ -58,8 +58,7 @@ class Rows:
             "NodeAffinity": nodes.selected(spec),
         }
         if self.min_gpus is not None:
-            kept = self.min_gpus.least > 0
-            passes["TaintToleration"] = passes["TaintToleration"] | (kept & nodes.tolerated(with_closing_tolerations(spec)))
+            passes["TaintToleration"] = passes["TaintToleration"] | (self.min_gpus.kept & nodes.tolerated(with_closing_tolerations(spec)))
             passes[MIN_GPUS] = self.min_gpus.passes(spec)
         passes |= {name: np.zeros(len(self.table), dtype=np.bool_) for name in unreadable_plugins(spec)}
         return intersect(passes)

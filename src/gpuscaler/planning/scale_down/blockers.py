@@ -32,9 +32,9 @@ NEEDED = Blocker("needed", "pods that are pending, or about to leave other machi
 def is_arriving(node: Node, member: Member | None) -> bool:
     """Whether ``node`` is not open yet.
 
-    In a pool with ``min_gpus_per_pod`` every node keeps the arriving taint permanently, so there the taint does not count.
+    In a pool that keeps its machines closed, every node keeps the arriving taint permanently, so there the taint does not count.
     """
-    if not node.taints or (member is not None and member.pool.min_gpus_per_pod):
+    if not node.taints or (member is not None and member.pool.keeps_closed):
         return False
     return any(taint.key == ARRIVING_TAINT for taint in node.taints)
 

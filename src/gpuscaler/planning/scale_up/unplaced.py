@@ -152,7 +152,9 @@ def explain_exclusion(draft: PlanDraft, pod_class: PodClass, row: int, *, word: 
             because = "; the cloud divides the machines of this pool between markets: make one group per market"
         return word, f"{place} is {offering.market}; the pod wants {', '.join(pod_class.options.market)}{because}"
     if word == MIN_GPUS:
-        return WORDS[word], f"{place} {explain_min_gpus(pod_class.spec, draft.templates.pools[row].min_gpus_per_pod)}"
+        pool = draft.templates.pools[row]
+        least, key = pool.min_gpus_on(offering.gpus), "min_gpus_per_pod" if pool.min_gpus_per_pod else "closed"
+        return WORDS[word], f"{place} {explain_min_gpus(pod_class.spec, least, key)}"
     if word == FOR_GPUS:
         advice = f"set min_gpus_per_pod: 0 on pool {offering.pool} to buy it for other pods, too"
         return WORDS[word], f"{place} is bought only for pods that request GPUs, and the pod requests none; {advice}"

@@ -9,7 +9,7 @@ from gpuscaler.model.pools import STEERINGS, UNREADY_AFTER, Budget, Spare
 from gpuscaler.model.taints import Taint
 from gpuscaler.model.well_known import POOL_LABEL
 from gpuscaler.settings.cursor import Cursor
-from gpuscaler.settings.fields.kinds import Duration, amount, choice, count, format_options, integer, label_value, names
+from gpuscaler.settings.fields.kinds import FLAG, Duration, amount, choice, count, format_options, integer, label_value, names
 from gpuscaler.settings.fields.pool_kinds import BUDGETS, LABELS, RESOURCES, SPARE, TAINTS
 from gpuscaler.settings.fields.table import Field, Group, Kind, ReadContext, schema
 
@@ -113,6 +113,14 @@ class PoolSettings(Group, frozen=True, gc=False):
         ),
     ] = UNREADY_AFTER
     steering: Annotated[str, choice(STEERINGS), Field("how pods get to the pool's machines", default="`steering` of the file")] = ""
+    closed: Annotated[
+        bool,
+        FLAG,
+        Field(
+            "[keeps the machines closed](#machines-kept-for-large-pods) to all pods except those that a plan places there, and places pods "
+            "only on the smallest size of machine of the pool that holds them"
+        ),
+    ] = False
     min_gpus_per_pod: Annotated[
         int,
         count(0, "a number of GPUs, 0 or more"),

@@ -33,7 +33,7 @@ class Static:
 
     def __init__(self, policy: Policy, pods: Sequence[Member]) -> None:
         # There is no steering here, so no machine can be kept for large pods.
-        policy = replace(policy, pools=tuple(replace(pool, min_gpus_per_pod=0) for pool in policy.pools))
+        policy = replace(policy, pools=tuple(replace(pool, closed=False, min_gpus_per_pod=0) for pool in policy.pools))
         self._fleet = fleet_for(without_spot(policy)[0] if without_spot(policy)[0].pools else policy, pods)
         self._lost: list[OfferingKey] = []
         self._bought = 0

@@ -32,7 +32,7 @@ class World(Seating):
         soft_taint_shares: Sequence[float] = (),
         checkpoint: float = 0.0,
     ) -> None:
-        kept = frozenset(pool.name for pool in policy.pools if pool.min_gpus_per_pod and steers)
+        kept = frozenset(pool.name for pool in policy.pools if pool.keeps_closed and steers)
         offerings = list(policy.offerings.values())
         scheduler = Scheduler(offerings, scoring=scoring, kept=kept, soft_taint_shares=soft_taint_shares)
         super().__init__(cloud, scheduler, steers=steers, kept=kept, checkpoint=checkpoint)

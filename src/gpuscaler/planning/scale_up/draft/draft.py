@@ -150,7 +150,9 @@ class PlanDraft:
         if not fresh:
             return
         nodes = [new_node(self.templates, machine) for machine in fresh]
-        self.room = self.room.extended(nodes, MinGpus.of((machine.kind.pool for machine in fresh), self.templates.count_gpus))
+        self.room = self.room.extended(
+            nodes, MinGpus.of(((machine.kind.pool, machine.kind.gpus) for machine in fresh), self.templates.count_gpus)
+        )
         self.open_rows = np.concatenate([self.open_rows, np.ones(len(fresh), dtype=np.bool_)])
         for machine in fresh:
             for part in machine.contents:
