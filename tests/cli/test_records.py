@@ -49,6 +49,7 @@ cloud: simulated
 simulated: {boot: 300ms, device_plugin_delay: 100ms, capacity_error_delay: 100ms, image_pull: 0s}
 http: {address: "127.0.0.1:0"}
 pages: {address: "127.0.0.1:0"}
+pace: {resync: 200ms}
 pools:
   - name: gpu
     types: [g4dn.xlarge]

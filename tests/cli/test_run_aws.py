@@ -34,8 +34,10 @@ BOOTSTRAP = "#!/bin/bash\n/etc/eks/bootstrap.sh research --kubelet-extra-args --
 KEYS = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any", "AWS_EC2_METADATA_DISABLED": "true"}
 #: Maximum time of each step in seconds, even on slow machines.
 PATIENCE = 120
+#: Added to the run files of the pages. The first plan, and the removal of an idle machine, may wait for a resync.
+ADDED = "http: {enabled: false}\npace: {resync: 200ms}\n"
 #: Options of an account with quick machines. In its usual order, the launch is answered before the node joins the cluster.
-QUICK = ("--cloud", "aws-simulated", "--aws-boot", "1s", "--aws-condition", "answer=0.3")
+QUICK = ("--cloud", "aws-simulated", "--aws-boot", "500ms", "--aws-condition", "answer=0.1")
 
 
 @asynccontextmanager
@@ -117,9 +119,8 @@ async def test_the_page_about_the_simulated_account_is_correct(tmp_path: Path, m
     (block,) = [block for block in blocks(PAGE) if block.kind == "yaml"]
     async with gpuscaler("cluster", "--kubeconfig", kubeconfig, *QUICK) as serving:
         url = await address(serving)
-        text = block.text.replace("http://127.0.0.1:4566", url).replace("1m", "1s")
-        # An idle machine is noticed at the next resync.
-        config.write_text(text + "http: {enabled: false}\npace: {resync: 1s}\n")
+        text = block.text.replace("http://127.0.0.1:4566", url).replace("1m", "500ms")
+        config.write_text(f"{text}{ADDED}")
         account = Account(url)
         await asyncio.to_thread(account.prepare)
         assert "gpu   us-east-1  cluster-autoscaler" in await run_here("pools", "--config", str(config))
@@ -200,19 +201,19 @@ async def test_the_commands_of_the_aws_page_have_the_effects_that_the_page_descr
             await client.create(PODS, pod("train"), namespace="default")
             before = await client.list_all(CONFIG_MAPS, namespace="kube-system")
 
-            config.write_text(f"{files[0]}http: {{enabled: false}}\n")
+            config.write_text(f"{files[0]}{ADDED}")
             pools, as_json, compared, plan, dry, run, status = commands
             assert "gpu   us-east-1  cluster-autoscaler" in await run_here(*split(pools), more=environ)
             assert await run_until_printed(as_json, tmp_path, environ) == "[]\n"
             assert "gpu   us-east-1  cluster-autoscaler" in await run_here(*split(compared), more=environ)
-            config.write_text(f"{files[1]}http: {{enabled: false}}\n")
+            config.write_text(f"{files[1]}{ADDED}")
             assert "For pending pods: $1.01 per hour" in await run_here(*split(plan), more=environ)
             await run_until_printed(dry, tmp_path, environ, until="buys 1 machine")
             assert await asyncio.to_thread(account.wants) == 0
             assert await client.list_all(CONFIG_MAPS, namespace="kube-system") == before
 
             queue = f"{url}/queue/us-east-1/123456789012/gpuscaler"
-            config.write_text(re.sub(r"https://sqs\S+", queue, files[2]) + "http: {enabled: false}\n")
+            config.write_text(re.sub(r"https://sqs\S+", queue, files[2]) + ADDED)
             async with shell(run, tmp_path, environ) as running:
                 assert running.stdout is not None
 
