@@ -11,6 +11,7 @@ from gpuscaler.embedded.nodes.leases import NAMESPACE
 from gpuscaler.embedded.workloads.lifecycle import GRACE, UNREACHABLE, toleration_seconds
 from gpuscaler.kube.resources import LEASES, NODES, PODS
 from gpuscaler.model.offerings import OfferingKey
+from gpuscaler.model.well_known import UNSCHEDULABLE
 from gpuscaler.simulation.cloud.delays import Faults
 
 KEY = OfferingKey("gpu", "on-demand", "g4dn.xlarge", "us-east-1a")
@@ -50,6 +51,19 @@ async def test_the_lease_of_a_node_is_renewed_every_ten_seconds_and_deleted_with
         await here.user.delete(NODES, name)
         await here.sleep(30.0)
         assert await here.user.list_all(LEASES, namespace=NAMESPACE) == []
+
+
+async def test_a_cordoned_node_has_the_unschedulable_taint_until_it_is_uncordoned() -> None:
+    async with world() as here:
+        name = await bought(here)
+
+        async def cordon_taints(*, unschedulable: bool | None) -> list[str]:
+            await here.user.merge_patch(NODES, name, {"spec": {"unschedulable": unschedulable}})
+            await here.sleep(1.0)
+            return [taint["effect"] for taint in (await node(here, name))["spec"].get("taints") or () if taint["key"] == UNSCHEDULABLE]
+
+        assert await cordon_taints(unschedulable=True) == ["NoSchedule"]
+        assert await cordon_taints(unschedulable=None) == []
 
 
 async def test_a_node_with_a_stopped_kubelet_becomes_unreachable_and_later_loses_its_pods() -> None:
