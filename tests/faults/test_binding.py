@@ -138,20 +138,23 @@ async def test_f109_a_gangs_machine_on_which_another_pod_runs_is_not_ended() -> 
 
 @pytest.mark.parametrize("pools", [LARGE, ONE_POOL], ids=["two pools", "one closed pool"])
 async def test_f109_a_small_pod_does_not_run_on_a_machine_kept_for_large_pods(pools: str) -> None:
-    async with faulty(pools) as here:
+    """Neither a pod with a small machine of its own, nor a pod of the same priority for which no machine may be bought any more."""
+    async with faulty(f"limits: {{machines: 2}}\n{pools}") as here:
         high = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000}
         await here.user.create(PRIORITY_CLASSES, high)
         await here.submit("large", 4)
         await bought(here, 1)
-        small = pod("small", 1)
-        small["spec"]["priorityClassName"] = "high"
-        await here.user.create(PODS, small, namespace="default")
+        for number, name in enumerate(("small", "late")):
+            small = pod(name, 1)
+            small["spec"]["priorityClassName"] = "high"
+            await here.user.create(PODS, small, namespace="default")
+            await bought(here, 2)
+            await here.sleep(10.0 * number)
         await here.sleep(400.0)
 
         bound = await here.bound()
         types = {machine.id: machine.offering.instance_type for machine in here.cluster.core.history()}
-        assert {name: types[node] for name, node in bound.items()} == {"large": "g4dn.12xlarge", "small": "g4dn.xlarge"}
-        assert len(types) == 2
+        assert {name: types.get(node, "") for name, node in bound.items()} == {"large": "g4dn.12xlarge", "small": "g4dn.xlarge", "late": ""}
 
 
 async def test_f103_while_a_device_plugin_restarts_no_pod_is_bound_and_no_machine_is_bought() -> None:

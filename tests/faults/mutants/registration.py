@@ -90,7 +90,7 @@ MUTANTS = (
     Mutant(
         case=71,
         at="adopt_machines",
-        old="{pool.name for pool in policy.pools if not pool.min_gpus_per_pod} | set(inventory.released_pools)",
+        old="{pool.name for pool in policy.pools if not pool.keeps_closed} | set(inventory.released_pools)",
         new="set(inventory.released_pools)",
         removes="machines whose nodes existed before the controller stay closed",
     ),
@@ -230,7 +230,7 @@ MUTANTS = (
     Mutant(
         case=109,
         at="Binder._important_pods",
-        old="pool.min_gpus_per_pod if pool is not None else 0",
+        old="pool.min_gpus_on(offering.gpus) if pool is not None and offering is not None else 0",
         new="0",
         removes="a small pod that comes first is bound to a machine kept for large pods",
     ),
