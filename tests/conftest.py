@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 from tests.soaking import examples
 from tests.virtual_time import VirtualTimeLoop
@@ -31,6 +32,10 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if sys.version_info < (3, 12):
         ast.parse = _alone(ast.parse)
+    # Rendered by rich, with all local variables, the traceback of each logged exception takes half a second.
+    *processors, _ = structlog.get_config()["processors"]
+    console = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
+    structlog.configure(processors=[*processors, console])
     gc.disable()
 
 

@@ -15,9 +15,9 @@ from gpuscaler.serving.logs import HIDDEN, configure, lines_to
 @pytest.fixture(autouse=True)
 def _untouched() -> Iterator[None]:
     root = logging.getLogger()
-    before, level = root.handlers[:], root.level
+    before, level, configuration = root.handlers[:], root.level, structlog.get_config()
     yield
-    structlog.reset_defaults()
+    structlog.configure(**configuration)
     root.handlers[:] = before
     root.setLevel(level)
 
