@@ -95,6 +95,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._turns = 0
         #: Number of running calls in threads.
         self._outside = 0
+        #: Whether another thread has scheduled a call since the last poll.
+        self._poked = False
         super().__init__()
 
     def time(self) -> float:
@@ -138,6 +140,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         finally:
             self._outside -= 1
 
+    def _write_to_self(self) -> None:
+        self._poked = True
+        super()._write_to_self()  # type: ignore[misc]  # of asyncio's own loop
+
     def close(self) -> None:
         super().close()
         self._timers.clear()
@@ -178,6 +184,11 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             timer: Any = heapq.heappop(timers)[2]
             timer._scheduled = False
             self._cancelled -= 1
+        if timers and not (self._outside or self._poked) and self._turns % BUSY_TURNS and len(self._selector.get_map()) == 1:
+            # The usual case: only the loop's own socket is registered, to which other threads write, and none has.
+            self._move(timers[0][0])
+            return
+        self._poked = False
         ready = self._selector.select(0)
         if not ready and (self._outside or not timers):
             ready = self._selector.select(timers[0][0] - self._now if timers else None)
