@@ -7,16 +7,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuscaler.model.accelerators import node_accelerators
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
-from gpuscaler.model.pools import Policy, Pool
+from gpuscaler.model.pools import Policy
 from gpuscaler.model.table import Mask, NodeTable
 from gpuscaler.planning.capacity.limits import Fleet, LimitUsage, fleets, limit_usage
 from gpuscaler.planning.capacity.node_templates import Templates
 from gpuscaler.planning.capacity.pool_membership import Member, Membership
 from gpuscaler.planning.capacity.upcoming import Promised, upcoming_nodes
-from gpuscaler.planning.feasibility.min_gpus import CountGpus, MinGpus, requested_gpus
+from gpuscaler.planning.feasibility.min_gpus import OPEN, CountGpus, MinGpus, Minimums, requested_gpus
 from gpuscaler.planning.feasibility.snapshot import Room, Rows
 from gpuscaler.planning.state import State
 
@@ -97,7 +96,7 @@ class CapacityBuilder:
         self._policy = policy
         self._membership = Membership(policy)
         self._pools = {pool.name: pool for pool in policy.pools}
-        self._keeping = any(pool.keeps_closed for pool in policy.pools)
+        self._keeping = Minimums(policy.pools) if any(pool.keeps_closed for pool in policy.pools) else None
         limits = (policy.limits.machines, policy.limits.gpus, policy.limits.dollars_per_hour, *(pool.max for pool in policy.pools))
         spares = any(pool.min or pool.spare.machines or pool.spare.gpus for pool in policy.pools)
         self._counting = spares or any(limit is not None for limit in limits)
@@ -124,7 +123,7 @@ class CapacityBuilder:
             or (inventory.coming, inventory.registered, inventory.pools, inventory.unlisted) != (coming, registered, pools, state.unlisted)
         ):
             node_pools = self._node_pools(cluster.nodes, state.unlisted)
-            inventory = build_inventory(cluster, node_pools, coming, registered, pools, count_gpus=count_gpus if self._keeping else None)
+            inventory = build_inventory(cluster, node_pools, coming, registered, pools, keeping=self._keeping, count_gpus=count_gpus)
             inventory = self._inventory = replace(inventory, unlisted=state.unlisted, count_gpus=count_gpus)
         else:
             inventory.rows.forget()
@@ -187,9 +186,10 @@ def build_inventory(
     registered: Mapping[str, str],
     pools: Mapping[str, Member],
     *,
-    count_gpus: CountGpus | None,
+    keeping: Minimums | None,
+    count_gpus: CountGpus,
 ) -> NodeInventory:
-    """Build a :class:`NodeInventory`; ``count_gpus`` is None if no pool keeps its machines for large pods."""
+    """Build a :class:`NodeInventory`; ``keeping`` is None if no pool keeps its machines closed."""
     table = cluster.table
     if registered:
         table = table.followed_by([coming[registered[node.name]] if node.name in registered else node for node in table.nodes])
@@ -201,20 +201,12 @@ def build_inventory(
     ready += [True] * len(waiting)
     names += tuple(waiting)
     min_gpus = None
-    if count_gpus is not None:
-        members = {**node_pools.members, **pools}
-        min_gpus = MinGpus.of((sized(members.get(name), node) for name, node in zip(names, table.nodes, strict=True)), count_gpus)
+    if keeping is not None:
+        usages = {**node_pools.usages, **{machine_id: limit_usage(coming[machine_id], member) for machine_id, member in pools.items()}}
+        usage_by_row = map(usages.get, names)
+        min_gpus = MinGpus.of([OPEN if usage is None else keeping.on(usage.pool, usage.gpus) for usage in usage_by_row], count_gpus)
     usable = np.array(ready, dtype=np.bool_)
     return NodeInventory(cluster.nodes, node_pools, coming, registered, pools, Rows(table, min_gpus), usable, names)
-
-
-def sized(member: Member | None, node: Node) -> tuple[Pool | None, int]:
-    """The pool of a node, if it has one, and the number of its GPUs."""
-    if member is None:
-        return None, 0
-    if member.offering is not None:
-        return member.pool, member.offering.gpus
-    return member.pool, node_accelerators(node.allocatable, node.labels)
 
 
 def is_usable(node: Node) -> bool:

@@ -21,7 +21,7 @@ from gpuscaler.model.table import Array, Mask, NodeTable
 from gpuscaler.model.taints import untolerated
 from gpuscaler.model.well_known import ARCH, HOSTNAME
 from gpuscaler.model.workloads import Workload
-from gpuscaler.planning.feasibility.min_gpus import CountGpus, MinGpus, requested_gpus
+from gpuscaler.planning.feasibility.min_gpus import OPEN, CountGpus, MinGpus, Minimums, requested_gpus
 from gpuscaler.planning.mix.problem import MixKind, Solution
 
 #: Room for any demand: templates check resources separately, and the filters only need the resource to exist.
@@ -92,6 +92,7 @@ class Templates:
         self._made_for = (blocked, probing, overhead.daemons)
         self.nodes = tuple(template_node(offering, overhead, f"template-{row}") for row, offering in enumerate(self.offerings))
         self.kinds = tuple(self._kinds(blocked, probing))
+        self.minimums = Minimums(pools)
         #: The number of GPUs that a pod counts as where it is compared with the minimum of a machine.
         self.count_gpus = count_gpus
         self._holds: dict[tuple[tuple[str, int], ...], Mask] = {}
@@ -161,11 +162,11 @@ class Templates:
     @cached_property
     def min_gpus(self) -> MinGpus | None:
         """The minimum number of GPUs of a pod on each template; None if no template has a minimum."""
-        return MinGpus.of(zip(self.pools, (offering.gpus for offering in self.offerings), strict=True), self.count_gpus)
+        return MinGpus.of([self.minimums.on(offering.pool, offering.gpus) for offering in self.offerings], self.count_gpus)
 
     @cached_property
     def _thresholds(self) -> list[int]:
-        return [] if self.min_gpus is None else sorted({*self.min_gpus.least.tolist()} - {0})
+        return [] if self.min_gpus is None else sorted({*self.min_gpus.least.tolist()} - {OPEN, 0})
 
     @cached_property
     def for_gpus(self) -> Mask | None:

@@ -51,7 +51,7 @@ class PodSizes:
         if not any(map(is_device, spec.requests)):
             return requested
         # From the smallest machine: its size, its price and its minimum.
-        fitting = [(kind.gpus, kind.price, kind.pool.min_gpus_on(kind.gpus)) for kind in self._fitting_kinds(spec)]
+        fitting = [(kind.gpus, kind.price, self.templates.minimums.on(kind.pool.name, kind.gpus)) for kind in self._fitting_kinds(spec)]
         if not fitting or any(least <= requested for *_, least in fitting):
             return requested
         return min(fitting)[-1]

@@ -4,8 +4,9 @@ A gpuscaler taint closes them to kube-scheduler, and the controller binds the po
 and checks the number of GPUs that a pod requests instead.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from msgspec.structs import replace
@@ -22,6 +23,8 @@ from gpuscaler.model.well_known import CLOSING_TAINTS
 MIN_GPUS = "MinGpusPerPod"
 #: The name of the filter that keeps machines from being bought for pods without accelerators.
 FOR_GPUS = "ForGpus"
+#: Stands for the minimum of a machine that is not kept.
+OPEN = -1
 _LIFTED = tuple(Toleration(key=key, operator="Exists") for key in CLOSING_TAINTS)
 
 
@@ -36,38 +39,49 @@ def requested_gpus(spec: PodSpec) -> int:
 
 @dataclass(frozen=True)
 class MinGpus:
-    """The rule of kept machines. ``kept`` flags them by row; ``least`` is the number of GPUs that a pod must count as, 0 for others.
+    """The rule of kept machines. ``least`` is the number of GPUs that a pod must count as, by row; :data:`OPEN` for machines not kept.
 
     ``count`` is the number that a pod counts as.
     """
 
-    kept: Mask
     least: Array
     count: CountGpus
+
+    @cached_property
+    def kept(self) -> Mask:
+        """The rows that are kept machines."""
+        kept: Mask = self.least != OPEN
+        return kept
 
     def passes(self, spec: PodSpec) -> Mask:
         """The rows whose minimum ``spec`` meets."""
         return self.least <= self.count(spec)
 
     @classmethod
-    def of(cls, machines: Iterable[tuple[Pool | None, int]], count: CountGpus) -> "MinGpus | None":
-        """The rule for machines, each with its pool, if it has one, and its number of GPUs; None if no machine is kept."""
-        known: dict[tuple[str, int], int] = {}
-        kept, least = [], []
-        for pool, gpus in machines:
-            keeps = pool is not None and pool.keeps_closed
-            kept.append(keeps)
-            if pool is None or not keeps:
-                least.append(0)
-                continue
-            if (pool.name, gpus) not in known:
-                known[pool.name, gpus] = pool.min_gpus_on(gpus)
-            least.append(known[pool.name, gpus])
-        return cls(np.array(kept, dtype=np.bool_), np.array(least, dtype=np.int64), count) if any(kept) else None
+    def of(cls, least: Sequence[int], count: CountGpus) -> "MinGpus | None":
+        """The rule for machines with these minimums; None if no machine is kept."""
+        array = np.array(least, dtype=np.int64)
+        return cls(array, count) if (array != OPEN).any() else None
 
     def first(self, rows: int) -> "MinGpus":
         """The rule for the first ``rows`` rows."""
-        return MinGpus(self.kept[:rows], self.least[:rows], self.count)
+        return MinGpus(self.least[:rows], self.count)
+
+
+class Minimums:
+    """Finds the minimum of machines by their pool and their number of GPUs, each once."""
+
+    def __init__(self, pools: Iterable[Pool]) -> None:
+        self._pools = {pool.name: pool for pool in pools}
+        self._known: dict[tuple[str, int], int] = {}
+
+    def on(self, pool: str, gpus: int) -> int:
+        """The number of GPUs that a pod must count as on such a machine; :data:`OPEN` if its pool keeps no machines."""
+        least = self._known.get((pool, gpus))
+        if least is None:
+            its = self._pools[pool]
+            least = self._known[pool, gpus] = its.min_gpus_on(gpus) if its.keeps_closed else OPEN
+        return least
 
 
 def joined(first: MinGpus | None, first_rows: int, second: MinGpus | None, second_rows: int) -> MinGpus | None:
@@ -75,12 +89,8 @@ def joined(first: MinGpus | None, first_rows: int, second: MinGpus | None, secon
     either = first or second
     if either is None:
         return None
-    rules = [rule or _no_rule(rows, either.count) for rule, rows in ((first, first_rows), (second, second_rows))]
-    return MinGpus(np.concatenate([rule.kept for rule in rules]), np.concatenate([rule.least for rule in rules]), either.count)
-
-
-def _no_rule(rows: int, count: CountGpus) -> MinGpus:
-    return MinGpus(np.zeros(rows, dtype=np.bool_), np.zeros(rows, dtype=np.int64), count)
+    parts = ((first, first_rows), (second, second_rows))
+    return MinGpus(np.concatenate([np.full(rows, OPEN) if rule is None else rule.least for rule, rows in parts]), either.count)
 
 
 def is_closed(node: Node) -> bool:

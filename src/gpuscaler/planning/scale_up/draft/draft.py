@@ -150,9 +150,8 @@ class PlanDraft:
         if not fresh:
             return
         nodes = [new_node(self.templates, machine) for machine in fresh]
-        self.room = self.room.extended(
-            nodes, MinGpus.of(((machine.kind.pool, machine.kind.gpus) for machine in fresh), self.templates.count_gpus)
-        )
+        least = [self.templates.minimums.on(machine.kind.pool.name, machine.kind.gpus) for machine in fresh]
+        self.room = self.room.extended(nodes, MinGpus.of(least, self.templates.count_gpus))
         self.open_rows = np.concatenate([self.open_rows, np.ones(len(fresh), dtype=np.bool_)])
         for machine in fresh:
             for part in machine.contents:
