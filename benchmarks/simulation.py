@@ -8,12 +8,12 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from benchmarks.figures import GIB, REGION, Figure, types_of_families
-from benchmarks.simulation_runs import Case, Runs
+from benchmarks.simulation_runs import WORKERS, Case, Runs
 from gpuscaler.model.pools import Policy
 from gpuscaler.settings import parse_policy
 from gpuscaler.simulation.cloud.markets import Markets, Steps
 from gpuscaler.simulation.replay import EPOCH, run
-from gpuscaler.simulation.results.campaign import Setting
+from gpuscaler.simulation.results.campaign import Setting, run_all
 from gpuscaler.simulation.traces.spot import read_spot
 from gpuscaler.simulation.traces.traces import Job, Trace, read_trace
 from gpuscaler.simulation.traces.workload import Shaping
@@ -45,12 +45,15 @@ def figures() -> Iterator[Figure]:
     yield replay_speed(runs, philly)
     yield from growth_with_trace(runs, philly)
     yield from against_peers(runs, philly, "41,125 jobs of Philly")
+    yield closed_pool(runs, philly, "41,125 jobs of Philly", 1.06)
     yield steering_effect(runs, philly)
     yield time_to_failover()
     openb = Case("openb", Setting(trace=read_trace(OPENB), policy=example_policy(ONE_POOL, *CPU_FAMILIES)))
     yield from against_peers(runs, openb, "8,152 jobs of openb")
+    yield closed_pool(runs, openb, "8,152 jobs of openb", 1.30)
     dry = Case("Philly, spot", replace(philly.setting, spot=(read_spot(SPOT),)))
     yield from against_peers(runs, dry, "Philly with spot markets that run dry")
+    yield dry_spot(dry)
 
 
 def example_policy(name: str, *families_beside: str) -> Policy:
@@ -137,6 +140,39 @@ def against_peers(runs: Runs, case: Case, what: str) -> Iterator[Figure]:
         f"{ours.cost / bound:.3f} x ${bound:,.0f}; with one pool, like the peers, {one_pool.cost / bound:.3f} x, {cost_and_wait(one_pool)}",
         ours.cost <= 1.10 * bound,
         {"ratio": ours.cost / bound, "bound": bound, "one_pool": one_pool.cost},
+    )
+
+
+def closed_pool(runs: Runs, case: Case, what: str, reach: float) -> Figure:
+    """One pool of all GPU machines, closed: no key of it depends on the trace."""
+    pools = tuple(replace(pool, closed=pool.name != "cpu") for pool in case.setting.policy.pools)
+    closed = Case(f"{case.name}, closed", replace(case.setting, policy=replace(case.setting.policy, pools=pools)))
+    ours, one_pool, peer = runs.results([(closed, OURS), (case, OURS), (case, PEERS[0])])
+    bound = ours.lower_bound
+    return Figure(
+        f"{what}: one closed pool against optimal-hindsight, at a p95 wait of at most 1.05 times Karpenter's",
+        f"{peer.policy} {peer.cost / bound:.3f} x, p95 wait {peer.wait.p95 or 0:.0f} s",
+        f"≤ {reach} x",
+        f"{ours.cost / bound:.3f} x, {cost_and_wait(ours)}, {ours.unserved} never ran; open {one_pool.cost / bound:.3f} x",
+        ours.cost <= reach * bound and not ours.unserved and (ours.wait.p95 or 0.0) <= 1.05 * (peer.wait.p95 or 0.0),
+        {"ratio": ours.cost / bound, "p95": ours.wait.p95 or 0.0, "open": one_pool.cost / bound},
+    )
+
+
+def dry_spot(case: Case) -> Figure:
+    """The first 300 jobs with spot markets that run dry, on one pool, with four seeds."""
+    setting = replace(first_jobs(case, 300).setting, shaping=Shaping(cpu_per_gpu=3500, memory_per_gpu=13 * GIB))
+    seeds = range(4)
+    results = run_all(setting, (OURS, PEERS[0]), seeds, workers=WORKERS)
+    ours, peer = results[: len(seeds)], results[len(seeds) :]
+    ratios = [mine.cost / its.cost for mine, its in zip(ours, peer, strict=True)]
+    return Figure(
+        "300 jobs of Philly with spot markets that run dry, one pool, four seeds: cost against Karpenter's",
+        " / ".join(f"${result.cost:,.0f}" for result in peer),
+        "≤ 1 x for every seed",
+        " / ".join(f"{ratio:.3f} x" for ratio in ratios),
+        max(ratios) <= 1.0,
+        {f"seed_{seed}": ratio for seed, ratio in zip(seeds, ratios, strict=True)},
     )
 
 
