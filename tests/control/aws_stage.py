@@ -73,7 +73,7 @@ class Stage(RunningCluster):
         self.faulty = self.account.nodes = Nodes(machines.devices, self.cluster.kubelets)
         eks = NodeGroups(self.region, self.cluster.client("eks"), self.now)
         #: Set when a test does something, after which the account may have events sooner than known: while no controller lives, hours may
-        #: pass in which nobody calls it.
+        #: pass without a call to it.
         self._touched = asyncio.Event()
         self.support(machines.run(), eks.run(), self._pass())
 
