@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from itertools import pairwise
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -236,21 +237,21 @@ def boundless_warning(policy: Policy) -> str:
 def min_gpus_warnings(policy: Policy) -> tuple[str, ...]:
     """Return a sentence for each range of numbers of GPUs that no pool is for by its ``min_gpus_per_pod``, although machines hold them."""
     pools = [pool for pool in policy.pools if pool.max != 0 and any(not offering.retired for offering in pool.offerings)]
-    # The pool with the smallest machine for pods with so many GPUs, and the numbers that it alone must take.
-    ranges: list[tuple[Pool, list[int]]] = []
-    for gpus in range(1, max((pool.min_gpus_per_pod for pool in pools), default=0)):
-        sizes = [(size, pool.min_gpus_per_pod, pool.name, pool) for pool in pools if (size := _size_for(pool, gpus))]
-        if not sizes or any(pool.min_gpus_per_pod <= gpus for *_, pool in sizes):
+    # Within two of these numbers, the same machines hold the pods, and the same pools are for them.
+    changes = {1} | {pool.min_gpus_per_pod for pool in pools} | {1 + offering.gpus for pool in pools for offering in pool.offerings}
+    # The first and the last number of GPUs, and the pool with the smallest machine that holds them.
+    ranges: list[tuple[int, int, Pool]] = []
+    for first, after in pairwise(sorted(changes - {0})):
+        sizes = [(size, pool.min_gpus_per_pod, pool.name, pool) for pool in pools if (size := _size_for(pool, first))]
+        if not sizes or any(pool.min_gpus_per_pod <= first for *_, pool in sizes):
             continue
         pool = min(sizes)[-1]
-        if ranges and ranges[-1][0] is pool and ranges[-1][1][-1] == gpus - 1:
-            ranges[-1][1].append(gpus)
-        else:
-            ranges.append((pool, [gpus]))
+        joins = bool(ranges) and ranges[-1][1:] == (first - 1, pool)
+        ranges.append((ranges.pop()[0] if joins else first, after - 1, pool))
     return tuple(
-        f"pool {pool.name}: saw min_gpus_per_pod: {pool.min_gpus_per_pod}, but no pool is for pods with {_range(numbers)}; they go to this "
-        f"pool, whose machines are the smallest that hold them; set min_gpus_per_pod: {numbers[0]} there, or add a pool for them"
-        for pool, numbers in ranges
+        f"pool {pool.name}: saw min_gpus_per_pod: {pool.min_gpus_per_pod}, but no pool is for pods with {_range(first, last)}; they go to "
+        f"this pool, whose machines are the smallest that hold them; set min_gpus_per_pod: {first} there, or add a pool for them"
+        for first, last, pool in ranges
     )
 
 
@@ -265,7 +266,7 @@ def _size_for(pool: Pool, gpus: int) -> tuple[int, float] | None:
     return min((size for size in sizes if size[0] >= gpus), default=None)
 
 
-def _range(numbers: list[int]) -> str:
-    if len(numbers) == 1:
-        return f"{numbers[0]} GPU{'s' if numbers[0] != 1 else ''}"
-    return f"{numbers[0]} to {numbers[-1]} GPUs"
+def _range(first: int, last: int) -> str:
+    if first == last:
+        return f"{first} GPU{'s' if first != 1 else ''}"
+    return f"{first} to {last} GPUs"

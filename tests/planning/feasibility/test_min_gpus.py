@@ -369,6 +369,11 @@ def test_the_plan_warns_of_sizes_that_no_pool_is_for() -> None:
         "smallest that hold them; set min_gpus_per_pod: 5 there, or add a pool for them"
     )
     assert planned([], SMALL, FOUR, BIG).warnings == ()
+    assert (
+        planned([], SMALL, pool(EIGHT, min_gpus_per_pod=10**12))
+        .warnings[0]
+        .startswith("pool big: saw min_gpus_per_pod: 1000000000000, but no pool is for pods with 2 to 8 GPUs")
+    )
     assert [warning.split(";")[0] for warning in planned([], FOUR, WHOLE).warnings] == [
         "pool middle: saw min_gpus_per_pod: 2, but no pool is for pods with 1 GPU",
         "pool big: saw min_gpus_per_pod: 8, but no pool is for pods with 5 to 7 GPUs",
