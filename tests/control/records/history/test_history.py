@@ -23,6 +23,14 @@ def memory(*, decisions: int = 10, most_bytes: int = 1_000) -> History:
     return open_history("", decisions=decisions, most_bytes=most_bytes)[0]
 
 
+def test_a_history_that_is_dropped_closes_its_database() -> None:
+    connection = sqlite3.connect(":memory:")
+    History(connection, decisions=1, most_bytes=1, on_disk=False)
+
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        connection.execute("SELECT 1")
+
+
 def stored_decision(number: int, size: int = 100) -> StoredDecision:
     return StoredDecision(f"d-{number}", float(number), f"decision {number}", Plan(), b"x" * size)
 

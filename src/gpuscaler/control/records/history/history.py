@@ -5,6 +5,7 @@ A file keeps it across restarts; on a dry run, and without a folder to write to,
 
 import sqlite3
 import threading
+import weakref
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -63,6 +64,8 @@ class History:
         self._db = connection
         self._decisions, self._bytes = decisions, most_bytes
         self._lock = threading.Lock()
+        # A start that fails half-way drops the history without closing it.
+        weakref.finalize(self, connection.close)
 
     def add(self, happenings: Sequence[HistoryEvent], decisions: Iterable[StoredDecision]) -> None:
         """Add events and decisions, and delete the oldest ones."""
