@@ -160,7 +160,11 @@ def open_history(folder: str, *, decisions: int, most_bytes: int) -> tuple[Histo
 def read_history(path: Path) -> History:
     """The history in the file ``path``, opened read-only, also while a controller writes it. Raises sqlite3.Error."""
     connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, check_same_thread=False)
-    connection.execute("SELECT count(*) FROM decisions").fetchone()
+    try:
+        connection.execute("SELECT count(*) FROM decisions").fetchone()
+    except BaseException:
+        connection.close()
+        raise
     return _make_history(connection, decisions=0, most_bytes=0, on_disk=True)
 
 
