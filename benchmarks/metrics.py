@@ -273,7 +273,7 @@ async def value_age(seconds: float) -> Figure:
     """Age of an answer's value since the driver was read, at random moments: the real exporter, scraped by ourselves."""
     random = Random(1)
     with TemporaryDirectory() as name:
-        async with exporter(Path(name)) as (target, _):
+        with exporter(Path(name)) as (target, _):
             source = exporter_source(int(target.rpartition(":")[2]))
             task = asyncio.create_task(source.run())
             ages: list[float] = []

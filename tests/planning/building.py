@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
 from typing import Any
 
 from gpuscaler.model.cluster import Cluster, Item
@@ -76,11 +77,16 @@ def bare_node(name: str, labels: Mapping[str, str] | None = None, **more: Any) -
 
 
 def spec(*, namespace: str = "default", requests: Mapping[str, int] | None = None, **fields: Any) -> PodSpec:
-    """A specification whose digest is its content; amounts as in :func:`amounts_of`."""
+    """A specification whose digest is that of its content; amounts as in :func:`amounts_of`."""
     amounts = (
         amounts_of(**{name: fields.pop(name) for name in ("gpus", "cpu", "memory") if name in fields}) if requests is None else requests
     )
-    return PodSpec(digest=repr((namespace, sorted(amounts.items()), fields)), namespace=namespace, requests=amounts, **fields)
+    return PodSpec(
+        digest=sha256(repr((namespace, sorted(amounts.items()), fields)).encode()).hexdigest(),
+        namespace=namespace,
+        requests=amounts,
+        **fields,
+    )
 
 
 def amounts_of(*, gpus: int = 0, cpu: float = 1, memory: float = 1) -> dict[str, int]:

@@ -271,12 +271,12 @@ def place_promised_of_class(draft: PlanDraft, pod_class: PodClass, promised: Map
     spec = pod_class.spec
     # Pods without such rules leave the room on other machines unchanged.
     alone = not (spec.spread or spec.affinity or spec.anti_affinity or spec.host_ports or spec.volumes)
-    room = draft.room.capacity(spec, pod_class.labels)
+    room = draft.room.capacity(spec, pod_class.labels, promised=True)
     counts: dict[int, int] = {}
     for row, keys in sorted(by_row.items()):
         if unsure is not None and unsure[row]:
             continue
-        room = room if alone else draft.room.capacity(spec, pod_class.labels)
+        room = room if alone else draft.room.capacity(spec, pod_class.labels, promised=True)
         fitting = tuple(keys[: int(room[row])])
         if fitting:
             counts[row] = len(fitting)
@@ -333,6 +333,8 @@ def split_late(demand: Demand, late: Set[str]) -> Iterator[Demand]:
 def place(draft: PlanDraft, demand: Demand, *, respect: bool) -> tuple[PlanDraft, list[UnplacedGang], list[Queue]]:
     """Place gangs first, because they have the fewest places; but where limits are set, never before classes of a higher priority.
 
+    Pods that find no place are placed on machines of closed pools that are larger than the smallest that holds them.
+
     ``respect`` meets preferences of pods even if that costs more; otherwise they only decide between equal choices.
     """
     place_these, place_this = (place_classes_by_preference, place_gang_by_preference) if respect else (scale_up, settle_gang)
@@ -350,7 +352,16 @@ def place(draft: PlanDraft, demand: Demand, *, respect: bool) -> tuple[PlanDraft
             continue
         draft, failed = place_this(draft, gang)
         refused += failed
-    return draft, refused, queues + place_these(draft, waiting)
+    queues += place_these(draft, waiting)
+    rest = [entry.gang for entry in refused], [queue for queue in queues if queue.left]
+    if any(rest) and draft.effort.left and draft.takes_any_size(True):
+        for gang in rest[0]:
+            draft, failed = place_this(draft, gang)
+            refused = [*(entry for entry in refused if entry.gang is not gang), *failed]
+        classes = [replace(queue.pod_class, keys=queue.pod_class.keys[queue.taken :], announced=0) for queue in rest[1]]
+        queues = [*(queue for queue in queues if not queue.left), *place_these(draft, classes)]
+        draft.takes_any_size(False)
+    return draft, refused, queues
 
 
 def plan_removals(request: PlanRequest, draft: PlanDraft, capacity: CapacitySnapshot, memory: CandidateCache) -> ScaleDownResult:
@@ -396,6 +407,7 @@ def pods_over_budget(cuts: Iterable[BudgetCut], policy: Policy) -> Iterator[Unpl
 def unplaced_pods(draft: PlanDraft, queues: Sequence[Queue], refused: Sequence[UnplacedGang], policy: Policy) -> tuple[Unplaced, ...]:
     """Every unplaced pod, with the reasons of its class."""
     unplaced: list[Unplaced] = []
+    draft.takes_any_size(True)
     for queue in queues:
         if queue.left:
             why = exclusion_reasons(draft, queue.pod_class, policy.pools)

@@ -15,6 +15,7 @@ from gpuscaler.lifecycle.steering.opening import REPEAT_SECONDS, Steering, promi
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.nodes import Node
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import Pod, PodSpec, SpreadConstraint, VolumeUse
 from gpuscaler.model.pools import NOMINATE, OFF, Policy, Pool
 from gpuscaler.model.selectors import LabelSelector
@@ -508,6 +509,19 @@ def test_a_closed_kept_machine_is_promised_to_pods_planned_onto_it() -> None:
     (made,) = promised_on(busy, cluster, KEEPING, placements, NOW)
     assert isinstance(made, ledger.Promised)
     assert (made.promise.node, made.promise.pods, made.promise.closes_again) == ("a", (P,), True)
+
+
+def test_pods_are_bound_to_a_kept_machine_of_a_type_that_its_pool_no_longer_lists() -> None:
+    other = replace(KIND, instance_type="other.4", labels={**KIND.labels, "node.kubernetes.io/instance-type": "other.4"})
+    kept = node("a", other, taints=(Taint("gpuscaler.io/kept"),), provider_id="i-a")
+    pending = waiting("p", spec(gpus=4))
+    cluster = Cluster.of([kept, pending])
+
+    (made,) = promised_on(Ledger(), cluster, KEEPING, (Placement(P, "a"),), NOW)
+
+    assert isinstance(made, ledger.Promised)
+    assert made.promise.offering == OfferingKey(KIND.pool, "on-demand", "other.4", KIND.zone)
+    assert turn(Ledger(promises=(made.promise,)), kept, pending, policy=KEEPING).acts == (bind("p"),)
 
 
 def test_a_ready_machine_that_was_not_bought_here_opens_unless_its_pool_keeps_it() -> None:

@@ -41,8 +41,8 @@ from tests.soaking import examples
 from gpuscaler.model.accelerators import GPU_MILLI, count_accelerators, is_device
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.nodes import Node
-from gpuscaler.model.pods import Pod
-from gpuscaler.model.pools import Offering, Policy, Pool, Spare
+from gpuscaler.model.pods import Pod, PodSpec
+from gpuscaler.model.pools import Limits, Offering, Policy, Pool, Spare
 from gpuscaler.model.taints import Taint
 from gpuscaler.model.workloads import Workload
 from gpuscaler.planning.planner import Planner
@@ -422,17 +422,57 @@ def test_an_explicit_minimum_of_a_closed_pool_replaces_the_minimums_by_size() ->
 
 
 def test_a_machine_of_an_unknown_type_in_a_closed_pool_has_the_minimum_of_its_number_of_gpus() -> None:
-    unknown = msgspec.structs.replace(SIZES[2], instance_type="other.8")
+    unknown = msgspec.structs.replace(SIZES[2], instance_type="other.8", labels={**SIZES[2].labels, TYPE: "other.8"})
     other = node("other", unknown, taints=(CLOSED,))
 
     assert placed(planned([pod("small"), pod("large", spec(gpus=6)), other], CLOSED_POOL)) == {"large": "other"}
 
 
-def test_the_reason_of_a_pod_too_small_for_a_machine_of_a_closed_pool_names_the_setting() -> None:
-    made = planned([pod("small")], CLOSED_POOL, state=State(blocked_offerings=frozenset({SIZES[0].key})))
+def test_in_a_closed_pool_a_pod_whose_size_cannot_be_bought_goes_to_a_larger_machine() -> None:
+    sold_out = State(blocked_offerings=frozenset({SIZES[0].key}))
+    idle = node("b", SIZES[2], taints=(CLOSED,))
 
-    assert unplaced(made) == ["small"]
-    assert reasons(made, "small")[0].detail == "b.8 in z1 takes only pods with at least 5 GPUs (closed), the pod requests 1"
+    assert bought(planned([pod("small")], CLOSED_POOL, state=sold_out)) == {"m.4": 1}
+    assert placed(planned([pod("small"), idle], CLOSED_POOL, state=sold_out)) == {"small": "b"}
+    assert placed(planned([pod("small"), idle], CLOSED_POOL, limits=Limits(machines=1))) == {"small": "b"}
+
+
+@pytest.mark.parametrize(
+    ("of", "options"),
+    [
+        (spec(gpus=1, affinity=(near(HOST, app="large"),)), {}),
+        (spec(gpus=1, node_selector=((HOST, "b"),)), {}),
+        (spec(gpus=1), {"market": ("spot",)}),
+        (spec(gpus=0, cpu=16), {}),
+    ],
+    ids=["beside a pod on a large machine", "on one node", "on spot", "many cores without GPUs"],
+)
+def test_in_a_closed_pool_no_rule_of_a_pod_keeps_it_from_the_only_machine_that_admits_it(of: PodSpec, options: Any) -> None:
+    sizes = (*SIZES, offering("c.8", 0.5, pool="gpu", gpus=0, cpu=8), offering("b.8", 2.0, pool="gpu", gpus=8, cpu=64, market="spot"))
+    large = pod("large", spec(gpus=6), on="b", labels={"app": "large"}, owner=JOB)
+    waiting = pod("p", of, options=options)
+
+    made = planned([waiting, large, node("b", SIZES[2], taints=(CLOSED,))], pool(*sizes, closed=True))
+
+    assert unplaced(made) == []
+
+
+def test_a_gang_whose_sizes_cannot_be_bought_goes_to_larger_machines() -> None:
+    members = pods("g", 2, spec(gpus=1), options={"gang": "g", "gang_size": 2})
+
+    assert bought(planned(members, CLOSED_POOL, state=State(blocked_offerings=frozenset({SIZES[0].key})))) == {"m.4": 1}
+
+
+@pytest.mark.parametrize("pool_", [CLOSED_POOL, pool(*SIZES[1:], min_gpus_per_pod=4)], ids=["closed", "minimum"])
+def test_a_pod_keeps_the_kept_machine_that_was_bought_for_it_whatever_its_size(pool_: Pool) -> None:
+    """It was bought as a fallback, or when the pod's own size could not be had, or under other settings."""
+    coming = Upcoming("m", pool_.name, "m.4", "on-demand", "z1", pods=("default/p",))
+
+    for node_name in ("", "n"):
+        items = [node(node_name, SIZES[1], taints=(CLOSED,))] if node_name else []
+        state = State(upcoming=(msgspec.structs.replace(coming, node=node_name),))
+        made = planned([pod("p"), *items], pool_, SMALL, state=state)
+        assert (placed(made), bought(made)) == ({"p": "m"}, {})
 
 
 def test_pods_on_larger_machines_of_a_closed_pool_stay() -> None:
@@ -482,7 +522,7 @@ def machines_of(case: Case, made: Plan) -> dict[str, tuple[Pool, int]]:
 def serves(case: Case, waiting: Pod, pool: Pool, gpus: int) -> bool:
     """Whether a machine of ``pool`` with ``gpus`` GPUs is for pods of this size, or is the smallest that holds it if none is."""
     requested = count_accelerators(waiting.spec.requests)
-    if requested >= minimum(pool, gpus):
+    if requested >= minimum(pool, gpus) or waiting.key in {key for machine in case.state.upcoming for key in machine.pods}:
         return True
     # From the smallest machine that holds the pod: its size, its price and its minimum.
     sizes = [
@@ -530,13 +570,26 @@ def node_by_pod(case: Case, made: Plan) -> Iterator[tuple[Pod, str]]:
             yield case.cluster.pods[move.pod], move.to
 
 
+def is_plain(case: Case, waiting: Pod) -> bool:
+    """Whether nothing but its size and its labels decides where a pod may go, and any machine can be bought for it."""
+    of, policy = waiting.spec, case.policy
+    ruled = of.affinity or of.anti_affinity or of.spread or of.host_ports or of.volumes or waiting.options.gang or waiting.options.market
+    limits = policy.limits
+    limited = limits.gpus or limits.machines or limits.dollars_per_hour or any(pool.max is not None for pool in policy.pools)
+    device = any(is_device(name) for name in of.requests)
+    return not (ruled or limited or case.state.blocked_offerings or policy.preferences == "respect") and device and not waiting.node_name
+
+
 @SEARCH
 @given(kept_cases())
 def test_no_plan_puts_a_small_pod_on_a_kept_machine(case: Case) -> None:
     made = case.plan()
     machines = machines_of(case, made)
     for pod_key, name in node_by_pod(case, made):
-        assert serves(case, pod_key, *machines[name]), f"{pod_key.key} on {name}"
+        pool, gpus = machines[name]
+        # Pods that find no place by size may go to any machine of a closed pool.
+        has_place = not (pool.closed and not pool.min_gpus_per_pod) or is_plain(case, pod_key)
+        assert serves(case, pod_key, pool, gpus) or not has_place, f"{pod_key.key} on {name}"
     assert_comes_true(case, made)
 
 

@@ -18,11 +18,12 @@ from gpuscaler.lifecycle.registration.readiness import describe_lack
 from gpuscaler.lifecycle.registration.registering import foreign_nodes, is_half_gang
 from gpuscaler.lifecycle.steering.binding import PATIENCE_SECONDS, Binder, Binding, describe_opening
 from gpuscaler.model.cluster import Cluster
-from gpuscaler.model.nodes import Node
+from gpuscaler.model.nodes import Node, first_label
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import OFF, Policy
-from gpuscaler.planning.capacity.pool_membership import members
+from gpuscaler.model.well_known import INSTANCE_TYPE_LABELS, ZONE_LABELS
+from gpuscaler.planning.capacity.pool_membership import Member, market_of, members
 from gpuscaler.planning.feasibility.min_gpus import is_closed
 from gpuscaler.planning.feasibility.nodes import admits, explain_selector
 from gpuscaler.planning.plans import Placement
@@ -115,10 +116,17 @@ def promised_on(
             pods_on.setdefault(placement.node, []).append(placement.pod)
     memberships = members({name: cluster.nodes[name] for name in pods_on}, policy)
     return tuple(
-        ledger.Promised(Promise(name, member.offering.key, tuple(pods_on[name]), now, closes_again=True))
+        ledger.Promised(Promise(name, _key_of(cluster.nodes[name], member), tuple(pods_on[name]), now, closes_again=True))
         for name, member in memberships.items()
-        if member.pool.name in kept and member.offering is not None
+        if member.pool.name in kept
     )
+
+
+def _key_of(node: Node, member: Member) -> OfferingKey:
+    """Return the key of the offering of ``node``; where its pool no longer has such an offering, by the node's labels."""
+    if member.offering is not None:
+        return member.offering.key
+    return OfferingKey(member.pool.name, market_of(node), first_label(node, INSTANCE_TYPE_LABELS), first_label(node, ZONE_LABELS))
 
 
 class _Opening(Draft):

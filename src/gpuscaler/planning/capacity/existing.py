@@ -15,7 +15,7 @@ from gpuscaler.planning.capacity.limits import Fleet, LimitUsage, fleets, limit_
 from gpuscaler.planning.capacity.node_templates import Templates
 from gpuscaler.planning.capacity.pool_membership import Member, Membership
 from gpuscaler.planning.capacity.upcoming import Promised, upcoming_nodes
-from gpuscaler.planning.feasibility.min_gpus import OPEN, CountGpus, MinGpus, Minimums, requested_gpus
+from gpuscaler.planning.feasibility.min_gpus import OPEN, CountGpus, MinGpus, Minimum, Minimums, requested_gpus
 from gpuscaler.planning.feasibility.snapshot import Room, Rows
 from gpuscaler.planning.state import State
 
@@ -203,8 +203,8 @@ def build_inventory(
     min_gpus = None
     if keeping is not None:
         usages = {**node_pools.usages, **{machine_id: limit_usage(coming[machine_id], member) for machine_id, member in pools.items()}}
-        usage_by_row = map(usages.get, names)
-        min_gpus = MinGpus.of([OPEN if usage is None else keeping.on(usage.pool, usage.gpus) for usage in usage_by_row], count_gpus)
+        of_rows = [Minimum(OPEN) if (usage := usages.get(name)) is None else keeping.on(usage.pool, usage.gpus) for name in names]
+        min_gpus = MinGpus.of(of_rows, count_gpus)
     usable = np.array(ready, dtype=np.bool_)
     return NodeInventory(cluster.nodes, node_pools, coming, registered, pools, Rows(table, min_gpus), usable, names)
 

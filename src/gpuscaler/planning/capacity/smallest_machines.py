@@ -14,7 +14,7 @@ from gpuscaler.planning.feasibility.min_gpus import with_closing_tolerations
 from gpuscaler.planning.feasibility.static import Rows
 
 #: Specs whose results are kept from one plan to the next.
-REMEMBERED = 50_000
+REMEMBERED = 10_000
 
 
 class PodSizes:
@@ -35,6 +35,7 @@ class PodSizes:
         """Count ``specs``, which must be as their pods have them: specs derived from them in a plan then count the same."""
         if len(self._counts) > REMEMBERED:
             self._counts.clear()
+            self._rows = Rows(self._rows.table)
         for spec in specs:
             self(spec)
 
@@ -50,9 +51,9 @@ class PodSizes:
         requested = count_accelerators(spec.requests)
         if not any(map(is_device, spec.requests)):
             return requested
-        # From the smallest machine: its size, its price and its minimum.
-        fitting = [(kind.gpus, kind.price, self.templates.minimums.on(kind.pool.name, kind.gpus)) for kind in self._fitting_kinds(spec)]
-        if not fitting or any(least <= requested for *_, least in fitting):
+        # From the smallest machine: its size and its minimum. A price would change the result from one plan to the next.
+        fitting = [(kind.gpus, self.templates.minimums.on(kind.pool.name, kind.gpus).least) for kind in self._fitting_kinds(spec)]
+        if not fitting or any(least <= requested for _, least in fitting):
             return requested
         return min(fitting)[-1]
 

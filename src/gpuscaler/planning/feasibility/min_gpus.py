@@ -7,6 +7,7 @@ and checks the number of GPUs that a pod requests instead.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -37,14 +38,23 @@ def requested_gpus(spec: PodSpec) -> int:
     return count_accelerators(spec.requests)
 
 
+class Minimum(NamedTuple):
+    """The number of GPUs that a pod must count as on a machine. ``by_size``: it follows from the sizes of machines of a closed pool."""
+
+    least: int
+    by_size: bool = False
+
+
 @dataclass(frozen=True)
 class MinGpus:
     """The rule of kept machines. ``least`` is the number of GPUs that a pod must count as, by row; :data:`OPEN` for machines not kept.
 
-    ``count`` is the number that a pod counts as.
+    ``by_size`` flags rows where it follows from the sizes of machines: there, pods that have no other place may go, too. ``count`` is the
+    number that a pod counts as.
     """
 
     least: Array
+    by_size: Mask
     count: CountGpus
 
     @cached_property
@@ -58,14 +68,15 @@ class MinGpus:
         return self.least <= self.count(spec)
 
     @classmethod
-    def of(cls, least: Sequence[int], count: CountGpus) -> "MinGpus | None":
+    def of(cls, minimums: Sequence[Minimum], count: CountGpus) -> "MinGpus | None":
         """The rule for machines with these minimums; None if no machine is kept."""
-        array = np.array(least, dtype=np.int64)
-        return cls(array, count) if (array != OPEN).any() else None
+        least = np.array([minimum.least for minimum in minimums], dtype=np.int64)
+        by_size = np.array([minimum.by_size for minimum in minimums], dtype=np.bool_)
+        return cls(least, by_size, count) if (least != OPEN).any() else None
 
     def first(self, rows: int) -> "MinGpus":
         """The rule for the first ``rows`` rows."""
-        return MinGpus(self.least[:rows], self.count)
+        return MinGpus(self.least[:rows], self.by_size[:rows], self.count)
 
 
 class Minimums:
@@ -73,15 +84,16 @@ class Minimums:
 
     def __init__(self, pools: Iterable[Pool]) -> None:
         self._pools = {pool.name: pool for pool in pools}
-        self._known: dict[tuple[str, int], int] = {}
+        self._known: dict[tuple[str, int], Minimum] = {}
 
-    def on(self, pool: str, gpus: int) -> int:
-        """The number of GPUs that a pod must count as on such a machine; :data:`OPEN` if its pool keeps no machines."""
-        least = self._known.get((pool, gpus))
-        if least is None:
+    def on(self, pool: str, gpus: int) -> Minimum:
+        """The minimum of such a machine; :data:`OPEN` if its pool keeps no machines."""
+        minimum = self._known.get((pool, gpus))
+        if minimum is None:
             its = self._pools[pool]
-            least = self._known[pool, gpus] = its.min_gpus_on(gpus) if its.keeps_closed else OPEN
-        return least
+            least = its.min_gpus_on(gpus) if its.keeps_closed else OPEN
+            minimum = self._known[pool, gpus] = Minimum(least, by_size=its.closed and not its.min_gpus_per_pod)
+        return minimum
 
 
 def joined(first: MinGpus | None, first_rows: int, second: MinGpus | None, second_rows: int) -> MinGpus | None:
@@ -89,8 +101,9 @@ def joined(first: MinGpus | None, first_rows: int, second: MinGpus | None, secon
     either = first or second
     if either is None:
         return None
-    parts = ((first, first_rows), (second, second_rows))
-    return MinGpus(np.concatenate([np.full(rows, OPEN) if rule is None else rule.least for rule, rows in parts]), either.count)
+    nowhere = [MinGpus(np.full(rows, OPEN), np.zeros(rows, dtype=np.bool_), either.count) for rows in (first_rows, second_rows)]
+    rules = [rule or none for rule, none in zip((first, second), nowhere, strict=True)]
+    return MinGpus(np.concatenate([rule.least for rule in rules]), np.concatenate([rule.by_size for rule in rules]), either.count)
 
 
 def is_closed(node: Node) -> bool:

@@ -82,6 +82,7 @@ class _FixedFilters:
         self.spread = rows.spread
         self.bound = BoundParts(cluster, rows.nodes)
         self._with_volumes: dict[str, Static] = {}
+        self._on_any_size: dict[tuple[str, bool], Static] = {}
 
     def verdict(self, spec: PodSpec) -> Static:
         """Like :meth:`Rows.verdict`, but also by the node affinity of volumes."""
@@ -91,6 +92,17 @@ class _FixedFilters:
         if verdict is None:
             passes = {**self.rows.verdict(spec)[1], **self.bound.facts.passes(spec)}
             verdict = self._with_volumes[spec.digest] = intersect(passes)
+        return verdict
+
+    def on_any_size(self, spec: PodSpec, *, promised: bool) -> Static:
+        """Like :meth:`verdict`, on kept machines of any size of closed pools; for ``promised`` pods, on all kept machines."""
+        mask, passes = self.verdict(spec)
+        if MIN_GPUS not in passes or self.rows.min_gpus is None:
+            return mask, passes
+        verdict = self._on_any_size.get((spec.digest, promised))
+        if verdict is None:
+            lifted = self.rows.min_gpus.kept if promised else self.rows.min_gpus.by_size
+            verdict = self._on_any_size[spec.digest, promised] = intersect({**passes, MIN_GPUS: passes[MIN_GPUS] | lifted})
         return verdict
 
 
@@ -110,6 +122,8 @@ class Room:
         self._effects = Effects(self._fixed.bound)
         self._devices = _devices(cluster, table)
         self.trace: _Trace | None = None
+        #: Whether pods may go to machines of closed pools that are larger than the smallest that holds them.
+        self.any_size = False
 
     @classmethod
     def of(cls, cluster: Cluster, table: NodeTable | None = None) -> "Room":
@@ -136,6 +150,7 @@ class Room:
         new._effects = self._effects.extended(new._fixed.bound)
         new._devices = self._devices.extended(table) if self._devices else _devices(Cluster(), table)
         new.trace = self.trace
+        new.any_size = self.any_size
         return new
 
     def copy(self) -> "Room":
@@ -165,7 +180,16 @@ class Room:
 
     def static_mask(self, spec: PodSpec) -> Mask:
         """Rows that the filters independent of placements admit: selector, affinity, taints, cordons, the node affinity of volumes."""
-        return self._fixed.verdict(spec)[0]
+        return self._static(spec)[0]
+
+    def _static(self, spec: PodSpec, *, promised: bool = False) -> Static:
+        return self._fixed.on_any_size(spec, promised=promised) if self.any_size or promised else self._fixed.verdict(spec)
+
+    @property
+    def has_closed_sizes(self) -> bool:
+        """Whether some rows take only pods that no smaller machine of their pool holds."""
+        min_gpus = self._fixed.rows.min_gpus
+        return min_gpus is not None and bool(min_gpus.by_size.any())
 
     def selected(self, spec: PodSpec) -> Mask:
         """Rows that match selector and node affinity."""
@@ -173,7 +197,7 @@ class Room:
 
     def verdict(self, spec: PodSpec, labels: LabelSet) -> Verdict:
         """The rows that admit a pod with this spec and these labels now."""
-        static, known = self._fixed.verdict(spec)
+        static, known = self._static(spec)
         passes = {**known, "NodeResourcesFit": self._resources_pass(spec), **self._others_pass(spec, labels, known)}
         mask = static.copy()
         for passing in passes.values():
@@ -182,7 +206,7 @@ class Room:
 
     def admitting(self, spec: PodSpec, labels: LabelSet, rows: slice) -> Mask:
         """The mask of ``rows`` that admit a pod, as in :meth:`verdict`."""
-        static, passes = self._fixed.verdict(spec)
+        static, passes = self._static(spec)
         mask = self._resources_pass(spec, rows) & static[rows]
         for passing in self._others_pass(spec, labels, passes).values():
             mask &= passing[rows]
@@ -259,13 +283,15 @@ class Room:
             np.minimum(fits, self._devices.copies(amount), out=fits)
         return fits
 
-    def capacity(self, spec: PodSpec, labels: LabelSet, among: Mask | None = None) -> Array:
+    def capacity(self, spec: PodSpec, labels: LabelSet, among: Mask | None = None, *, promised: bool = False) -> Array:
         """How many more copies fit on each row, if placed one after the other on that row alone; 0 if the next one is refused.
 
         Counts resources, pod count, host ports, disks and claims that two pods may not share, anti-affinity of the pod against itself,
         and spread over hostnames. Spread over larger domains is checked for the next copy only. Rows outside ``among`` are 0.
+
+        Pods that are ``promised`` a kept machine keep it whatever their size: it was bought for them.
         """
-        static, passes = self._fixed.verdict(spec)
+        static, passes = self._static(spec, promised=promised)
         mask = static if among is None else static & among
         if not mask.any():
             return np.zeros(len(self.table), dtype=np.int64)
