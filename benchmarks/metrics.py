@@ -272,20 +272,19 @@ def many_pods(here: RunningApi) -> Figure:
 async def value_age(seconds: float) -> Figure:
     """Age of an answer's value since the driver was read, at random moments: the real exporter, scraped by ourselves."""
     random = Random(1)
-    with TemporaryDirectory() as name:
-        with exporter(Path(name)) as (target, _):
-            source = exporter_source(int(target.rpartition(":")[2]))
-            task = asyncio.create_task(source.run())
-            ages: list[float] = []
-            until = time.monotonic() + START_TIMEOUT
-            while len(ages) < 10 * seconds and time.monotonic() < until + seconds:
-                await asyncio.sleep(random.uniform(0.0, 0.2))
-                if not any(metric_info.metric == "duty_cycle_current" for metric_info in source.custom_metrics()):
-                    continue
-                value = await source.for_object(group_resource="pods", namespace="ml", name="training-0", metric="duty_cycle_current")
-                ages.append(time.time() - value.timestamp)
-            task.cancel()
-            await asyncio.wait([task])
+    with TemporaryDirectory() as name, exporter(Path(name)) as (target, _):
+        source = exporter_source(int(target.rpartition(":")[2]))
+        task = asyncio.create_task(source.run())
+        ages: list[float] = []
+        until = time.monotonic() + START_TIMEOUT
+        while len(ages) < 10 * seconds and time.monotonic() < until + seconds:
+            await asyncio.sleep(random.uniform(0.0, 0.2))
+            if not any(metric_info.metric == "duty_cycle_current" for metric_info in source.custom_metrics()):
+                continue
+            value = await source.for_object(group_resource="pods", namespace="ml", name="training-0", metric="duty_cycle_current")
+            ages.append(time.time() - value.timestamp)
+        task.cancel()
+        await asyncio.wait([task])
     ages.sort()
     p99 = ages[len(ages) * 99 // 100]
     return Figure(
