@@ -1,6 +1,6 @@
 """The planner: one pure function from a cluster to a plan. Production, dry runs and the simulator all call it."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -17,10 +17,10 @@ from gpuscaler.planning.capacity.pool_membership import Member
 from gpuscaler.planning.capacity.smallest_machines import PodSizes
 from gpuscaler.planning.demand.interrupted import evacuees, untried, with_evacuees, without_evacuees
 from gpuscaler.planning.demand.pending import Demand, PodClass, collect_demand
-from gpuscaler.planning.demand.rationing import BudgetCut, ration
+from gpuscaler.planning.demand.rationing import ration
 from gpuscaler.planning.feasibility.min_gpus import CountGpus, requested_gpus
 from gpuscaler.planning.feasibility.snapshot import Room, Rows
-from gpuscaler.planning.plans import Plan, Reason, Unplaced
+from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.result import PlanDecisions, purchases, without_removals, write_plan
 from gpuscaler.planning.scale_down import CandidateCache, ScaleDownResult, Situation, scale_down
 from gpuscaler.planning.scale_up.draft.draft import ClassPlacement, PlanDraft, Queue, Solved, Stage
@@ -31,7 +31,7 @@ from gpuscaler.planning.scale_up.headroom import spare_gpu_warnings, spare_machi
 from gpuscaler.planning.scale_up.markets import restrict_to_markets
 from gpuscaler.planning.scale_up.preferences import place_classes_by_preference, place_gang_by_preference
 from gpuscaler.planning.scale_up.rounds import scale_up
-from gpuscaler.planning.scale_up.unplaced import exclusion_reasons
+from gpuscaler.planning.scale_up.unplaced import pods_over_budget, unplaced_pods
 from gpuscaler.planning.scale_up.zone_balance import balance
 from gpuscaler.planning.state import State
 from gpuscaler.planning.state.breaker_messages import describe_trouble
@@ -97,7 +97,7 @@ class Planner:
         request = PlanRequest(cluster, state, policy, now, should_stop, live)
         leaving = evacuees(cluster, state, policy)
         demand = with_evacuees(collect_demand(cluster, state, policy, now, live=live), leaving)
-        templates = self._current_templates(cluster, state, self._count_gpus(cluster, demand))
+        templates = self._current_templates(cluster, state, self._count_gpus(cluster))
         capacity = self._capacities.build(cluster, state, templates.count_gpus)
         # Templates need no rows when no pod is pending.
         waits = bool(demand.classes or demand.gangs or demand.nominated)
@@ -105,6 +105,8 @@ class Planner:
         draft = make_draft(request, capacity, room, templates)
         promised = frozenset(key for machine in state.upcoming for key in machine.pods)
         demand, cuts = ration(demand, cluster, now, first=promised.union(*(pod_class.keys for pod_class in leaving)))
+        if self._sizes is not None:
+            self._sizes.learn(pod_class.spec for pod_class in demand.all_classes)
         reserve_nominated(draft, capacity, demand)
         late = frozenset(key for pod_class in leaving for key in pod_class.keys)
         draft, refused, queues = place_all(request, draft, capacity, demand, late) if waits else (draft, [], [])
@@ -144,13 +146,12 @@ class Planner:
             templates = self._templates = Templates(cluster, self.policy, state.blocked_offerings, state.probed_offerings, count_gpus)
         return templates
 
-    def _count_gpus(self, cluster: Cluster, demand: Demand) -> CountGpus:
+    def _count_gpus(self, cluster: Cluster) -> CountGpus:
         """What counts the GPUs of pods where they are compared with the minimum of a machine."""
         if not self._keeps:
             return requested_gpus
         if self._sizes is None or not self._sizes.templates.are_current_for(cluster, frozenset()):
             self._sizes = PodSizes(cluster, self.policy)
-        self._sizes.learn(pod_class.spec for pod_class in demand.all_classes)
         return self._sizes
 
 
@@ -353,14 +354,16 @@ def place(draft: PlanDraft, demand: Demand, *, respect: bool) -> tuple[PlanDraft
         draft, failed = place_this(draft, gang)
         refused += failed
     queues += place_these(draft, waiting)
-    rest = [entry.gang for entry in refused], [queue for queue in queues if queue.left]
-    if any(rest) and draft.effort.left and draft.takes_any_size(True):
-        for gang in rest[0]:
+    left = [queue for queue in queues if queue.left]
+    if (left or refused) and draft.effort.left and draft.templates.minimums.by_size:
+        draft.set_any_size(allowed=True)
+        gangs, refused = [entry.gang for entry in refused], []
+        for gang in gangs:
             draft, failed = place_this(draft, gang)
-            refused = [*(entry for entry in refused if entry.gang is not gang), *failed]
-        classes = [replace(queue.pod_class, keys=queue.pod_class.keys[queue.taken :], announced=0) for queue in rest[1]]
-        queues = [*(queue for queue in queues if not queue.left), *place_these(draft, classes)]
-        draft.takes_any_size(False)
+            refused += failed
+        again = [replace(queue.pod_class, keys=queue.pod_class.keys[queue.taken :], announced=0) for queue in left]
+        queues = [*(queue for queue in queues if not queue.left), *place_these(draft, again)]
+        draft.set_any_size(allowed=False)
     return draft, refused, queues
 
 
@@ -395,25 +398,3 @@ def plan_removals(request: PlanRequest, draft: PlanDraft, capacity: CapacitySnap
         ),
         memory,
     )
-
-
-def pods_over_budget(cuts: Iterable[BudgetCut], policy: Policy) -> Iterator[Unplaced]:
-    """Every pod that was not planned for because the planning budget of its namespace or owner is used up."""
-    for cut in cuts:
-        why = tuple(Reason(pool.name, "budget", cut.detail) for pool in policy.pools)
-        yield from (Unplaced(key, why) for key in cut.keys)
-
-
-def unplaced_pods(draft: PlanDraft, queues: Sequence[Queue], refused: Sequence[UnplacedGang], policy: Policy) -> tuple[Unplaced, ...]:
-    """Every unplaced pod, with the reasons of its class."""
-    unplaced: list[Unplaced] = []
-    draft.takes_any_size(True)
-    for queue in queues:
-        if queue.left:
-            why = exclusion_reasons(draft, queue.pod_class, policy.pools)
-            unplaced += [Unplaced(key, why) for key in queue.pod_class.keys[queue.taken :]]
-    for entry in refused:
-        for pod_class in entry.gang.classes:
-            why = exclusion_reasons(draft, pod_class, policy.pools, entry.detail)
-            unplaced += [Unplaced(key, why) for key in pod_class.keys]
-    return tuple(sorted(unplaced, key=lambda entry: entry.pod))

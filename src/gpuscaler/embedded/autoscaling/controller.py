@@ -22,7 +22,6 @@ from gpuscaler.embedded.workloads.steps import Object, identity
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, Unreachable
 from gpuscaler.kube.events import EventRecorder, Reference
-from gpuscaler.kube.reflector import Pace
 from gpuscaler.kube.resources import PODS, Resource
 from gpuscaler.simulation.horizontal import AutoscalerError, History, Outcome, read_autoscaler, step
 from gpuscaler.simulation.horizontal.specs import Autoscaler, Scale
@@ -54,18 +53,9 @@ class _AutoscalerState:
 class Autoscalers:
     """The controller, while :meth:`run` runs. ``now`` is the cluster's wall clock; ``speed`` seconds of it pass in one of the loop."""
 
-    def __init__(
-        self,
-        client: Client,
-        *,
-        now: Callable[[], float],
-        clock: Callable[[], float],
-        random: Random,
-        speed: float = 1.0,
-        pace: Pace | None = None,
-    ) -> None:
+    def __init__(self, client: Client, *, now: Callable[[], float], clock: Callable[[], float], random: Random, speed: float = 1.0) -> None:
         self._client, self._now, self._speed = client, now, speed
-        self._mirror = Mirror(client, (RESOURCE,), clock=clock, random=random, touched=self._object_changed, pace=pace)
+        self._mirror = Mirror(client, (RESOURCE,), clock=clock, random=random, touched=self._object_changed)
         self._metrics = MetricsClient(client)
         self._events = EventRecorder(client, now, component="horizontal-pod-autoscaler", instance="horizontal-pod-autoscaler")
         self._known: dict[str, _AutoscalerState] = {}

@@ -89,8 +89,8 @@ class EmbeddedCluster:
         )
         self._scheduler = Scheduler(client, self._seen, now=now, speed=speed)
         clock = asyncio.get_running_loop().time
-        self._workloads = Workloads(client, now=now, clock=clock, random=Random(conditions.seed), speed=speed, pace=IN_PROCESS)
-        self._autoscalers = Autoscalers(client, now=now, clock=clock, random=Random(conditions.seed), speed=speed, pace=IN_PROCESS)
+        self._workloads = Workloads(client, now=now, clock=clock, random=Random(conditions.seed), speed=speed)
+        self._autoscalers = Autoscalers(client, now=now, clock=clock, random=Random(conditions.seed), speed=speed)
         self.listeners: list[Callable[[CloudEvent], None]] = []
 
     def client(self, manager: str) -> Client:

@@ -15,7 +15,6 @@ from gpuscaler.embedded.workloads.revisions import CONTROLLER_REVISIONS
 from gpuscaler.embedded.workloads.steps import Object, Steps, controller_of, identity, name_of
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, Conflict, NotFound, Unreachable
-from gpuscaler.kube.reflector import Pace
 from gpuscaler.kube.resources import (
     DAEMON_SETS,
     DEPLOYMENTS,
@@ -54,11 +53,10 @@ class Workloads:
         random: Random,
         speed: float = 1.0,
         abreast: int = 32,
-        pace: Pace | None = None,
     ) -> None:
         self._client, self._now, self._speed = client, now, speed
         resources = (*WORKLOADS.values(), CONTROLLER_REVISIONS, PERSISTENT_VOLUME_CLAIMS, NODES, PODS)
-        self._mirror = Mirror(client, resources, clock=clock, random=random, touched=self._object_changed, pace=pace)
+        self._mirror = Mirror(client, resources, clock=clock, random=random, touched=self._object_changed)
         self._collector = Collector(client, self._mirror, now=now)
         self._lifecycle = Lifecycle(client, self._mirror, now=now)
         self._jobs = jobs.Jobs()

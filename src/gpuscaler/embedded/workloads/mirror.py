@@ -9,7 +9,7 @@ import msgspec
 from gpuscaler.embedded.workloads.steps import Object, controller_of, identity
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.decode import Decoded, ObjectDecoder
-from gpuscaler.kube.reflector import Batch, Pace, Reflector
+from gpuscaler.kube.reflector import IN_PROCESS, Batch, Reflector
 from gpuscaler.kube.resources import Resource
 from gpuscaler.kube.turns import DecodeLock
 from gpuscaler.model.cluster import Item
@@ -48,14 +48,13 @@ class Mirror:
         clock: Callable[[], float],
         random: Random,
         touched: Callable[[str, Object], None],
-        pace: Pace | None = None,
     ) -> None:
         self._touched = touched
         self._objects: dict[str, dict[str, Object]] = {resource.kind: {} for resource in resources}
         self._owned: dict[Key, dict[str, dict[str, None]]] = {}
         turn = DecodeLock()
         self.reflectors = tuple(
-            Reflector(client, resource, WholeObjects(), self._receive, clock=clock, random=random, decode_lock=turn, pace=pace or Pace())
+            Reflector(client, resource, WholeObjects(), self._receive, clock=clock, random=random, decode_lock=turn, pace=IN_PROCESS)
             for resource in resources
         )
 

@@ -34,7 +34,7 @@ class NodeInventory:
     ``node_pools`` has the pool of each node that is not ``unlisted``. ``coming`` has the nodes that upcoming machines will become, by
     machine id; ``registered`` the ids of those whose Node exists, by node name; ``pools`` the pools of upcoming machines, by id.
     ``rows`` are the nodes, then the other machines; ``usable`` flags rows that take new pods; ``names`` has the name of each row in
-    plans. ``count_gpus`` is the counting that ``rows`` use.
+    plans.
     """
 
     nodes: Mapping[str, Node]
@@ -46,7 +46,6 @@ class NodeInventory:
     usable: Mask
     names: tuple[str, ...]
     unlisted: frozenset[str] = frozenset()
-    count_gpus: CountGpus = requested_gpus
 
     @cached_property
     def row_of(self) -> Mapping[str, int]:
@@ -119,12 +118,12 @@ class CapacityBuilder:
         if (
             inventory is None
             or inventory.nodes is not cluster.nodes
-            or inventory.count_gpus is not count_gpus
+            or (inventory.rows.min_gpus is not None and inventory.rows.min_gpus.count is not count_gpus)
             or (inventory.coming, inventory.registered, inventory.pools, inventory.unlisted) != (coming, registered, pools, state.unlisted)
         ):
             node_pools = self._node_pools(cluster.nodes, state.unlisted)
             inventory = build_inventory(cluster, node_pools, coming, registered, pools, keeping=self._keeping, count_gpus=count_gpus)
-            inventory = self._inventory = replace(inventory, unlisted=state.unlisted, count_gpus=count_gpus)
+            inventory = self._inventory = replace(inventory, unlisted=state.unlisted)
         else:
             inventory.rows.forget()
         return CapacitySnapshot(

@@ -86,6 +86,11 @@ class Minimums:
         self._pools = {pool.name: pool for pool in pools}
         self._known: dict[tuple[str, int], Minimum] = {}
 
+    @property
+    def by_size(self) -> bool:
+        """Whether some pool has minimums by the sizes of its machines."""
+        return any(pool.closed and not pool.min_gpus_per_pod for pool in self._pools.values())
+
     def on(self, pool: str, gpus: int) -> Minimum:
         """The minimum of such a machine; :data:`OPEN` if its pool keeps no machines."""
         minimum = self._known.get((pool, gpus))
@@ -101,8 +106,10 @@ def joined(first: MinGpus | None, first_rows: int, second: MinGpus | None, secon
     either = first or second
     if either is None:
         return None
-    nowhere = [MinGpus(np.full(rows, OPEN), np.zeros(rows, dtype=np.bool_), either.count) for rows in (first_rows, second_rows)]
-    rules = [rule or none for rule, none in zip((first, second), nowhere, strict=True)]
+    rules = [
+        rule or MinGpus(np.full(rows, OPEN), np.zeros(rows, dtype=np.bool_), either.count)
+        for rule, rows in ((first, first_rows), (second, second_rows))
+    ]
     return MinGpus(np.concatenate([rule.least for rule in rules]), np.concatenate([rule.by_size for rule in rules]), either.count)
 
 
@@ -116,7 +123,6 @@ def with_closing_tolerations(spec: PodSpec) -> PodSpec:
     return replace(spec, tolerations=(*spec.tolerations, *_LIFTED))
 
 
-def explain_min_gpus(spec: PodSpec, least: int, key: str = "min_gpus_per_pod") -> str:
-    """Explain the minimum of a machine; ``key`` is the setting of its pool that it comes from."""
+def explain_min_gpus(spec: PodSpec, least: int) -> str:
     plural, requested = "s" if least != 1 else "", count_accelerators(spec.requests) or "none"
-    return f"takes only pods with at least {least} GPU{plural} ({key}), the pod requests {requested}"
+    return f"takes only pods with at least {least} GPU{plural} (min_gpus_per_pod), the pod requests {requested}"

@@ -19,7 +19,7 @@ from gpuscaler.model.table import Array, Mask, NodeTable
 from gpuscaler.planning.feasibility import ORDER, Passes
 from gpuscaler.planning.feasibility.devices import Devices
 from gpuscaler.planning.feasibility.effects import BoundParts, Effects
-from gpuscaler.planning.feasibility.min_gpus import MIN_GPUS, MinGpus, explain_min_gpus, with_closing_tolerations
+from gpuscaler.planning.feasibility.min_gpus import MIN_GPUS, OPEN, MinGpus, explain_min_gpus, with_closing_tolerations
 from gpuscaler.planning.feasibility.nodes import explain_selector, explain_taint
 from gpuscaler.planning.feasibility.pods.interpod import InterPod
 from gpuscaler.planning.feasibility.pods.peers import PeerIndex, Peers, Query
@@ -185,12 +185,6 @@ class Room:
     def _static(self, spec: PodSpec, *, promised: bool = False) -> Static:
         return self._fixed.on_any_size(spec, promised=promised) if self.any_size or promised else self._fixed.verdict(spec)
 
-    @property
-    def has_closed_sizes(self) -> bool:
-        """Whether some rows take only pods that no smaller machine of their pool holds."""
-        min_gpus = self._fixed.rows.min_gpus
-        return min_gpus is not None and bool(min_gpus.by_size.any())
-
     def selected(self, spec: PodSpec) -> Mask:
         """Rows that match selector and node affinity."""
         return self._fixed.verdict(spec)[1]["NodeAffinity"]
@@ -252,7 +246,7 @@ class Room:
         node = self.table.nodes[row]
         explain: dict[str, Callable[[], str]] = {
             "NodeUnschedulable": lambda: "node is cordoned",
-            "TaintToleration": lambda: explain_taint(with_closing_tolerations(spec) if self._is_kept(row) else spec, node),
+            "TaintToleration": lambda: explain_taint(spec if self._least_gpus(row) == OPEN else with_closing_tolerations(spec), node),
             MIN_GPUS: lambda: explain_min_gpus(spec, self._least_gpus(row)),
             "NodeAffinity": lambda: explain_selector(spec, node),
             "NodePorts": lambda: self._effects.ports.explain(spec, row),
@@ -262,13 +256,9 @@ class Room:
         }
         return explain[name]() if name in explain else self._effects.volumes.explain(name, spec, row)
 
-    def _is_kept(self, row: int) -> bool:
-        min_gpus = self._fixed.rows.min_gpus
-        return min_gpus is not None and bool(min_gpus.kept[row])
-
     def _least_gpus(self, row: int) -> int:
         min_gpus = self._fixed.rows.min_gpus
-        return 0 if min_gpus is None else int(min_gpus.least[row])
+        return OPEN if min_gpus is None else int(min_gpus.least[row])
 
     def _explain_resources(self, spec: PodSpec, row: int) -> str:
         short = self._ledger.explain(spec, row)

@@ -1,21 +1,23 @@
 """Reasons that a pod was not placed: one per pool, for the offering that comes closest to fitting."""
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 import numpy as np
 
 from gpuscaler.model.accelerators import ACCELERATORS, is_device
 from gpuscaler.model.pods import Resources
-from gpuscaler.model.pools import Pool, is_scattered
+from gpuscaler.model.pools import Policy, Pool, is_scattered
 from gpuscaler.model.table import Mask
 from gpuscaler.model.well_known import ARCH
 from gpuscaler.planning.capacity.node_templates import admits_arch
 from gpuscaler.planning.demand.deadlines import SPOT
 from gpuscaler.planning.demand.pending import PodClass
+from gpuscaler.planning.demand.rationing import BudgetCut
 from gpuscaler.planning.demand.topology import without_hosts
 from gpuscaler.planning.feasibility.min_gpus import FOR_GPUS, MIN_GPUS, explain_min_gpus
-from gpuscaler.planning.plans import EXCLUSIONS, Reason
-from gpuscaler.planning.scale_up.draft.draft import PlanDraft, in_market, open_to_pods
+from gpuscaler.planning.plans import EXCLUSIONS, Reason, Unplaced
+from gpuscaler.planning.scale_up.draft.draft import PlanDraft, Queue, in_market, open_to_pods
+from gpuscaler.planning.scale_up.gangs import UnplacedGang
 from gpuscaler.planning.scale_up.markets import HURRY
 
 #: The word of :data:`~gpuscaler.planning.plans.EXCLUSIONS` for each filter of kube-scheduler.
@@ -152,9 +154,7 @@ def explain_exclusion(draft: PlanDraft, pod_class: PodClass, row: int, *, word: 
             because = "; the cloud divides the machines of this pool between markets: make one group per market"
         return word, f"{place} is {offering.market}; the pod wants {', '.join(pod_class.options.market)}{because}"
     if word == MIN_GPUS:
-        pool = draft.templates.pools[row]
-        least, key = pool.min_gpus_on(offering.gpus), "min_gpus_per_pod" if pool.min_gpus_per_pod else "closed"
-        return WORDS[word], f"{place} {explain_min_gpus(pod_class.spec, least, key)}"
+        return WORDS[word], f"{place} {explain_min_gpus(pod_class.spec, draft.templates.pools[row].min_gpus_per_pod)}"
     if word == FOR_GPUS:
         advice = f"set min_gpus_per_pod: 0 on pool {offering.pool} to buy it for other pods, too"
         return WORDS[word], f"{place} is bought only for pods that request GPUs, and the pod requests none; {advice}"
@@ -227,3 +227,26 @@ def format_resource(resource: str, amount: int) -> str:
     if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):
         return f"{amount / 2**30:.4g}Gi"
     return str(amount)
+
+
+def pods_over_budget(cuts: Iterable[BudgetCut], policy: Policy) -> Iterator[Unplaced]:
+    """Every pod that was not planned for because the planning budget of its namespace or owner is used up."""
+    for cut in cuts:
+        why = tuple(Reason(pool.name, "budget", cut.detail) for pool in policy.pools)
+        yield from (Unplaced(key, why) for key in cut.keys)
+
+
+def unplaced_pods(draft: PlanDraft, queues: Sequence[Queue], refused: Sequence[UnplacedGang], policy: Policy) -> tuple[Unplaced, ...]:
+    """Every unplaced pod, with the reasons of its class."""
+    unplaced: list[Unplaced] = []
+    # A pod is unplaced for other reasons than the size of machines of closed pools.
+    draft.set_any_size(allowed=True)
+    for queue in queues:
+        if queue.left:
+            why = exclusion_reasons(draft, queue.pod_class, policy.pools)
+            unplaced += [Unplaced(key, why) for key in queue.pod_class.keys[queue.taken :]]
+    for entry in refused:
+        for pod_class in entry.gang.classes:
+            why = exclusion_reasons(draft, pod_class, policy.pools, entry.detail)
+            unplaced += [Unplaced(key, why) for key in pod_class.keys]
+    return tuple(sorted(unplaced, key=lambda entry: entry.pod))

@@ -144,11 +144,10 @@ class PlanDraft:
             ranks={},
         )
 
-    def takes_any_size(self, any_size: bool) -> bool:  # a setter
-        """Set whether closed machines take pods that smaller ones would hold; return whether there are such machines."""
+    def set_any_size(self, *, allowed: bool) -> None:
+        """Set whether machines of closed pools take pods that smaller ones would hold."""
         for room in (self.room, *(stage.room for stage in self.stages)):
-            room.any_size = any_size
-        return self.room.has_closed_sizes
+            room.any_size = allowed
 
     def build(self) -> None:
         """Create a row for every machine bought so far, with its pods on it."""
