@@ -1,0 +1,1 @@
+"""Scale sets of Azure and agent pools of AKS as pools."""

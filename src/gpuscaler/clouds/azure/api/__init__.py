@@ -1,0 +1,1 @@
+"""Azure Resource Manager: credentials, calls, operations, throttling, errors by cause, resource ids."""

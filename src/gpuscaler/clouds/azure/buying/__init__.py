@@ -1,0 +1,1 @@
+"""Raising and lowering capacity, following operations, ending machines by id."""

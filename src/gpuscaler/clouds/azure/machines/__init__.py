@@ -1,0 +1,1 @@
+"""The machines of scale sets and agent pools as instances."""
