@@ -13,7 +13,7 @@ _RESOURCE: Final = re.compile(
 
 
 class ResourceId(Struct, frozen=True, gc=False):
-    """The parts of a resource id. ``kind`` is lower case (``microsoft.compute/virtualmachinescalesets``); ``rest`` is what follows the name."""
+    """The parts of a resource id. ``kind`` is in lower case; ``rest`` is what follows the name."""
 
     subscription: str
     group: str
