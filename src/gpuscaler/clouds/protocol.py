@@ -61,25 +61,28 @@ class Order(Struct, frozen=True, gc=False):
 class UnfilledOrder(Struct, frozen=True, gc=False):
     """An order that was sent at ``at``, in seconds since the epoch, and of which ``missing`` machines have not come.
 
-    ``accepted`` means that the cloud is known to have taken it. All of this is passed with every question, since the caller may not be the
-    process that sent the order.
+    ``accepted`` means that the cloud is known to have taken it, and ``operation`` is what it answered in :attr:`BuyResult.operation`. All of
+    this is passed with every question, since the caller may not be the process that sent the order.
     """
 
     order: Order
     missing: int
     at: float
     accepted: bool = True
+    operation: str = ""
 
 
 class BuyResult(Struct, frozen=True, gc=False):
     """The answer to an order: ``instances`` are granted; ``pending`` more were accepted, have no ids yet and will appear in the inventory.
 
-    The rest was refused, for the reasons in ``refusals``.
+    The rest was refused, for the reasons in ``refusals``. ``operation`` is by what the cloud tells the progress of what is pending, such as
+    the URL of an operation; it is kept with the order.
     """
 
     instances: tuple[Instance, ...] = ()
     pending: int = 0
     refusals: tuple[Refusal, ...] = ()
+    operation: str = ""
 
 
 class AccountReport(Struct, frozen=True):

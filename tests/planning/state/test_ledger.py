@@ -351,3 +351,13 @@ def test_the_boot_of_a_machine_whose_id_is_learned_late_counts_from_its_launch(l
 
     assert [machine.began for machine in (*ledger.coming, *answered.coming)] == [began, began]
     assert [machine.granted for machine in (*ledger.coming, *answered.coming)] == [500.0, 500.0]
+
+
+def test_an_order_keeps_what_its_cloud_calls_the_operation_until_it_is_filled() -> None:
+    url = "https://management.azure.com/subscriptions/s/operations/1"
+    waiting = fold_events(Ledger(), [intended_order("a", 2), Answered("a", 1.0, pending=2, operation=url)])
+    assert [order.operation for order in waiting.orders] == [url]
+    assert msgspec.json.decode(msgspec.json.encode(waiting), type=Ledger) == waiting
+
+    filled = step(waiting, Answered("a", 2.0, granted=(("i-1", CHEAP), ("i-2", CHEAP))))
+    assert not filled.orders

@@ -409,7 +409,7 @@ class Cloud:
 def to_unfilled(order: ledger.Order, missing: int) -> UnfilledOrder:
     """An order that lacks machines, as a provider gets it."""
     order_request = Order(order.token, order.pool, order.offerings, order.count)
-    return UnfilledOrder(order_request, missing, order.at, accepted=order.state == ledger.ACCEPTED)
+    return UnfilledOrder(order_request, missing, order.at, accepted=order.state == ledger.ACCEPTED, operation=order.operation)
 
 
 def failed_call_answer(order: ledger.Order, error: CloudError, now: float) -> OrderAnswer:
@@ -449,6 +449,6 @@ def order_answer(order: ledger.Order, bought: BuyResult, now: float) -> OrderAns
     )
     fates = events_of_answer((key for _, key in granted), refusals, now, missing=short)
     launched = {instance.id: instance.launched for instance in bought.instances if instance.launched}
-    step = ledger.Answered(order.token, now, granted, bought.pending, launched)
+    step = ledger.Answered(order.token, now, granted, bought.pending, launched, bought.operation)
     detail = "; ".join(dict.fromkeys(refusal.detail or refusal.cause for refusal in bought.refusals)) if short > 0 else ""
     return OrderAnswer(order, (step,), fates, detail)

@@ -23,7 +23,8 @@ SKEW_SECONDS = 30.0
 class Order(Struct, frozen=True, gc=False):
     """A purchase of ``count`` machines, each of any of ``offerings``; ``token`` identifies it to the cloud.
 
-    ``at`` is when it was decided, ``since`` when its ``state`` began.
+    ``at`` is when it was decided, ``since`` when its ``state`` began. ``operation`` is by what the cloud tells the order's progress, if it
+    does: any process can go on with it.
     """
 
     token: str
@@ -33,6 +34,7 @@ class Order(Struct, frozen=True, gc=False):
     at: float
     since: float
     state: str = INTENDED
+    operation: str = ""
 
 
 class OrderedMachine(Struct, frozen=True, gc=False):

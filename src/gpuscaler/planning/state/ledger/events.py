@@ -18,7 +18,8 @@ class Intended(Struct, frozen=True, gc=False, tag=True):
 class Answered(Struct, frozen=True, gc=False, tag=True):
     """The cloud granted machines, ``granted`` (id and offering of each), accepted ``pending`` more without ids, and refused the rest.
 
-    ``launched`` has the launch times of machines by id, as far as the cloud reports them.
+    ``launched`` has the launch times of machines by id, as far as the cloud reports them. ``operation`` is by what the cloud tells the
+    progress of what is pending.
     """
 
     token: str
@@ -26,6 +27,7 @@ class Answered(Struct, frozen=True, gc=False, tag=True):
     granted: tuple[tuple[str, OfferingKey], ...] = ()
     pending: int = 0
     launched: Mapping[str, float] = {}
+    operation: str = ""
 
 
 class Doubted(Struct, frozen=True, gc=False, tag=True):

@@ -273,7 +273,9 @@ def _answered(ledger: Ledger, event: Answered) -> Ledger:
     order = next((order for order in ledger.orders if order.token == event.token), None)
     bought = _unbought(ledger.bought, order.at, len(refused)) if order is not None else ledger.bought
     ledger = _without_machines(_drop_lost_gangs(replace(ledger, coming=tuple(coming), bought=bought), refused), refused)
-    return _without_finished_orders(_order(ledger, event.token, lambda order: replace(order, state=ACCEPTED, since=event.at)))
+    return _without_finished_orders(
+        _order(ledger, event.token, lambda order: replace(order, state=ACCEPTED, since=event.at, operation=event.operation))
+    )
 
 
 def _surplus_machines(ledger: Ledger, event: Answered, grants: Iterable[tuple[str, OfferingKey]]) -> list[OrderedMachine]:
