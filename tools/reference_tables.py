@@ -15,7 +15,7 @@ from gpuscaler.settings.pools_file import PolicySettings
 from gpuscaler.settings.run_settings import RunSettings
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
-PAGES = tuple(REFERENCE / name for name in ("pools-file.md", "run-file.md", "aws.md"))
+PAGES = tuple(REFERENCE / name for name in ("pools-file.md", "run-file.md", "aws.md", "azure.md"))
 _TABLE = re.compile(r"^(<!-- table of (\w+): [^>]* -->\n\n)(?:\|.*\n)*", re.MULTILINE)
 
 

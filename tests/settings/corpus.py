@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+SUBSCRIPTION = "aaaaaaaa-0000-0000-0000-000000000000"
+
 GOOD = {
     "smallest": "region: us-east-1\npools: [{name: a, types: [g5.xlarge]}]",
     "offerings only": "pools: [{name: a, zones: [us-east-1a], offerings: [{type: g5.xlarge}]}]",
@@ -53,6 +55,17 @@ GOOD = {
         "  offerings: [{type: g5.xlarge, market: spot, zone: us-east-1a, price: 0.3}]}]"
     ),
     "aws without a word of pools": "region: us-east-1\ncloud: aws\naws: {cluster: a}\npools: []",
+    "smallest for azure": f"cloud: azure\nazure: {{subscriptions: [{{id: {SUBSCRIPTION}, cluster: {{name: prod, resource_group: rg}}}}]}}",
+    "azure without AKS": f"cloud: azure\nazure: {{subscriptions: [{{id: {SUBSCRIPTION}, resource_groups: [nodes]}}]}}\npools: []",
+    "everything for azure": (
+        "cloud: azure\nazure:\n  subscriptions:\n"
+        f"  - {{id: {SUBSCRIPTION.upper()}, cluster: {{name: prod_1, resource_group: rg(1).x}}, resource_groups: [a, b],\n"
+        "     pools: [sys, vmss-1], tags: {team: ml, empty: ''}, exclude: ['cpu-*', 'tag:team=web']}\n"
+        "  - {id: 11111111-0000-0000-0000-000000000000, resource_groups: [c]}\n"
+        "  endpoint_url: 'http://azure.lab.svc:4577'\n  api: agentpool\n"
+        "  prices: {Standard_NC24ads_A100_v4: 3, Standard_NC24ads_A100_v4/spot: 0.9}\n"
+        "pools: [{name: a, min: 1, max: 5, offerings: [{type: Standard_NC24ads_A100_v4, zone: eastus-1, price: 1}]}]"
+    ),
     "dry as a file": "region: us-east-1\nsimulated: {dry: spot.csv}\npools: [{name: a, types: [g5.xlarge]}]",
 }
 
@@ -71,6 +84,14 @@ def _top(line: str) -> str:
 
 def _aws(line: str) -> str:
     return f"region: us-east-1\ncloud: aws\n{line}\n"
+
+
+def _azure(inside: str, after: str = "") -> str:
+    """A file with one subscription, with ``inside`` in its mapping and ``after`` beside the list of subscriptions."""
+    return f"cloud: azure\nazure: {{subscriptions: [{{id: {SUBSCRIPTION}, {inside}}}]{after}}}\n"
+
+
+AKS = "cluster: {name: prod, resource_group: rg}"
 
 
 def _pool(line: str) -> str:
@@ -176,7 +197,7 @@ BAD_FORM = [
     Bad(_offering("type: g5.xlarge, resources: {gpu: 5}"), "pools[0].offerings[0].resources.gpu", "did you mean nvidia.com/gpu?"),
     Bad(_offering("type: g5.xlarge, resources: {cpu: [1]}"), "pools[0].offerings[0].resources.cpu", "such as 7910m"),
     Bad(_top("cloud: simulatd"), "cloud", "did you mean simulated?"),
-    Bad(_top("cloud: azure"), "cloud", 'saw "azure", expected simulated or aws: this version cannot drive azure yet'),
+    Bad(_top("cloud: gcp"), "cloud", 'saw "gcp", expected one of simulated, aws, azure'),
     Bad("cloud: aws\naws: {regions: []}", "aws.regions", "at least one region"),
     Bad(_aws("aws: {regions: [us-east-1a]}"), "aws.regions[0]", "expected a region such as us-east-1"),
     Bad(_aws("aws: {cluster: 5}"), "aws.cluster", "quote it"),
@@ -192,6 +213,28 @@ BAD_FORM = [
     Bad(_aws("pools: [{max: 5}]"), "pools[0]", "saw no name"),
     Bad(_aws("pools: [{name: a, types: [g5.xlarge]}]"), "pools[0].types", "unknown key"),
     Bad(_aws("pools: [{name: a, offerings: [{type: g5.xlarge}]}]"), "pools[0].offerings[0]", "saw no price"),
+    Bad("cloud: azure\nazure: {subscriptions: []}", "azure.subscriptions", "at least one subscription; add - id"),
+    Bad(f"cloud: azure\nazure: {{subscriptions: [{{{AKS}}}]}}", "azure.subscriptions[0]", "saw no id"),
+    Bad(f"cloud: azure\nazure: {{subscriptions: [{{id: prod, {AKS}}}]}}", "azure.subscriptions[0].id", 'saw "prod", expected the id of a'),
+    Bad(_azure("cluster: {name: prod}"), "azure.subscriptions[0].cluster", "saw no resource_group"),
+    Bad(_azure("cluster: {resource_group: rg}"), "azure.subscriptions[0].cluster", "saw no name"),
+    Bad(_azure("cluster: prod"), "azure.subscriptions[0].cluster", "expected a mapping"),
+    Bad(_azure("cluster: {name: 'prod.', resource_group: rg}"), "azure.subscriptions[0].cluster.name", "a letter or digit at both ends"),
+    Bad(
+        _azure(f"cluster: {{name: prod, resource_group: /subscriptions/{SUBSCRIPTION}/resourceGroups/rg}}"),
+        "azure.subscriptions[0].cluster.resource_group",
+        "expected the name of the cluster's own resource group, not its id",
+    ),
+    Bad(_azure("resource_groups: [a.]"), "azure.subscriptions[0].resource_groups[0]", "the name of a resource group"),
+    Bad(_azure("resource_group: a, " + AKS), "azure.subscriptions[0].resource_group", "did you mean resource_groups?"),
+    Bad(_azure("pools: [5], " + AKS), "azure.subscriptions[0].pools[0]", "the name of an agent pool or a scale set"),
+    Bad(_azure("resource_groups: [a], tags: {a: 1}"), "azure.subscriptions[0].tags.a", "quote it"),
+    Bad(_azure("exclude: ['tag:=x'], " + AKS), "azure.subscriptions[0].exclude[0]", "a tag's key after tag:"),
+    Bad(_azure(AKS, ", endpoint_url: azure"), "azure.endpoint_url", "the URL of an endpoint"),
+    Bad(_azure(AKS, ", api: vms"), "azure.api", "expected one of auto, vmss, agentpool; did you mean vmss?"),
+    Bad(_azure(AKS, ", prices: {Standard_NC6: -1}"), "azure.prices.Standard_NC6", "dollars per hour"),
+    Bad(_azure(AKS, ", region: eastus"), "azure.region", "expected one of subscriptions"),
+    Bad(_azure(AKS) + "pools: [{name: a, types: [Standard_NC6]}]", "pools[0].types", "unknown key"),
     Bad(_top("namespace: Kube"), "namespace", "lower-case letters"),
     Bad(_top("simulated: {boots: 1s}"), "simulated.boots", "did you mean boot?"),
     Bad(_top("simulated: {boot: 20}"), "simulated.boot", "a duration with its unit"),

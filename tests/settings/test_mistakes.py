@@ -27,7 +27,7 @@ def test_a_mistake_in_a_file_is_reported_once_with_its_line_and_a_remedy(bad: Ba
 def test_a_valid_file_has_no_mistakes(text: str) -> None:
     settings = parse_settings(text)
 
-    assert settings.policy.pools or settings.cloud == "aws"
+    assert settings.policy.pools or settings.has_account_pools
 
 
 def test_all_mistakes_are_reported_together_with_their_lines_in_the_order_of_the_file() -> None:

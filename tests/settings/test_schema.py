@@ -46,5 +46,5 @@ def test_descriptions_of_run_file_keys_in_the_schema_are_plain_text() -> None:
     top = pools_file_schema()["properties"]
     kept = top["history"]["anyOf"][0]["properties"]["bytes"]
 
-    assert top["cloud"]["description"].endswith("With aws, the pools are the cluster's Auto Scaling groups")
+    assert top["cloud"]["description"].endswith("its AKS agent pools and scale sets")
     assert (kept["description"], kept["anyOf"][0]["default"]) == ("maximum size of the kept decisions in total", "64Mi")

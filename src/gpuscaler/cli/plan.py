@@ -74,7 +74,7 @@ def plan(
         raise click.UsageError("saw --cluster together with --kubeconfig or --context, expected files or a live cluster; omit one of them")
     moment = parse_time(now) if now is not None else time.time()
     settings = load_settings(pools)
-    account = _account(settings) if settings.cloud == "aws" else None
+    account = _account(settings) if settings.has_account_pools else None
     if account is not None:
         settings = replace(settings, policy=account.policy)
     policy = with_prices(without_pools(settings.policy, without_pool), prices)
@@ -209,8 +209,9 @@ def parse_time(text: str) -> float:
 def load_pools(path: str) -> "Policy":
     """Load the policy of a pools file; mistakes are printed and end the command with exit code 2."""
     settings = load_settings(path)
-    if settings.cloud == "aws":
-        click.echo(f"{path}: saw cloud: aws, whose pools come from the account, expected a file with pools; name such a file", err=True)
+    if settings.has_account_pools:
+        seen = f"saw cloud: {settings.cloud}, whose pools come from the account"
+        click.echo(f"{path}: {seen}, expected a file with pools; name such a file", err=True)
         sys.exit(2)
     return settings.policy
 

@@ -33,9 +33,9 @@ def validate(file: Path | None, schema: bool) -> None:
         click.echo(f"{file}: {mistakes} {'mistake' if mistakes == 1 else 'mistakes'}", err=True)
         sys.exit(2)
     policy = settings.policy
-    if settings.cloud == "aws":
+    if settings.has_account_pools:
         click.echo(
-            f"{file}: valid; pools come from the account (gpuscaler pools prints them), pools with overrides: {len(settings.aws.overrides)}"
+            f"{file}: valid; pools come from the account (gpuscaler pools prints them), pools with overrides: {len(settings.overrides)}"
         )
         return
     offerings = sum(len(pool.offerings) for pool in policy.pools)

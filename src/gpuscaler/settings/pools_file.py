@@ -120,9 +120,10 @@ TOP_KEYS = (*keys_of(PolicySettings), *keys_of(RunSettings))
 def load_policy(path: str | Path) -> Policy:
     """Load the policy in the file at ``path``. Raises :class:`SettingsError` with all mistakes, or if the pools are in a cloud account."""
     settings = load_settings(path)
-    if settings.cloud == "aws":
+    if settings.has_account_pools:
         problem = (
-            "saw aws, whose pools come from the account, expected a file with pools; name such a file (gpuscaler pools lists the account)"
+            f"saw {settings.cloud}, whose pools come from the account, expected a file with pools; "
+            "name such a file (gpuscaler pools lists the account)"
         )
         raise SettingsError(str(path), (Problem("cloud", None, problem),))
     return settings.policy

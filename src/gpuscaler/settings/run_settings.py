@@ -9,19 +9,21 @@ from typing import Annotated
 
 from msgspec.structs import replace
 
+from gpuscaler.model.overrides import PoolOverride
 from gpuscaler.model.pools import Policy
 from gpuscaler.settings.aws_file import AwsSettings
+from gpuscaler.settings.azure_file import AzureSettings
 from gpuscaler.settings.cursor import Cursor
-from gpuscaler.settings.fields.kinds import ADDRESS, FLAG, MEMORY, Flag, Wait, choice, count, dns_label, format_options, path, positive
-from gpuscaler.settings.fields.table import Field, Fields, Group, Kind, ReadContext, values
+from gpuscaler.settings.fields.kinds import ADDRESS, FLAG, MEMORY, Flag, Wait, choice, count, dns_label, path, positive
+from gpuscaler.settings.fields.table import Field, Fields, Group, ReadContext, values
 from gpuscaler.settings.pools import read_overrides
 from gpuscaler.settings.simulated import Simulated
 
 #: Clouds that a file can name, and those that this version can drive.
-CLOUDS = ("simulated", "aws")
-DRIVEN = ("simulated", "aws")
-#: Clouds of later versions. Their names are not reported as spelling mistakes.
-LATER_CLOUDS = ("azure",)
+CLOUDS = ("simulated", "aws", "azure")
+DRIVEN = ("simulated", "aws", "azure")
+#: Clouds whose pools come from an account, so that the entries of ``pools`` only change pools that are found there.
+ACCOUNT_CLOUDS = ("aws", "azure")
 LEVELS = ("debug", "info", "warning", "error")
 #: How long the controller lets a call to a cloud take, in seconds.
 LONGEST_CALL = 10.0
@@ -183,13 +185,6 @@ class LogSettings(Group, frozen=True, gc=False):
     level: Annotated[str, choice(LEVELS), Field("the lowest level that is logged")] = "info"
 
 
-def _cloud(at: Cursor, _: ReadContext) -> str | None:
-    if at.entry.value in LATER_CLOUDS:
-        at.wrong(f"{' or '.join(CLOUDS)}: this version cannot drive {at.entry.value} yet")
-        return None
-    return at.choice(CLOUDS)
-
-
 class RunSettings(Group, frozen=True, gc=False):
     """A run file. ``cloud`` is empty in a pools file, which ``plan`` accepts and ``run`` does not.
 
@@ -200,9 +195,10 @@ class RunSettings(Group, frozen=True, gc=False):
     policy: Policy
     cloud: Annotated[
         str,
-        Kind(format_options(CLOUDS), {"enum": list(CLOUDS)}, _cloud),
+        choice(CLOUDS),
         Field(
-            "the cloud to buy machines in. With `aws`, the pools are the cluster's [Auto Scaling groups](aws.md)",
+            "the cloud to buy machines in. With `aws`, the pools are the cluster's [Auto Scaling groups](aws.md); with `azure`, its "
+            "[AKS agent pools and scale sets](azure.md)",
             default="required by `run`",
         ),
     ] = ""
@@ -214,6 +210,13 @@ class RunSettings(Group, frozen=True, gc=False):
             "[change what is found there](aws.md#changing-what-was-found)"
         ),
     ] = AwsSettings()
+    azure: Annotated[
+        AzureSettings,
+        Field(
+            "[where the pools are in Azure](azure.md#settings); with `cloud: azure`, entries of `pools` are optional and only "
+            "[change what is found there](azure.md#changing-what-was-found)"
+        ),
+    ] = AzureSettings()
     namespace: Annotated[
         str,
         dns_label("a namespace such as kube-system", words="name of a namespace"),
@@ -231,20 +234,42 @@ class RunSettings(Group, frozen=True, gc=False):
     log: Annotated[LogSettings, Field("[the log](#log)")] = LogSettings()
     limits_stated: bool = False
 
+    @property
+    def has_account_pools(self) -> bool:
+        """Whether the pools come from a cloud account, so that ``policy`` has none."""
+        return self.cloud in ACCOUNT_CLOUDS
+
+    @property
+    def overrides(self) -> tuple[PoolOverride, ...]:
+        """The entries of ``pools``, if the pools come from a cloud account."""
+        return self.aws.overrides if self.cloud == "aws" else self.azure.overrides if self.cloud == "azure" else ()
+
+    def with_overrides(self, overrides: tuple[PoolOverride, ...]) -> "RunSettings":
+        """These settings with other entries of ``pools``. Without an account they have none, and stay as they are."""
+        if self.cloud == "aws":
+            return replace(self, aws=replace(self.aws, overrides=overrides))
+        return replace(self, azure=replace(self.azure, overrides=overrides)) if self.cloud == "azure" else self
+
 
 def has_account_pools(fields: Fields) -> bool:
-    """Whether pools come from a cloud account, so that the entries of ``pools`` only change pools that are found there."""
-    return "cloud" in fields and fields["cloud"].entry.value == "aws"
+    """Whether the pools of the file with the keys ``fields`` come from a cloud account."""
+    return "cloud" in fields and fields["cloud"].entry.value in ACCOUNT_CLOUDS
 
 
 def read_run(fields: Fields, policy: Policy, folder: Path) -> RunSettings:
     """Read the settings of a file with the known keys ``fields``; paths are relative to ``folder``."""
     settings = RunSettings(policy, **values(RunSettings, fields, ReadContext(policy, folder)), limits_stated="limits" in fields)
-    aws = settings.aws
-    if policy.region and not aws.regions and ("aws" in fields or has_account_pools(fields)):
-        aws = replace(aws, regions=(policy.region,))
-    if has_account_pools(fields):
-        if not aws.regions and ("aws" not in fields or not fields["aws"].has("regions")):
-            fields["cloud"].add_problem("saw no region, expected the regions of the account's groups; add aws: {regions: [us-east-1]}")
-        aws = replace(aws, overrides=read_overrides(fields["pools"]) if "pools" in fields else ())
-    return replace(settings, aws=aws)
+    if policy.region and not settings.aws.regions and ("aws" in fields or settings.cloud == "aws"):
+        settings = replace(settings, aws=replace(settings.aws, regions=(policy.region,)))
+    if settings.cloud == "aws" and not settings.aws.regions and not _is_stated(fields, "aws", "regions"):
+        fields["cloud"].add_problem("saw no region, expected the regions of the account's groups; add aws: {regions: [us-east-1]}")
+    if settings.cloud == "azure" and not _is_stated(fields, "azure", "subscriptions"):
+        fields["cloud"].add_problem(
+            "saw no subscription, expected those with the cluster's pools; "
+            "add azure: {subscriptions: [{id: …, cluster: {name: …, resource_group: …}}]}"
+        )
+    return settings.with_overrides(read_overrides(fields["pools"]) if "pools" in fields and settings.has_account_pools else ())
+
+
+def _is_stated(fields: Fields, cloud: str, key: str) -> bool:
+    return cloud in fields and fields[cloud].has(key)

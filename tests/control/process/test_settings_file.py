@@ -131,3 +131,36 @@ def test_changed_settings_of_discovered_pools_take_effect_at_once_and_changed_re
     path.write_text(aws.replace("cluster: a", "cluster: b"))
     file.poll()
     assert restart_keys(before, file.settings) == ("aws",)
+
+
+@pytest.mark.parametrize(
+    ("cloud", "mapping"),
+    [
+        ("aws", "aws: {regions: [us-east-1]}"),
+        ("azure", "azure: {subscriptions: [{id: aaaaaaaa-0000-0000-0000-000000000000, resource_groups: [nodes]}]}"),
+    ],
+)
+def test_settings_of_pools_from_an_account_take_effect_at_once_and_the_account_after_a_restart(
+    path: Path, cloud: str, mapping: str
+) -> None:
+    text = f"cloud: {cloud}\n{mapping}\npools: [{{name: a, max: 3}}]\n"
+    path.write_text(text)
+    file = SettingsFile(path)
+    before = file.settings
+    path.write_text(text.replace("max: 3", "max: 4"))
+
+    assert file.poll()
+    assert restart_keys(before, file.settings) == ()
+    path.write_text(text.replace("regions: [us-east-1]", "regions: [us-east-2]").replace("groups: [nodes]", "groups: [others]"))
+    assert file.poll()
+    assert restart_keys(before, file.settings) == (cloud,)
+
+
+def test_another_cloud_takes_effect_after_a_restart(path: Path) -> None:
+    path.write_text("cloud: aws\naws: {regions: [us-east-1]}\npools: [{name: a}]\n")
+    file = SettingsFile(path)
+    before = file.settings
+    path.write_text(GOOD)
+
+    assert file.poll()
+    assert {"cloud", "aws"} <= set(restart_keys(before, file.settings))

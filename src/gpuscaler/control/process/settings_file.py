@@ -69,5 +69,5 @@ def changed_keys(before: RunSettings, now: RunSettings) -> tuple[str, ...]:
 
 def restart_keys(before: RunSettings, now: RunSettings) -> tuple[str, ...]:
     """The changed keys that take effect only after a restart; settings of discovered pools take effect at once."""
-    same_pools = msgspec.structs.replace(now, aws=msgspec.structs.replace(now.aws, overrides=before.aws.overrides))
+    same_pools = now.with_overrides(before.overrides) if now.cloud == before.cloud else now
     return tuple(name for name in changed_keys(before, same_pools) if name not in LIVE)
