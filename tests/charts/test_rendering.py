@@ -106,7 +106,7 @@ def test_a_chart_without_a_cloud_lists_the_clouds() -> None:
     done = call("template", "gpuscaler", str(CHART), values={"config": {**SMALL["config"], "cloud": None}})
 
     assert done.returncode != 0
-    assert "config.cloud: saw none, expected aws or simulated" in done.stderr
+    assert "config.cloud: saw none, expected aws, azure or simulated" in done.stderr
 
 
 @pytest.mark.parametrize("history", [{}, {"history": None}, {"history": {"decisions": 10}}, {"history": {"folder": "/elsewhere"}}])
@@ -207,6 +207,37 @@ def test_the_controller_does_not_depend_on_cluster_dns_and_reads_services_from_t
         == "lab"
     )
     assert read("https://aws.lab.svc") == read("http://10.0.0.7:4566") == read("http://aws.example.com") == {}
+
+
+AZURE = {"subscriptions": [{"id": "00000000-0000-0000-0000-000000000000", "cluster": {"name": "prod", "resource_group": "rg"}}]}
+
+
+def on_azure(**more: str) -> dict[str, Object]:
+    """Render the chart with pools from a subscription, and ``more`` keys of the mapping ``azure``."""
+    documents = yaml.safe_load_all(text({"config": {"cloud": "azure", "azure": {**AZURE, **more}}}))
+    return {f"{obj['kind']}/{obj['metadata']['name']}": obj for obj in documents if obj}
+
+
+def test_with_azure_no_pools_are_required_and_pods_may_be_bound(tmp_path: Path) -> None:
+    made = on_azure()
+    path = tmp_path / "run.yaml"
+    path.write_text(made["ConfigMap/gpuscaler-controller"]["data"]["run.yaml"])
+
+    assert load_settings(path).azure.subscriptions[0].cluster.name == "prod"
+    assert any("pods/binding" in rule["resources"] for obj in made.values() for rule in obj.get("rules", ()))
+
+
+def test_pods_on_azure_restart_for_another_setting_of_the_account() -> None:
+    before, after = (made["Deployment/gpuscaler-controller"]["spec"]["template"] for made in (on_azure(), on_azure(api="vmss")))
+
+    assert before != after
+
+
+def test_the_address_of_a_simulated_azure_is_read_from_the_api_server() -> None:
+    made = on_azure(endpoint_url="http://azure.lab.svc:4577")
+
+    assert made["Role/gpuscaler:gpuscaler-controller-endpoint"]["rules"][0]["resourceNames"] == ["azure"]
+    assert "Role/gpuscaler:gpuscaler-controller-endpoint" not in on_azure()
 
 
 def test_admission_policies_restrict_the_controllers_writes_if_the_cluster_supports_them() -> None:

@@ -81,8 +81,8 @@ automountServiceAccountToken: false
 {{/* Checks that the schema cannot express, because values depend on each other. */}}
 {{- define "gpuscaler.check" -}}
 {{- $config := .Values.config -}}
-{{- if not (or $config.pools (eq (toString $config.cloud) "aws")) }}{{ fail "config.pools: saw none, expected the pools to buy machines in; see docs/reference/pools-file.md" }}{{ end -}}
-{{- if not $config.cloud }}{{ fail "config.cloud: saw none, expected aws or simulated; see docs/reference/run-file.md" }}{{ end -}}
+{{- if not (or $config.pools (has (toString $config.cloud) (list "aws" "azure"))) }}{{ fail "config.pools: saw none, expected the pools to buy machines in; see docs/reference/pools-file.md" }}{{ end -}}
+{{- if not $config.cloud }}{{ fail "config.cloud: saw none, expected aws, azure or simulated; see docs/reference/run-file.md" }}{{ end -}}
 {{- with $config.namespace -}}
 {{- if ne . $.Release.Namespace }}{{ fail (printf "config.namespace: saw %s, expected %s: its permissions are in the namespace of the release; omit it" . $.Release.Namespace) }}{{ end -}}
 {{- end -}}
@@ -112,16 +112,17 @@ automountServiceAccountToken: false
 
 {{/* Settings of the run file that take effect only at a start: a change restarts the pods. Other changes are applied without a restart. */}}
 {{- define "gpuscaler.startSettings" -}}
-{{- $start := pick .Values.config "cloud" "simulated" "aws" "namespace" "leader_election" "rate_limit" "http" "pages" "history" -}}
+{{- $start := pick .Values.config "cloud" "simulated" "aws" "azure" "namespace" "leader_election" "rate_limit" "http" "pages" "history" -}}
 {{- if eq (toString .Values.config.cloud) "aws" }}{{ $_ := set $start "region" .Values.config.region }}{{ end -}}
 {{- toJson $start -}}
 {{- end }}
 
-{{/* Namespace and name of the Service in config.aws.endpoint_url (http); empty for any other address. */}}
+{{/* Namespace and name of the Service in the endpoint_url (http) of the cloud's settings; empty for any other address. */}}
 {{- define "gpuscaler.controller.endpoint" -}}
-{{- $host := (urlParse (default "" (.Values.config.aws | default dict).endpoint_url)) -}}
+{{- $cloud := toString .Values.config.cloud -}}
+{{- $host := (urlParse (default "" (get .Values.config $cloud | default dict).endpoint_url)) -}}
 {{- $parts := splitList "." (regexReplaceAll ":[0-9]+$" $host.host "") -}}
-{{- if and (eq (toString .Values.config.cloud) "aws") (eq $host.scheme "http") (gt (len $parts) 2) -}}
+{{- if and (has $cloud (list "aws" "azure")) (eq $host.scheme "http") (gt (len $parts) 2) -}}
 {{- if eq (index $parts 2) "svc" }}{{ dict "namespace" (index $parts 1) "name" (index $parts 0) | toYaml }}{{ end -}}
 {{- end -}}
 {{- end }}
