@@ -49,6 +49,7 @@ class Memory(Struct, frozen=True, gc=False, rename=_STORED_NAMES):
     ``unready`` has the nodes that are not Ready, ``absent_devices`` the nodes whose devices are missing, by name. ``purchase_attempts`` are
     machines whose pods are still pending. ``unbinding`` are pools where bindings were refused, ``admissions`` the pods that were bound but
     not admitted by a kubelet yet. ``windows`` has the closed nodes with a window, in which they admit DaemonSet pods.
+    ``node_events`` are the scheduled events of nodes that were reported, by the machine's id.
     """
 
     ledger: Ledger = Ledger()
@@ -72,6 +73,7 @@ class Memory(Struct, frozen=True, gc=False, rename=_STORED_NAMES):
     unbinding: Mapping[str, Unbinding] = {}
     admissions: Admissions = Admissions()
     windows: Mapping[str, Window] = {}
+    node_events: Mapping[str, str] = {}
 
 
 def vanishing_nodes(memory: Memory) -> frozenset[str]:

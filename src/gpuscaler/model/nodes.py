@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import Resources
+from gpuscaler.model.scheduled_events import ScheduledEvent
 from gpuscaler.model.taints import Taint
 
 
@@ -16,6 +17,7 @@ class Node(Struct, frozen=True, gc=False, rename={"in_window": "ajar"}):
     ``bought`` is its machine's offering in the cloud's list: (pool, market, instance type, zone); None if it is not listed.
     ``unready_since`` is when the node stopped being Ready according to its condition; 0 if unknown. ``in_window`` means that the node
     admits only DaemonSet pods for a few seconds; its taints, and ``unschedulable``, are those that it has when it is closed again.
+    ``scheduled_event`` is what the cloud will do to its machine, as an agent on the node reports it.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Node(Struct, frozen=True, gc=False, rename={"in_window": "ajar"}):
     bought: OfferingKey | None = None
     unready_since: float = 0.0
     in_window: bool = False
+    scheduled_event: ScheduledEvent | None = None
 
 
 def first_label(node: Node, keys: tuple[str, ...]) -> str:

@@ -4,10 +4,12 @@ import asyncio
 
 from gpuscaler.control.loop.alarm import Alarm
 from gpuscaler.kube.reflector import Batch
-from gpuscaler.kube.resources import PODS
+from gpuscaler.kube.resources import NODES, PODS
 from gpuscaler.lifecycle.pacing import Pace
 from gpuscaler.model.labels import LabelSet
+from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod, PodSpec
+from gpuscaler.model.scheduled_events import ScheduledEvent
 
 
 def pod_batch(name: str) -> Batch:
@@ -41,3 +43,24 @@ async def test_a_due_plan_is_made_at_once_if_no_pod_has_arrived() -> None:
     await asyncio.sleep(1.0)
     assert not is_planned(alarm)
     assert is_planned(alarm, anyway=True)
+
+
+def node_batch(event: ScheduledEvent | None) -> Batch:
+    return Batch(NODES, Node, {"n": Node("n", {}, {}, scheduled_event=event)})
+
+
+async def test_an_event_that_is_scheduled_for_a_machine_causes_a_turn_soon_and_heartbeats_of_its_node_do_not() -> None:
+    alarm, event = Alarm(Pace(resync=60.0)), ScheduledEvent("Preempt", "e-1")
+    alarm.nodes = {"n": Node("n", {}, {})}
+    alarm.begin_turn()
+    alarm.note_changes(node_batch(None))
+    came = alarm.time()
+    await asyncio.sleep(5.0)
+    alarm.note_changes(node_batch(event))
+    await alarm.wait()
+    assert 5.0 < alarm.time() - came < 5.2
+    alarm.nodes = {"n": Node("n", {}, {}, scheduled_event=event)}
+    alarm.begin_turn()
+    alarm.note_changes(node_batch(event))
+    await alarm.wait()
+    assert alarm.time() - came > 60.0

@@ -8,6 +8,7 @@ from tests.model import realistic
 from gpuscaler.model.aside import Skipped
 from gpuscaler.model.decoding import Interner, decode_object
 from gpuscaler.model.nodes import Node
+from gpuscaler.model.scheduled_events import SCHEDULED_EVENT, ScheduledEvent
 from gpuscaler.model.taints import Taint
 
 Json = dict[str, Any]
@@ -89,3 +90,18 @@ def test_a_node_with_an_unreadable_quantity_is_skipped() -> None:
     raw = {"kind": "Node", "metadata": {"name": "n"}, "status": {"allocatable": {"nvidia.com/gpu": "eight"}}}
     reason = "status.allocatable.nvidia.com/gpu: saw 'eight', expected a quantity such as 500m, 2, 1.5Gi or 1e3"
     assert decode_object(raw, Interner()) == Skipped("Node n", reason)
+
+
+def test_a_scheduled_event_is_read_from_the_annotation_of_the_node() -> None:
+    value = '{"kind":"Preempt","id":"e-1","at":"2027-01-15T08:00:30Z","description":"gone"}'
+
+    assert node(annotations={SCHEDULED_EVENT: value}).scheduled_event == ScheduledEvent("Preempt", "e-1", 1_800_000_030.0, "gone")
+
+
+def test_an_unreadable_scheduled_event_is_reported_on_the_node_and_ignored() -> None:
+    decoded = node(annotations={SCHEDULED_EVENT: '{"kind":"Vanish","id":"e-1"}'})
+
+    assert decoded.scheduled_event is None
+    (warning,) = decoded.warnings
+    assert warning.startswith(f"{SCHEDULED_EVENT}: saw ")
+    assert warning.endswith("expected a kind of Preempt, Terminate, Redeploy, Reboot, Freeze; ignored")

@@ -81,6 +81,8 @@ class Alarm:
         # In a large cluster, heartbeats of nodes that are not awaited come many times a second.
         nodes = batch.changes if batch.model is Node and self.awaited else ()
         soon = any(name in self.awaited or name not in self.nodes for name in nodes)
+        if batch.model is Node:
+            soon = soon or any(isinstance(node, Node) and self._is_announced(node) for node in batch.changes.values())
         if batch.model is Pod:
             for key, pod in batch.changes.items():
                 if isinstance(pod, Pod) and pod.unschedulable and not pod.node_name:
@@ -95,6 +97,11 @@ class Alarm:
             soon = any(isinstance(item, Workload) and item.kind == "DaemonSet" for item in batch.changes.values())
         if soon:
             self.turn_by(self.time() + SOON_SECONDS)
+
+    def _is_announced(self, node: Node) -> bool:
+        """Whether an agent on ``node`` announces something new about its machine: there may be only 30 s left."""
+        before = self.nodes.get(node.name)
+        return node.scheduled_event is not None and (before is None or before.scheduled_event != node.scheduled_event)
 
     def _note_demand(self) -> None:
         now = self.time()

@@ -294,7 +294,7 @@ class Controller:
         if not self._dry_run and not await self._act_in_time(reconciliation, cluster, started):
             return
         self.failures.succeeded(ACTING)
-        list_wanted = self._inventory_wait.observe(cluster.nodes, facts.taken_away_at, facts.inventory, now)
+        list_wanted = self._inventory_wait.observe(cluster.nodes, reconciliation.announced.taken_away_at, facts.inventory, now)
         if list_wanted or self._inventory_wait.is_due(facts.inventory, now):
             self._cloud.refresh_soon()
         self._cloud.read_often(reconciliation.protection.soon)

@@ -97,6 +97,11 @@ class MachineIndex:
         return tuple(node for node in self.nodes.values() if not node.ready)
 
     @cached_property
+    def announcing(self) -> tuple[Node, ...]:
+        """Return the nodes with a scheduled event of their machine."""
+        return tuple(node for node in self.nodes.values() if node.scheduled_event is not None and node.provider_id)
+
+    @cached_property
     def unlisted(self) -> frozenset[str]:
         """Return the nodes whose machines are not on the list. They are not ours, whatever labels they have. Empty without a list."""
         if self.listed.instances is None:

@@ -10,7 +10,7 @@ from functools import reduce
 
 from msgspec.structs import replace
 
-from gpuscaler.lifecycle import interruptions, scale_in_protection, termination
+from gpuscaler.lifecycle import interruptions, node_events, scale_in_protection, termination
 from gpuscaler.lifecycle.actions import Act
 from gpuscaler.lifecycle.interruptions import Remark
 from gpuscaler.lifecycle.memory import Memory
@@ -170,16 +170,23 @@ def interrupt(findings: Reconciliation, view: View) -> Reconciliation:
         view.now,
     )
     maintenance_at, ends = _maintenance_times(memory.maintenance_at, facts, index), interruptions.update_ends(memory.ends, index.listed)
-    announced = interruptions.Announcements(facts.taken_away_at, maintenance_at, ends, facts.why)
+    on_nodes = node_events.observe(memory.node_events, index, _foreign_machines(memory.ledger, index.foreign), now)
+    announced = interruptions.Announcements(
+        {**on_nodes.taken_away_at, **facts.taken_away_at},
+        {**on_nodes.maintenance_at, **maintenance_at},
+        ends,
+        {**on_nodes.why, **facts.why},
+    )
     interrupted = interruptions.remove_interrupted(memory.ledger, view.cluster, view.policy, announced, now, index=index)
     unexpected = interruptions.unexpectedly_gone(view.before.ledger, facts.vanished, index)
     findings = with_findings(
         findings,
         steps=interrupted.steps,
         breaker_events=(*interrupted.breaker_events, *interruptions.reclaim_events((instance.key for instance in unexpected), now)),
-        remarks=interruptions.describe_changes(index, unexpected, facts.announced, facts.maintenance_at),
+        remarks=(*interruptions.describe_changes(index, unexpected, facts.announced, facts.maintenance_at), *on_nodes.remarks),
         maintenance_at=maintenance_at,
         ends=ends,
+        node_events=on_nodes.reported,
     )
     return replace(findings, announced=announced)
 
@@ -360,11 +367,16 @@ def _without_foreign(facts: Facts, ledger: Ledger, foreign: Set[str]) -> Facts:
 
     A machine of the ledger is ours even if the list does not have it yet.
     """
-    foreign = foreign - {machine.instance for machine in ledger.coming}
+    foreign = _foreign_machines(ledger, foreign)
     taken_away_at, maintenance_at = (
         {name: at for name, at in times.items() if name not in foreign} for times in (facts.taken_away_at, facts.maintenance_at)
     )
     return replace(facts, taken_away_at=taken_away_at, maintenance_at=maintenance_at)
+
+
+def _foreign_machines(ledger: Ledger, foreign: Set[str]) -> Set[str]:
+    """Return ``foreign`` without machines of the ledger."""
+    return foreign - {machine.instance for machine in ledger.coming} if foreign else foreign
 
 
 def _maintenance_times(previous: Mapping[str, float], facts: Facts, index: MachineIndex) -> Mapping[str, float]:

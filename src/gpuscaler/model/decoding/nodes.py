@@ -11,12 +11,14 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.options import parse_boolean
 from gpuscaler.model.quantities import describe_unreadable
 from gpuscaler.model.requests import node_resources
+from gpuscaler.model.scheduled_events import SCHEDULED_EVENT, ScheduledEvent, parse_scheduled_event
 from gpuscaler.model.wire import Metadata, UnreadableError, Wire, WireObject, parse_timestamp, require_name
 
 
 class NodeAnnotations(Wire):
     scale_down_disabled: str | None = field(default=None, name="cluster-autoscaler.kubernetes.io/scale-down-disabled")
     do_not_disrupt: str | None = field(default=None, name="karpenter.sh/do-not-disrupt")
+    scheduled_event: str | None = field(default=None, name=SCHEDULED_EVENT)
 
 
 class NodeMetadata(Metadata):
@@ -67,8 +69,9 @@ def read_node(wire: WireNode, interner: Interner) -> Node:
         deleted=parse_timestamp(metadata.deletion_timestamp, "metadata.deletionTimestamp"),
         scale_down_disabled=_flag("cluster-autoscaler.kubernetes.io/scale-down-disabled", annotations.scale_down_disabled, warnings),
         do_not_disrupt=_flag("karpenter.sh/do-not-disrupt", annotations.do_not_disrupt, warnings),
-        warnings=tuple(warnings),
         unready_since=_unready_since(status.conditions or ()),
+        scheduled_event=_scheduled_event(annotations.scheduled_event, warnings),
+        warnings=tuple(warnings),
     )
 
 
@@ -97,3 +100,14 @@ def _flag(name: str, value: str | None, warnings: list[str]) -> bool:
     except ValueError as error:
         warnings.append(f"{name}: saw {describe_unreadable(value)}, expected {error}; the node is not removed")
         return True
+
+
+def _scheduled_event(value: str | None, warnings: list[str]) -> ScheduledEvent | None:
+    """Read the annotation of an agent on the node. An unreadable one announces nothing."""
+    if value is None:
+        return None
+    try:
+        return parse_scheduled_event(value)
+    except ValueError as error:
+        warnings.append(f"{SCHEDULED_EVENT}: saw {describe_unreadable(value)}, expected {error}; ignored")
+        return None
