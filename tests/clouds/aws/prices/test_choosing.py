@@ -6,7 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from gpuscaler.catalogue import InstanceType, lookup
-from gpuscaler.clouds.aws.prices.choosing import UNKNOWN_PRICE, SpotPrice, Tariff, on_demand_price_of, spot_prices_of
+from gpuscaler.clouds.aws.prices.choosing import SpotPrice, Tariff, on_demand_price_of, spot_prices_of
+from gpuscaler.clouds.pricing import UNKNOWN_PRICE
 from gpuscaler.model.pools import BY_SIZE
 
 NOW = 1_790_000_000.0

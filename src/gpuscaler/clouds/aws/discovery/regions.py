@@ -11,7 +11,7 @@ from gpuscaler import catalogue
 from gpuscaler.catalogue import InstanceType
 from gpuscaler.clouds.aws.api.calls import Calls
 from gpuscaler.clouds.aws.api.groups import Group, Reply
-from gpuscaler.clouds.aws.api.remembering import NODEGROUPS_SECONDS, TYPES_SECONDS, AnswerCache, DatedAnswer
+from gpuscaler.clouds.aws.api.remembering import NODEGROUPS_SECONDS, TYPES_SECONDS, AnswerCache
 from gpuscaler.clouds.aws.discovery import ownership
 from gpuscaler.clouds.aws.discovery.pools import RegionData, requirements_key
 from gpuscaler.clouds.aws.prices.asking import PriceReader
@@ -21,6 +21,7 @@ from gpuscaler.clouds.aws.templates.launches import Launch, configuration_of
 from gpuscaler.clouds.aws.templates.nodegroups import Nodegroup, nodegroup_named, nodegroup_of
 from gpuscaler.clouds.aws.templates.templates import Templates
 from gpuscaler.clouds.protocol import CloudError
+from gpuscaler.clouds.remembering import DatedAnswer
 from gpuscaler.model.overrides import OfferingPrice
 
 T = TypeVar("T")

@@ -5,9 +5,10 @@ from concurrent.futures import Executor
 from datetime import UTC, datetime
 
 from gpuscaler.clouds.aws.api.calls import Calls, DeniedError
-from gpuscaler.clouds.aws.api.remembering import LIST_PRICES_SECONDS, SPOT_PRICES_SECONDS, AnswerCache, DatedAnswer
+from gpuscaler.clouds.aws.api.remembering import LIST_PRICES_SECONDS, SPOT_PRICES_SECONDS, AnswerCache
 from gpuscaler.clouds.aws.prices.choosing import YUAN_PER_DOLLAR, Place, SpotPrice, Tariff, in_yuan, on_demand_price_of, spot_prices_of
 from gpuscaler.clouds.protocol import CloudError
+from gpuscaler.clouds.remembering import DatedAnswer
 from gpuscaler.model.overrides import OfferingPrice
 
 #: The nearest endpoint of the Pricing API, by prefix of a region's name; each endpoint answers for its whole partition.
