@@ -141,7 +141,7 @@ def print_discovered(discovered: "DiscoveryResult") -> None:
     from rich.table import Table
 
     from gpuscaler.cli.printing import format_count, uncut_console
-    from gpuscaler.clouds.aws.discovery.describing import pools_by_warning, shortened_names
+    from gpuscaler.clouds.discovery.describing import pools_by_warning, shortened_names
 
     console = uncut_console()
     console.print(f"{format_count(len(discovered.pools), 'pool')}, {len(discovered.set_aside)} skipped.\n")

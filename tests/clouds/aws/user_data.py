@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import yaml
 
-from gpuscaler.clouds.aws.templates.hints import hints_of
+from gpuscaler.clouds.discovery.hints import hints_of
 from gpuscaler.model.well_known import ARRIVING_TAINT
 
 

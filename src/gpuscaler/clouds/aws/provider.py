@@ -18,7 +18,6 @@ from gpuscaler.clouds.aws.buying.ending import complete_hook, end_machine, send_
 from gpuscaler.clouds.aws.buying.hooks import HeldEnds, HeldStarts, Hooks
 from gpuscaler.clouds.aws.buying.increments import Increments
 from gpuscaler.clouds.aws.buying.terminations import EKS_HOOK, Terminations
-from gpuscaler.clouds.aws.discovery.describing import pools_by_warning, shortened_names
 from gpuscaler.clouds.aws.discovery.discovery import Discovery, DiscoveryResult
 from gpuscaler.clouds.aws.discovery.pools import DESIRED, FLEET, LAUNCH, NO_FLEETS, AwsPool
 from gpuscaler.clouds.aws.discovery.regions import MAX_NAMES, chunks
@@ -26,6 +25,7 @@ from gpuscaler.clouds.aws.machines.departed import DepartedMachines
 from gpuscaler.clouds.aws.machines.inbox import Inbox
 from gpuscaler.clouds.aws.machines.listing import Detail, details_of, instance_id, instance_of, machines_by_id
 from gpuscaler.clouds.aws.machines.notices import HELD, STATE, Announcement
+from gpuscaler.clouds.discovery.describing import pools_by_warning, shortened_names
 from gpuscaler.clouds.protocol import (
     CONFIGURATION,
     INTERRUPTION,

@@ -1,6 +1,5 @@
 """Discovers the pools that an account has for a cluster: all regions are read concurrently, and known answers are not asked for again."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,9 +13,10 @@ from gpuscaler.clouds.aws.api.remembering import load_cache, save_cache
 from gpuscaler.clouds.aws.discovery.ownership import EKS, NO_ACCELERATOR, decide_ownership
 from gpuscaler.clouds.aws.discovery.pools import AwsPool, RegionData, pool_of, skipped_group
 from gpuscaler.clouds.aws.discovery.regions import RegionReader, Scope
+from gpuscaler.clouds.discovery.settings import with_overrides, with_unique_names
 from gpuscaler.clouds.protocol import UNAUTHORISED, CloudError
 from gpuscaler.model.aside import Skipped
-from gpuscaler.model.overrides import OfferingPrice, PoolOverride, apply_override
+from gpuscaler.model.overrides import OfferingPrice, PoolOverride
 
 #: Concurrent calls per region.
 AT_ONCE = 8
@@ -93,10 +93,12 @@ class Discovery:
                 self._last[region] = result
         self._save_cache()
         results = [self._last[region] for region in by_region if region in self._last]
-        aws_pools = _with_unique_names([aws_pool for result in results for aws_pool in (*result.pools, *result.released)])
+        aws_pools = with_unique_names(
+            [aws_pool for result in results for aws_pool in (*result.pools, *result.released)], lambda aws_pool: aws_pool.group.region
+        )
         released_names = {(aws_pool.group.region, aws_pool.group.name) for result in results for aws_pool in result.released}
         released = [aws_pool for aws_pool in aws_pools if (aws_pool.group.region, aws_pool.group.name) in released_names]
-        pools = self._with_overrides(aws_pool for aws_pool in aws_pools if aws_pool not in released)
+        pools = with_overrides((aws_pool for aws_pool in aws_pools if aws_pool not in released), self._overrides)
         without_accelerators = {aws_pool.pool.name for aws_pool in released}
         unused = [
             Skipped(
@@ -182,46 +184,8 @@ class Discovery:
         notes = [Skipped(f"Region {reader.region} {what}", text) for what, text in reader.notes.items()] if groups else []
         return _RegionResult(tuple(pools), tuple(released), (*skipped, *notes))
 
-    def _with_overrides(self, pools: Iterable[AwsPool]) -> list[AwsPool]:
-        """The pools with the user's overrides applied."""
-        changed = []
-        for aws_pool in pools:
-            pool_override = self._overrides.get(aws_pool.pool.name, PoolOverride(aws_pool.pool.name))
-            pool = apply_override(aws_pool.pool, pool_override)
-            warnings = aws_pool.warnings
-            if pool.max is not None and pool.min > pool.max:
-                warnings = (*warnings, f"its minimum {pool.min} is above its maximum {pool.max}")
-            changed.append(msgspec.structs.replace(aws_pool, pool=pool, warnings=warnings))
-        # By labels, the first matching pool wins, so the most specific come first; the list of machines is more reliable if there is one.
-        return sorted(changed, key=lambda aws_pool: -len(aws_pool.pool.match_labels))
-
     def _save_cache(self) -> None:
         now = msgspec.json.encode(self._cache)
         if now != self._saved:
             self._saved = now
             save_cache(self._cache, self._folder, self._endpoint)
-
-
-def _with_unique_names(pools: list[AwsPool]) -> list[AwsPool]:
-    """Append the region, or a number, to the names of groups that would share one, in two regions or by the same label."""
-    counts = Counter(aws_pool.pool.name for aws_pool in pools)
-    taken: set[str] = set()
-    aws_pools = []
-    for aws_pool in pools:
-        name = aws_pool.pool.name
-        if counts[name] > 1:
-            name = f"{name[:40]}.{aws_pool.group.region}"
-            numbered = (f"{name}.{number}" if number else name for number in range(len(pools) + 1))
-            name = next(candidate for candidate in numbered if candidate not in taken)
-        taken.add(name)
-        aws_pools.append(aws_pool if name == aws_pool.pool.name else renamed(aws_pool, name))
-    return aws_pools
-
-
-def renamed(aws_pool: AwsPool, name: str) -> AwsPool:
-    """The same pool under another name, with a warning about it."""
-    offerings = tuple(msgspec.structs.replace(offering, pool=name) for offering in aws_pool.pool.offerings)
-    pool = msgspec.structs.replace(aws_pool.pool, name=name, offerings=offerings)
-    return msgspec.structs.replace(
-        aws_pool, pool=pool, warnings=(*aws_pool.warnings, f"the pool is called {name} here, since another pool has its name")
-    )

@@ -6,9 +6,9 @@ from typing import Protocol
 from gpuscaler.catalogue import InstanceType
 from gpuscaler.clouds.aws.api.groups import Group
 from gpuscaler.clouds.aws.discovery.ownership import EKS_NODEGROUP
-from gpuscaler.clouds.aws.templates.hints import hints_of
 from gpuscaler.clouds.aws.templates.launches import Launch
 from gpuscaler.clouds.aws.templates.nodegroups import Nodegroup
+from gpuscaler.clouds.discovery.hints import hints_of
 from gpuscaler.model.taints import Taint
 from gpuscaler.model.well_known import ARRIVING_TAINT
 

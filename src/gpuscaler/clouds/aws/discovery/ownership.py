@@ -6,9 +6,9 @@ one for CoreDNS and autoscalers. They are no evidence there, so only groups with
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from fnmatch import fnmatchcase
 from typing import NamedTuple
 
+from gpuscaler.clouds.discovery.settings import matching_exclusion
 from gpuscaler.model.quantities import shorten_value
 
 CLUSTER_AUTOSCALER = "k8s.io/cluster-autoscaler/"
@@ -24,8 +24,6 @@ _ROLES = ("KubernetesRole", "Role")
 WORKERS = ("worker", "kubernetes-minion", "minion")
 #: Roles of kops whose machines take no user pods.
 _KOPS_OTHERS = tuple(f"k8s.io/role/{role}" for role in ("control-plane", "master", "bastion", "apiserver"))
-#: Prefix of an entry of ``aws.exclude`` that names a tag instead of a group.
-TAG = "tag:"
 #: The source of EKS managed node groups, and why those without accelerators are not adopted.
 EKS = "eks"
 NO_ACCELERATOR = "it has no accelerator; name it in aws.groups to adopt it"
@@ -48,18 +46,6 @@ class Ownership(NamedTuple):
 def tag_keys(cluster: str) -> tuple[str, ...]:
     """The tag keys of which every relevant group has at least one."""
     return (ENABLED, f"{CLUSTER_AUTOSCALER}{cluster}", KOPS_CLUSTER, EKS_CLUSTER) if cluster else (ENABLED,)
-
-
-def matching_exclusion(name: str, tags: Mapping[str, str], exclude: Iterable[str]) -> str:
-    """The entry of ``aws.exclude`` that excludes a group: a name, a pattern such as ``system-*``, ``tag:KEY`` or ``tag:KEY=VALUE``."""
-    for entry in exclude:
-        key, separator, value = entry.removeprefix(TAG).partition("=")
-        if not entry.startswith(TAG):
-            if fnmatchcase(name, entry):
-                return entry
-        elif key in tags and (not separator or tags[key] == value):
-            return entry
-    return ""
 
 
 def decide_ownership(

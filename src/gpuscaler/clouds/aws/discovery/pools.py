@@ -13,13 +13,13 @@ from gpuscaler.clouds.aws.api.groups import Group, GroupError, IncompleteGroupEr
 from gpuscaler.clouds.aws.discovery.findings import findings_of
 from gpuscaler.clouds.aws.prices.choosing import YUAN_PER_DOLLAR, Tariff, in_yuan
 from gpuscaler.clouds.aws.prices.reservations import ACTIVE, EXPIRED, Reservation
-from gpuscaler.clouds.aws.templates.hints import Hints, hints_of
 from gpuscaler.clouds.aws.templates.launches import Launch
 from gpuscaler.clouds.aws.templates.node_templates import NodeTemplate
 from gpuscaler.clouds.aws.templates.nodegroups import Nodegroup
+from gpuscaler.clouds.discovery.hints import Hints, hints_of
+from gpuscaler.clouds.discovery.settings import label_value_of
 from gpuscaler.model.accelerators import is_device
 from gpuscaler.model.aside import Skipped
-from gpuscaler.model.labels import is_label_value
 from gpuscaler.model.pools import BY_SIZE, UNREADY_AFTER, Offering, Pool, all_have_gpus, is_scattered
 from gpuscaler.model.well_known import POOL_LABEL
 
@@ -317,10 +317,7 @@ def _revision(group: Group, options: tuple[LaunchOption, ...]) -> str:
 def pool_name(group: Group, hints: Hints) -> str:
     """The pool label of its nodes, else the group's name, made a valid label value."""
     label = hints.labels.get(POOL_LABEL, "")
-    if label or (is_label_value(group.name) and group.name):
-        return label or group.name
-    cleaned = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-_.") else "-" for letter in group.name)[:63]
-    return cleaned.strip("-_.") or "group"
+    return label or label_value_of(group.name, "group")
 
 
 def markets_of(group: Group, launch: Launch) -> tuple[str, ...]:

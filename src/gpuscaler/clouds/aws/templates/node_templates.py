@@ -6,10 +6,10 @@ from msgspec import Struct
 
 from gpuscaler.catalogue import InstanceType
 from gpuscaler.catalogue.node_labels import node_labels
-from gpuscaler.clouds.aws.templates.hints import Hints
 from gpuscaler.clouds.aws.templates.instance_types import with_disk, with_local_disks, with_pods
 from gpuscaler.clouds.aws.templates.launches import Launch
 from gpuscaler.clouds.aws.templates.nodegroups import Nodegroup
+from gpuscaler.clouds.discovery.hints import Hints
 from gpuscaler.model.accelerators import count_accelerators
 from gpuscaler.model.pods import Resources
 from gpuscaler.model.pools import Offering

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuscaler.clouds.aws.templates.hints import LABEL, OPTION, PREFIX, RESOURCE, TAINT, hints_of
+from gpuscaler.clouds.discovery.hints import LABEL, OPTION, PREFIX, RESOURCE, TAINT, hints_of
 from gpuscaler.model.taints import Taint
 
 

@@ -1,0 +1,83 @@
+"""Applies the user's settings to discovered pools: exclusions, overrides, and names that are unique over the parts of an account."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any, TypeVar
+
+import msgspec
+
+from gpuscaler.clouds.discovery.describing import DiscoveredPool
+from gpuscaler.model.labels import is_label_value
+from gpuscaler.model.overrides import PoolOverride, apply_override
+from gpuscaler.model.pools import Pool
+
+D = TypeVar("D", bound=DiscoveredPool)
+
+#: Prefix of an entry of ``exclude`` that names a tag instead of a group.
+TAG = "tag:"
+
+
+def matching_exclusion(name: str, tags: Mapping[str, str], exclude: Iterable[str]) -> str:
+    """The entry of ``exclude`` that excludes a group: a name, a pattern such as ``system-*``, ``tag:KEY`` or ``tag:KEY=VALUE``."""
+    for entry in exclude:
+        key, separator, value = entry.removeprefix(TAG).partition("=")
+        if not entry.startswith(TAG):
+            if fnmatchcase(name, entry):
+                return entry
+        elif key in tags and (not separator or tags[key] == value):
+            return entry
+    return ""
+
+
+def label_value_of(name: str, default: str) -> str:
+    """``name``, made a valid label value; ``default`` if nothing of it is left."""
+    if name and is_label_value(name):
+        return name
+    cleaned = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-_.") else "-" for letter in name)[:63]
+    return cleaned.strip("-_.") or default
+
+
+def with_unique_names(pools: Iterable[D], place_of: Callable[[D], str]) -> list[D]:
+    """Append the place, or a number, to the names of pools that would share one, in two places or by the same label."""
+    listed = list(pools)
+    counts = Counter(discovered.pool.name for discovered in listed)
+    taken: set[str] = set()
+    named = []
+    for discovered in listed:
+        name = discovered.pool.name
+        if counts[name] > 1:
+            name = f"{name[:40]}.{place_of(discovered)}"
+            numbered = (f"{name}.{number}" if number else name for number in range(len(listed) + 1))
+            name = next(candidate for candidate in numbered if candidate not in taken)
+        taken.add(name)
+        named.append(discovered if name == discovered.pool.name else renamed(discovered, name))
+    return named
+
+
+def renamed(discovered: D, name: str) -> D:
+    """The same pool under another name, with a warning about it."""
+    offerings = tuple(msgspec.structs.replace(offering, pool=name) for offering in discovered.pool.offerings)
+    pool = msgspec.structs.replace(discovered.pool, name=name, offerings=offerings)
+    return _changed(discovered, pool=pool, warning=f"the pool is called {name} here, since another pool has its name")
+
+
+def with_overrides(pools: Iterable[D], overrides: Mapping[str, PoolOverride]) -> list[D]:
+    """The pools with the user's overrides, by pool name, applied."""
+    changed = []
+    for discovered in pools:
+        override = overrides.get(discovered.pool.name, PoolOverride(discovered.pool.name))
+        pool = apply_override(discovered.pool, override)
+        too_large = pool.max is not None and pool.min > pool.max
+        warning = f"its minimum {pool.min} is above its maximum {pool.max}" if too_large else ""
+        changed.append(_changed(discovered, pool=pool, warning=warning))
+    # By labels, the first matching pool wins, so the most specific come first; the list of machines is more reliable if there is one.
+    return sorted(changed, key=lambda discovered: -len(discovered.pool.match_labels))
+
+
+def _changed(discovered: D, *, pool: Pool, warning: str) -> D:
+    warnings = (*discovered.warnings, warning) if warning else discovered.warnings
+    # A protocol cannot say that all of its classes are structs.
+    struct: Any = discovered
+    changed: D = msgspec.structs.replace(struct, pool=pool, warnings=warnings)
+    return changed
