@@ -3,6 +3,7 @@
 A guess is never mistaken for a price: callers record where it comes from.
 """
 
+import re
 from collections.abc import Iterable
 from functools import cache
 from statistics import median
@@ -13,6 +14,15 @@ from msgspec.structs import replace
 from gpuscaler.catalogue import InstanceType, Price, lookup, types
 from gpuscaler.model.accelerators import count_accelerators
 
+#: How names of Azure's regions begin in Europe, the Middle East and Africa, and in Asia and Oceania.
+_AZURE_EUROPE: Final = (
+    *("northeurope", "westeurope", "austria", "belgium", "denmark", "finland", "france", "germany", "greece", "italy", "norway", "poland"),
+    *("spain", "sweden", "switzerland", "uk", "israel", "qatar", "southafrica", "uae"),
+)
+_AZURE_ASIA: Final = (
+    *("eastasia", "southeastasia", "australia", "centralindia", "china", "indonesia", "japan", "jioindia", "korea", "malaysia"),
+    *("newzealand", "southindia", "taiwan", "westindia"),
+)
 #: Regions to search first, by the longest matching prefix of a region's name. The same continent comes first; for continents without any
 #: price, the continent with most cable connections to them.
 _NEAREST: Final = {
@@ -29,7 +39,13 @@ _NEAREST: Final = {
     "af-": ("eu-west-1", "us-east-1"),
     "ap-": ("ap-northeast-1", "us-west-2"),
     "cn-": ("ap-northeast-1", "us-west-2"),
+    # Azure. Regions of America other than these get eastus, the first by name.
+    "westus": ("westus3", "eastus"),
+    **dict.fromkeys(_AZURE_EUROPE, ("westeurope", "eastus")),
+    **dict.fromkeys(_AZURE_ASIA, ("japaneast", "westus3")),
 }
+#: Azure's names of sizes: the size is inside the family's name.
+_AZURE_SIZE: Final = re.compile(r"(Standard_[A-Z]+)[0-9]+(?:-[0-9]+)?(.*)")
 
 
 class NearbyPrice(NamedTuple):
@@ -86,7 +102,7 @@ def guess_price(instance_type: InstanceType, region: str) -> float | None:
     units = gpus or cpus
     if not units:
         return None
-    family = instance_type.name.partition(".")[0]
+    family = _family(instance_type)
     rates = _rates(instance_type.cloud, region, by_gpu=bool(gpus))
     comparable = [rate for name, rate in rates if name == family] or [rate for _, rate in rates]
     return round(max(comparable) * units, 4) if comparable else None
@@ -103,4 +119,10 @@ def _rates_of(instance_types: Iterable[InstanceType], region: str, *, by_gpu: bo
         gpus = count_accelerators(instance_type.allocatable)
         nearby = nearest_price(instance_type.name, region) if bool(gpus) == by_gpu else None
         if nearby is not None:
-            yield instance_type.name.partition(".")[0], nearby.price.on_demand / (gpus or instance_type.vcpu)
+            yield _family(instance_type), nearby.price.on_demand / (gpus or instance_type.vcpu)
+
+
+def _family(instance_type: InstanceType) -> str:
+    """Return ``g5`` for g5.xlarge, ``Standard_NCads_A100_v4`` for Standard_NC24ads_A100_v4."""
+    size = _AZURE_SIZE.fullmatch(instance_type.name) if instance_type.cloud == "azure" else None
+    return size[1] + size[2] if size else instance_type.name.partition(".")[0]
