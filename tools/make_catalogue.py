@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from gpuscaler.catalogue.aks import MIB, OVERHEAD, allocatable
+
 SHARED = Path("../shared/data")
 OUT = Path("src/gpuscaler/catalogue/data")
 
@@ -161,22 +163,10 @@ def tiered(amount: float, tiers: Iterable[tuple[float, float]], rest: float) -> 
     return reserved + amount * rest
 
 
-#: The share of memory reserved by the hypervisor and the kernel; Karpenter's default for AWS and Azure.
-OVERHEAD = 0.075
-
-
 def aks(vcpu: int, memory: int) -> tuple[int, int, int, int]:
-    """(cpu milli, memory MiB, ephemeral storage MiB, pods) of an AKS node.
-
-    Reserved: 60 m for one core, 100 for two, 140 for four, then 10 for each more; the lesser of 20 MB a pod + 50 MB and a quarter of
-    the memory; 100 MiB before eviction; a tenth of the disk.
-    """
-    pods = 250
-    cpu = {1: 60, 2: 100}.get(vcpu, 140 + 10 * max(vcpu - 4, 0))
-    usable = memory * (1 - OVERHEAD)
-    reserved = min((20e6 * pods + 50e6) / 2**20, memory / 4)
-    # 128 GiB OS disk, of which the file system shows 129,886,128 KiB.
-    return vcpu * 1000 - cpu, int(usable - reserved - 100), int(129_886_128 / 1024 * 0.9), pods
+    """(cpu milli, memory MiB, ephemeral storage MiB, pods) of an AKS node, with AKS's largest number of pods."""
+    room = allocatable(vcpu, memory)
+    return room["cpu"], room["memory"] // MIB, room["ephemeral-storage"] // MIB, room["pods"]
 
 
 def gke(vcpu: int, memory: int) -> tuple[int, int, int, int]:
