@@ -4,7 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuscaler.model.azure_names import MachineName, base_36, event_resource, fold_id, machine_name, node_name, pool_in_name
+from gpuscaler.model.azure_names import (
+    MachineName,
+    base_36,
+    canonical_provider_id,
+    event_resource,
+    fold_id,
+    machine_name,
+    node_name,
+    pool_in_name,
+)
 
 
 @pytest.mark.parametrize(
@@ -59,3 +68,9 @@ def test_other_provider_ids_are_no_machines_of_azure(text: str) -> None:
 )
 def test_the_pool_is_read_from_names_of_aks_and_its_ancestors(name: str, pool: str) -> None:
     assert pool_in_name(name) == pool
+
+
+def test_nodes_and_lists_agree_on_a_machine_however_azure_spells_it() -> None:
+    listed = "azure:///subscriptions/S/resourceGroups/MC_rg/providers/Microsoft.Compute/virtualMachineScaleSets/a-vmss/virtualMachines/7"
+    assert canonical_provider_id(listed) == canonical_provider_id(listed.replace("MC_rg", "mc_rg"))
+    assert canonical_provider_id("aws:///us-east-1a/i-0Abc") == "aws:///us-east-1a/i-0Abc"

@@ -79,3 +79,8 @@ def pool_in_name(name: str) -> str:
     """The agent pool in the name of a node or scale set of AKS, acs-engine or aks-engine; empty if there is none."""
     match = _POOL_OF.fullmatch(name)
     return match["pool"] if match else ""
+
+
+def canonical_provider_id(provider_id: str) -> str:
+    """``provider_id`` of a node or machine in the form in which machines of Azure are compared; those of other clouds are unchanged."""
+    return fold_id(provider_id) if provider_id.startswith(SCHEME) else provider_id

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from msgspec import field
 
+from gpuscaler.model.azure_names import canonical_provider_id
 from gpuscaler.model.decoding.interning import Interner
 from gpuscaler.model.decoding.pods import Condition
 from gpuscaler.model.decoding.selecting import WireTaint
@@ -63,7 +64,7 @@ def read_node(wire: WireNode, interner: Interner) -> Node:
         taints=tuple(taint.read() for taint in spec.taints or ()),
         unschedulable=bool(spec.unschedulable),
         ready=_ready(status.conditions or ()),
-        provider_id=spec.provider_id or "",
+        provider_id=canonical_provider_id(spec.provider_id or ""),
         uid=metadata.uid or "",
         created=parse_timestamp(metadata.creation_timestamp, "metadata.creationTimestamp"),
         deleted=parse_timestamp(metadata.deletion_timestamp, "metadata.deletionTimestamp"),
