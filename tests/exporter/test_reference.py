@@ -39,7 +39,7 @@ def test_the_reference_page_lists_every_window() -> None:
 def test_the_reference_page_lists_exactly_the_other_metrics_of_the_source() -> None:
     source = Path(fields.__file__).parent
     written = {
-        name for path in source.glob("*.py") for name in re.findall(r"\b((?:nvidia|gpuscaler)_(?:gpu|exporter)_\w*\w)\b", path.read_text())
+        name for path in source.rglob("*.py") for name in re.findall(r"\b((?:nvidia|gpuscaler)_(?:gpu|exporter)_\w*\w)\b", path.read_text())
     }
     own = {f"gpuscaler_exporter_{name}" for name in re.findall(r'\("(\w+)", "(?:counter|gauge)"', (source / "service.py").read_text())}
     own |= {f"gpuscaler_exporter_{name}" for name in ("cpu_seconds_total", "resident_memory_bytes")}

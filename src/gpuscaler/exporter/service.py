@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from gpuscaler import __version__
 from gpuscaler.exporter import exposition
@@ -16,6 +17,10 @@ from gpuscaler.exporter.parts import Attribution, Attributor
 from gpuscaler.exporter.supervising import Pace, Sampler
 from gpuscaler.exporter.xids import REMEDIES, catalogue, severity
 
+if TYPE_CHECKING:
+    # It needs an HTTP client of many megabytes, which only exporters on Azure load.
+    from gpuscaler.exporter.scheduled_events.watching import EventWatcher
+
 #: A reading is served for this many intervals, and at least for this many seconds.
 EXPIRY = 3, 5.0
 #: Seconds after which an attribution that does not answer counts as unknown.
@@ -27,7 +32,10 @@ Tell = Callable[[str, str], None]
 
 @dataclass(slots=True)
 class Exporter:
-    """The exporter. ``command`` starts the measuring process. ``clock`` is the monotonic clock, ``wall`` gives seconds since the epoch."""
+    """The exporter. ``command`` starts the measuring process. ``clock`` is the monotonic clock, ``wall`` gives seconds since the epoch.
+
+    ``events`` watches what the cloud schedules for the machine, if that is wanted.
+    """
 
     command: Sequence[str]
     backend: str
@@ -38,6 +46,7 @@ class Exporter:
     clock: Callable[[], float]
     wall: Callable[[], float]
     pace: Pace = field(default_factory=Pace)
+    events: "EventWatcher | None" = None
     attribution: Attribution = field(default_factory=Attribution, init=False)
     measured: Measurements = field(init=False)
     sampler: Sampler = field(init=False)
@@ -60,6 +69,8 @@ class Exporter:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.sampler.run(), name="measuring")
                 tasks.create_task(self._attribute(), name="attribution")
+                if self.events is not None:
+                    tasks.create_task(self.events.run(), name="events")
         finally:
             await self.attributor.close()
 
@@ -107,9 +118,11 @@ class Exporter:
         measured, sampler = self.measured, self.sampler
         if measured.devices or measured.cause not in {"starting", "failed"}:
             page.add("nvidia_gpu_num_devices", "GPUs of the node").append(f"nvidia_gpu_num_devices {len(measured.devices)}")
-        working = page.add("gpuscaler_exporter_working", "1 while GPUs are measured (part gpus), or while their pods are known (part pods)")
+        working = page.add("gpuscaler_exporter_working", "1 while the part works: GPUs are measured, pods known, events read and reported")
         working.append(f'gpuscaler_exporter_working{{part="gpus"}} {int(any(True for _ in measured.current(now)))}')
         working.append(f'gpuscaler_exporter_working{{part="pods"}} {int(not self.attribution.trouble and bool(self.attribution.source))}')
+        if self.events is not None:
+            self.events.add_metrics(page)
         labels = {"version": __version__, "backend": self.backend, "driver_version": measured.driver, "cuda_version": measured.cuda}
         page.add("gpuscaler_exporter_info", "1; versions of the exporter, the driver and CUDA").append(
             f"gpuscaler_exporter_info{{{','.join(format_labels(labels))}}} 1"
@@ -161,6 +174,8 @@ class Exporter:
             yield f"GPUs: {self.measured.trouble}"
         if self.attribution.trouble:
             yield f"pods: {self.attribution.trouble}"
+        if self.events is not None:
+            yield from self.events.troubles()
         for device in self.measured.current(now):
             if device.reading.values.get("lost"):
                 yield f"{device.key}: fell off the bus; reset or replace it"
