@@ -13,7 +13,7 @@ from tests.clouds.azure.prices.retail_api import A100, T4, RetailApi, item, serv
 
 from gpuscaler.catalogue import lookup
 from gpuscaler.clouds.azure.api.http import Http
-from gpuscaler.clouds.azure.prices.asking import PUBLIC_URL, prices_url, size_groups
+from gpuscaler.clouds.azure.prices.asking import PUBLIC_URL, next_page, prices_url, size_groups
 from gpuscaler.clouds.azure.prices.source import PRICES_SECONDS, PriceSource
 from gpuscaler.clouds.pricing import UNKNOWN_PRICE
 from gpuscaler.model.overrides import OfferingPrice
@@ -71,7 +71,7 @@ async def test_shipped_prices_are_used_before_the_first_answer(http: Http, clock
 async def test_an_unknown_spot_price_is_assumed_below_on_demand_and_reported(http: Http, clock: Clock) -> None:
     price, warning, price_from = PriceSource(http, now=clock).price_of(A100, "spot", "eastus")
 
-    assert (price, price_from) == (pytest.approx(LISTED / 2, abs=0.001), BY_SIZE)
+    assert (price, price_from) == (1.8365, BY_SIZE)
     assert warning.startswith(f"the spot price of {A100} in eastus is unknown; $1.8365 is assumed")
     assert warning.endswith("add it to azure.prices")
 
@@ -228,6 +228,12 @@ async def test_a_next_page_at_another_address_is_not_followed(http: Http, clock:
 
     assert "expected one at the same address" in notes["retail prices"]
     assert len(api.queries) == 1
+
+
+def test_a_next_page_with_the_port_of_https_is_at_the_same_address() -> None:
+    link = f"{PUBLIC_URL}:443/api/retail/prices?$filter=serviceName%20eq%20%27Virtual%20Machines%27&$skip=100"
+
+    assert next_page(PUBLIC_URL, link).endswith("&$skip=100")
 
 
 async def test_pages_without_end_are_given_up(http: Http, clock: Clock) -> None:

@@ -55,18 +55,19 @@ async def read_items(http: Http, url: str, location: str, sizes: Sequence[str]) 
         if not isinstance(found, list):
             raise CloudError(UNKNOWN, f"{url}: saw an answer without Items, expected retail prices")
         items += found
-        next_page = document.get("NextPageLink")
-        if not next_page:
+        link = document.get("NextPageLink")
+        if not link:
             return items
-        page = _same_place(url, next_page)
+        page = next_page(url, link)
     raise CloudError(UNKNOWN, f"{url}: saw more than {_MAX_PAGES} pages of prices of {len(sizes)} sizes, expected fewer")
 
 
-def _same_place(url: str, link: Any) -> str:
-    """The link to the next page. Raises CloudError if it leads anywhere else than to ``url``."""
+def next_page(url: str, link: Any) -> str:
+    """The link to the next page, which the API writes with its port. Raises CloudError if it leads anywhere else than to ``url``."""
     try:
-        target = URL(link)
-        same = target.origin() == URL(url).origin() and target.path == URL(url).path.rstrip("/") + _PATH
+        here, target = URL(url), URL(link)
+        same = (target.scheme, target.host, target.port, target.user) == (here.scheme, here.host, here.port, None)
+        same = same and target.path == here.path.rstrip("/") + _PATH
     except (TypeError, ValueError):
         same = False
     if not same:
