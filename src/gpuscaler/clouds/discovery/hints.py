@@ -1,10 +1,12 @@
 """Reads node properties from a group's tags: labels, taints, resources, options.
 
 Anyone who may tag the group can write them: each tag is read by itself, and one that cannot be understood is reported and ignored.
-Source: Cluster Autoscaler's page about AWS, "Auto-Discovery Setup"; ``kube/`` is the prefix of OpenAI's autoscaler.
+Sources: Cluster Autoscaler's page about AWS, "Auto-Discovery Setup", whose keys Azure spells otherwise
+(:mod:`gpuscaler.clouds.azure.templates.tags`); ``kube/`` is the prefix of OpenAI's autoscaler.
 """
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from msgspec import Struct
 
@@ -44,7 +46,8 @@ class Hints(Struct, frozen=True, gc=False):
 
 
 class _TagReader:
-    def __init__(self) -> None:
+    def __init__(self, spelling: Mapping[str, str]) -> None:
+        self.spelling = spelling
         self.labels: dict[str, str] = {}
         self.openai: dict[str, str] = {}
         self.taints: list[Taint] = []
@@ -53,7 +56,8 @@ class _TagReader:
         self.warnings: list[str] = []
 
     def warn(self, key: str, value: str, expected: str) -> None:
-        self.warnings.append(f"the tag {shorten_value(key)} is {shorten_value(value)}, expected {expected}; it is ignored")
+        spelled = self.spelling.get(key, key)
+        self.warnings.append(f"the tag {shorten_value(spelled)} is {shorten_value(value)}, expected {expected}; it is ignored")
 
     def label(self, key: str, name: str, value: str, into: dict[str, str]) -> None:
         if not is_qualified_name(name) or name == HOSTNAME:
@@ -92,7 +96,8 @@ class _TagReader:
 
     def option(self, key: str, name: str, value: str) -> None:
         if name in _OTHER_OPTIONS:
-            self.warnings.append(f"the tag {key} is an option of Cluster Autoscaler that has no counterpart here; it is ignored")
+            spelled = self.spelling.get(key, key)
+            self.warnings.append(f"the tag {spelled} is an option of Cluster Autoscaler that has no counterpart here; it is ignored")
             return
         if name not in (IDLE, UNREADY):
             self.warn(key, value, f"an option such as {IDLE}")
@@ -107,9 +112,12 @@ class _TagReader:
             self.times[name] = seconds
 
 
-def hints_of(tags: Mapping[str, str]) -> Hints:
-    """Decode the tags. A ``node-template`` label takes precedence over a ``kube/`` one."""
-    reader = _TagReader()
+def hints_of(tags: Mapping[str, str], *, spelling: Mapping[str, str] = MappingProxyType({})) -> Hints:
+    """Decode the tags. A ``node-template`` label takes precedence over a ``kube/`` one.
+
+    ``spelling`` is how the cloud spells keys that it cannot hold as they are, for messages.
+    """
+    reader = _TagReader(spelling)
     for key, value in sorted(tags.items()):
         if key.startswith(LABEL):
             reader.label(key, key.removeprefix(LABEL), value, reader.labels)

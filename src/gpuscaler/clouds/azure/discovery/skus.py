@@ -143,6 +143,23 @@ def sku_of(document: object, location: str) -> Sku | None:
     )
 
 
+def sku_in_catalogue(name: str) -> Sku | None:
+    """A size as the catalogue lists it, for machines of a size that their location no longer offers; None if it is not listed."""
+    listed = catalogue.lookup(name)
+    if listed is None or listed.cloud != "azure":
+        return None
+    return Sku(
+        name=name,
+        family="",
+        vcpus=listed.vcpu,
+        memory_mib=listed.memory_mib,
+        gpus=listed.gpus,
+        arch=listed.arch,
+        manufacturer=listed.gpu_manufacturer,
+        product=listed.gpu_product,
+    )
+
+
 def _number(capabilities: Mapping[str, str], name: str, default: float | None = None) -> float:
     text = capabilities.get(fold_id(name))
     if text is None and default is not None:
