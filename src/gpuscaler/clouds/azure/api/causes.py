@@ -34,7 +34,7 @@ _FAMILY_NAME: Final = re.compile(r"\bfor family (?P<name>[\w ]{1,80}?)(?= for | 
 _LIMIT, _USAGE = re.compile(r"current limit:\s*([\d,]+)", re.IGNORECASE), re.compile(r"current usage:\s*([\d,]+)", re.IGNORECASE)
 _LEFT: Final = re.compile(r"(?:remaining|left (?:regional |family |spot )?vcpu quota)\s+([\d,]+)", re.IGNORECASE)
 _SIZE: Final = re.compile(r"\bStandard_[A-Za-z0-9_-]+", re.IGNORECASE)
-_ZONE: Final = re.compile(r"\bzone '?(?P<zone>(?:[a-z]+[0-9]*-)?[1-9])\b", re.IGNORECASE)
+_ZONE: Final = re.compile(r"\bzone \(?'?(?P<zone>(?:[a-z]+[0-9]*-)?[1-9])\b", re.IGNORECASE)
 _NOT_IN_FAMILY: Final = re.compile(r"standard|family|cores|vcpus?|[^a-z0-9]")
 
 
@@ -71,7 +71,7 @@ def meaning_of(failure: ArmFailure) -> ErrorMeaning:
     """What ``failure`` means; an error that is not known has the cause ``unknown``."""
     cause, scope, seconds = judge(failure)
     code, text = failure.code, failure.text
-    detail = ": ".join(filter(None, (code if code not in text else "", text))) or (
+    detail = clean(": ".join(filter(None, (code if code not in text else "", text)))) or (
         f"HTTP {failure.status}" if failure.status >= 400 else "no reason was given"
     )
     size, zone = _SIZE.search(text), _ZONE.search(text)

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, quote_plus, urlencode, urlsplit
 
 import msgspec
 
@@ -286,7 +286,7 @@ def _lifetime(fields: Mapping[str, Any], now: float) -> float:
 def _refusal(exchange: Exchange, reply: HttpReply, fields: Mapping[str, Any], secrets: tuple[str, ...], now: float) -> CloudError:
     text = " ".join(str(fields.get(key) or "") for key in ("error", "error_description"))
     for secret in filter(None, secrets):
-        text = text.replace(secret, "***")
+        text = text.replace(secret, "***").replace(quote(secret, safe=""), "***").replace(quote_plus(secret), "***")
     if reply.status == 200:
         return CloudError(
             UNKNOWN, f"{exchange.name} of Azure: saw an answer without a token, expected access_token; is a proxy in between?"

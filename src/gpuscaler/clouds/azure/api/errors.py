@@ -26,8 +26,8 @@ OFFERING_SCOPE, SIZE_SCOPE, ZONES_SCOPE, BOTH_MARKETS_SCOPE = "offering", "size"
 FAMILY_SCOPE, SPOT_SCOPE, REGION_SCOPE, POOL_SCOPE, NO_SCOPE = "family", "spot", "region", "pool", "none"
 #: For how long an error holds at least, in seconds.
 TEN_MINUTES, HOUR, DAY, BUSY_SECONDS = 600.0, 3600.0, 23 * 3600.0, 30.0
-#: The longest text that is kept of an error, in characters.
-LONGEST_TEXT: Final = 300
+#: The longest text that is kept of an error, and in a message, in characters. A quota's numbers are at the end of a long sentence.
+LONGEST_TEXT, LONGEST_DETAIL = 1000, 400
 #: Bounds for what is read of an error: characters of a text, levels, and errors.
 _LONGEST_READ, _DEEPEST, _MOST = 20_000, 12, 200
 
@@ -104,14 +104,15 @@ _CODES: Final[dict[str, tuple[str, str, float]]] = {
     "resourcenotfound": (CONFIGURATION, POOL_SCOPE, 0.0),
     "resourcegroupnotfound": (CONFIGURATION, POOL_SCOPE, 0.0),
 }
-#: Codes of many kinds by their beginning: full reservations, prices, addresses of a subnet, broken settings of a pool.
-_FAMILIES_OF_CODES: Final[tuple[tuple[re.Pattern[str], tuple[str, str, float]], ...]] = (
+_GENERAL: Final = re.compile(r"invalid\w+|missing\w+|\w+notfound|\w+notsupported|badrequest")
+#: Kinds of codes by a pattern: full reservations, prices, addresses of a subnet, extensions, broken settings of a pool.
+_KINDS: Final[tuple[tuple[re.Pattern[str], tuple[str, str, float]], ...]] = (
     (re.compile(r"capacityreservation\w*"), (CAPACITY, OFFERING_SCOPE, HOUR)),
     (re.compile(r"\w*pricegreaterthan\w*|maxpricevalue\w*"), (PRICE, POOL_SCOPE, 0.0)),
     (re.compile(r"privateipaddress\w*"), (CONFIGURATION, POOL_SCOPE, TEN_MINUTES)),
     (re.compile(r"azurespot\w+"), (CONFIGURATION, POOL_SCOPE, 0.0)),
     (re.compile(r"vmextension\w+|osprovisioning\w+|\w*vmextensionerror\w*"), (UNKNOWN, POOL_SCOPE, 0.0)),
-    (re.compile(r"invalid\w+|missing\w+|\w+notfound|\w+notsupported|badrequest"), (CONFIGURATION, POOL_SCOPE, 0.0)),
+    (_GENERAL, (CONFIGURATION, POOL_SCOPE, 0.0)),
 )
 #: Codes that only wrap another one, or whose text decides.
 _VAGUE: Final = frozenset({"operationnotallowed", "invalidparameter", "badrequest", "invalidtemplatedeployment", "conflict"})
@@ -130,18 +131,25 @@ _WRITTEN: Final = re.compile(
     r"Code\s*[=:]\s*\\?[\"'](?P<code>[A-Za-z_.]+)\\?[\"'],?\s*Message\s*[=:]\s*\\?[\"'](?P<text>.*)", re.IGNORECASE | re.DOTALL
 )
 _AFTER_TEXT: Final = re.compile(r"\\?[\"'],?\s*Target\s*[=:]\s*\\?[\"'](?P<target>[^\"'\\]*)\\?[\"'].*\Z", re.DOTALL)
-_NESTED: Final = ("error", "innererror", "innerError", "innerexception", "statusMessage", "details")
+#: Where errors are in others, in operations, in agent pools and in what machines report.
+_NESTED: Final = (
+    "error", "innererror", "innerError", "innerexception", "statusMessage", "details",
+    "properties", "status", "provisioningError", "instanceView", "statuses",
+)  # fmt: skip
 
 
 def failure_of(status: int, body: Any) -> ArmFailure:
     """The error in ``body`` (decoded JSON or text, of any form) of an answer with this status: the innermost one with a known meaning."""
     errors = sorted(_errors_in(body), key=lambda found: -found[0])
-    failures = [ArmFailure(status, code, text, target) for _, code, text, target in errors]
-    known = (failure for failure in failures if _is_known(failure))
-    return next(known, None) or next((failure for failure in failures if failure.code or failure.text), None) or ArmFailure(status)
+    failures = [ArmFailure(status, code, text, target) for _, code, text, target in errors if code or text]
+    for says_enough in (_is_specific, _is_known):
+        failure = next(filter(says_enough, failures), None)
+        if failure is not None:
+            return failure
+    return failures[0] if failures else ArmFailure(status)
 
 
-def clean(text: str, longest: int = LONGEST_TEXT) -> str:
+def clean(text: str, longest: int = LONGEST_DETAIL) -> str:
     """``text`` in one line of at most ``longest`` characters, without control and formatting characters."""
     printable = "".join(" " if category(character)[0] in "CZ" else character for character in text[: 4 * longest])
     line = " ".join(printable.split())
@@ -149,23 +157,22 @@ def clean(text: str, longest: int = LONGEST_TEXT) -> str:
 
 
 def judge(failure: ArmFailure) -> tuple[str, str, float]:
-    """Cause, scope and seconds: by status and details first, then by text, then by code."""
+    """Cause, scope and seconds: by the status and by codes that leave no doubt first, then by the text, then by the code."""
     code, status = failure.code.lower(), failure.status
-    if status == 429 or (_CODES.get(code, ("",))[0] == THROTTLED and code not in _VAGUE):
-        return _CODES[code] if _CODES.get(code, ("",))[0] == THROTTLED else (THROTTLED, NO_SCOPE, 0.0)
-    if status == 412:
-        return THROTTLED, NO_SCOPE, 0.0
-    if EXCEEDED.search(failure.text) or INSUFFICIENT.search(failure.text):
+    known = _CODES.get(code)
+    if status in (412, 429) or (known is not None and known[0] == THROTTLED and code not in _VAGUE):
+        return known if known is not None and known[0] == THROTTLED else (THROTTLED, NO_SCOPE, 0.0)
+    if _is_quota(failure.text):
         return QUOTA, FAMILY_SCOPE, TEN_MINUTES
     if code in _VAGUE:
-        if _BUSY.search(failure.text) or status == 409 or code == "conflict":
+        if status == 409 or code == "conflict" or _BUSY.search(failure.text):
             return THROTTLED, NO_SCOPE, BUSY_SECONDS
         return (UNKNOWN, OFFERING_SCOPE, 0.0) if code == "operationnotallowed" else (CONFIGURATION, POOL_SCOPE, 0.0)
     return _by_code(code) or _by_status(status)
 
 
 def _by_code(code: str) -> tuple[str, str, float] | None:
-    return _CODES.get(code) or next((meaning for pattern, meaning in _FAMILIES_OF_CODES if pattern.fullmatch(code)), None)
+    return _CODES.get(code) or next((meaning for pattern, meaning in _KINDS if pattern.fullmatch(code)), None)
 
 
 def _by_status(status: int) -> tuple[str, str, float]:
@@ -176,12 +183,22 @@ def _by_status(status: int) -> tuple[str, str, float]:
     return (CONFIGURATION, POOL_SCOPE, 0.0) if status in (400, 404) else (UNKNOWN, OFFERING_SCOPE, 0.0)
 
 
-def _is_known(failure: ArmFailure) -> bool:
-    """Whether this error itself says what is wrong, not only its status."""
+def _is_quota(text: str) -> bool:
+    return EXCEEDED.search(text) is not None or INSUFFICIENT.search(text) is not None
+
+
+def _is_specific(failure: ArmFailure) -> bool:
+    """Whether this error says by itself what is wrong."""
     code = failure.code.lower()
     if code in _VAGUE:
         return judge(failure)[0] not in (UNKNOWN, CONFIGURATION)
-    return _by_code(code) is not None or bool(EXCEEDED.search(failure.text) or INSUFFICIENT.search(failure.text))
+    meaning = _by_code(code)
+    return _is_quota(failure.text) or (meaning is not None and not _GENERAL.fullmatch(code))
+
+
+def _is_known(failure: ArmFailure) -> bool:
+    """Whether this error at least has a known code, but one of many meanings."""
+    return _by_code(failure.code.lower()) is not None
 
 
 def _errors_in(body: Any) -> Iterator[tuple[int, str, str, str]]:
@@ -196,14 +213,15 @@ def _errors_in(body: Any) -> Iterator[tuple[int, str, str, str]]:
         if isinstance(node, str):
             waiting += [(inner, level + 1, outer) for inner in _in_text(node)]
             if level == 0 and node.strip():
-                yield level, "", clean(node), ""
+                yield level, "", clean(node, LONGEST_TEXT), ""
         elif isinstance(node, list):
             waiting += [(item, level + 1, outer) for item in reversed(node[:_MOST])]
         elif isinstance(node, Mapping):
             code, message, target = (value if isinstance(value, str) else "" for value in map(node.get, ("code", "message", "target")))
-            text = clean(message) if message.strip() and not message.lstrip().startswith(("{", "[")) else outer
+            text = clean(message, LONGEST_TEXT) if message.strip() and not message.lstrip().startswith(("{", "[")) else outer
             if code or message:
-                yield level, clean(code, 80), text, clean(target, 80)
+                # A machine's status has the code at the end: ProvisioningState/failed/AllocationFailed.
+                yield level, clean(code.rpartition("/")[2], 80), text, clean(target, 80)
             waiting += [(inner, level + 2, text) for inner in _in_text(message)]
             waiting += [(node[key], level + 1, text) for key in _NESTED if node.get(key)]
 

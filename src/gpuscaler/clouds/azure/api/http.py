@@ -82,10 +82,14 @@ class Http:
     ) -> tuple[HttpReply | None, UnsentError | BrokenError]:
         head: ClientResponse | None = None
         try:
+            address = URL(url, encoded=True)
+        except ValueError:
+            return None, UnsentError("saw an odd address, expected https://HOST/…")
+        try:
             async with asyncio.timeout(seconds):
                 head = await self._open_session().request(
                     method,
-                    URL(url, encoded=True),
+                    address,
                     data=body or None,
                     headers={"user-agent": f"gpuscaler/{__version__}", "accept": "application/json", **headers},
                     allow_redirects=False,
