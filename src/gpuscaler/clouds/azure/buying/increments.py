@@ -1,0 +1,456 @@
+"""Orders that are placed by raising a capacity: each is followed by its operation until its machines are there or Azure gave up.
+
+Azure tries once: when the operation has ended, what did not come will not come. So a refusal is reported as soon as the end is known, and
+what the attempt left behind is cleared afterwards: entries of machines that were never allocated are deleted by id, and a number without
+machines is lowered. Nothing here must survive the process: an order of another one is continued from the URL of its operation.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+from msgspec.structs import replace
+
+from gpuscaler.clouds.azure.api.arm import Arm, ArmError, PreconditionFailedError
+from gpuscaler.clouds.azure.api.causes import ArmFailure
+from gpuscaler.clouds.azure.api.operations import OperationState, read_operation
+from gpuscaler.clouds.azure.buying.capacity import Count, lowered_capacity, raised_capacity
+from gpuscaler.clouds.azure.buying.groups import Group, group_of
+from gpuscaler.clouds.azure.discovery.pools import AzurePool
+from gpuscaler.clouds.azure.discovery.resources import VirtualMachine
+from gpuscaler.clouds.azure.machines.listing import instance_of, is_leaving, is_unallocated
+from gpuscaler.clouds.protocol import THROTTLED, UNKNOWN, BuyResult, CloudError, LostAnswerError, Order, Refusal, UnfilledOrder
+from gpuscaler.model.azure_names import fold_id
+
+_LOG = structlog.get_logger(__name__)
+#: The time for an order until it is left to :meth:`Increments.follow`, and between two looks at its operation, in seconds.
+ORDER_SECONDS, OBSERVE_SECONDS = 6.0, 1.0
+#: How far Azure's lists may be behind, in seconds: Azure documents no figure.
+READ_LAG: Final = 10.0
+#: How often a write is derived again from a fresh read, because somebody else wrote in between.
+MAX_WRITES: Final = 3
+#: How long a group is not asked again after Azure said that another operation runs in it, in seconds.
+BUSY_SECONDS: Final = 30.0
+#: The longest wait for which an order is kept until Azure takes it, in seconds; for longer ones, other offerings are tried.
+QUEUED_SECONDS: Final = 60.0
+#: The longest time between two reads of an operation, in seconds, even if Azure asks for more: pods wait for the answer.
+SELDOM_SECONDS: Final = 8.0
+#: Codes of operations that a later one has replaced: the later one tries for all machines.
+_REPLACED: Final = ("operationpreempted", "canceled", "conflict")
+
+Refuse = Callable[[AzurePool, Order, ArmFailure | None, str], tuple[Refusal, ...]]
+
+
+@dataclass(slots=True, eq=False)
+class Increment:
+    """A raise of a capacity for an order. ``before`` are the folded ids of machines that were there before; ``at`` is when it was made.
+
+    ``url`` is that of the operation, empty if there is none. A ``queued`` order has not been sent, and is not sent before ``not_before``.
+    The operation is not read before ``read_at``; ``ended_at`` is when its end was seen, 0 before. ``resumed`` marks the order of another
+    process.
+    """
+
+    order: Order
+    azure_pool: AzurePool
+    group: Group
+    before: frozenset[str]
+    at: float
+    url: str = ""
+    queued: bool = False
+    not_before: float = 0.0
+    resumed: bool = False
+    read_at: float = 0.0
+    ended_at: float = 0.0
+    failure: ArmFailure | None = None
+    machines: dict[str, VirtualMachine] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> int:
+        return max(0, self.order.count - len(self.machines))
+
+
+@dataclass(slots=True, eq=False)
+class Remains:
+    """What an attempt that failed ``at`` left behind: ``entries`` without machines, and up to ``number`` of the capacity."""
+
+    group: Group
+    entries: tuple[VirtualMachine, ...]
+    number: int
+    at: float
+    tries: int = 0
+
+
+class Increments:
+    """Raises capacities for orders. ``tokens`` maps a machine's folded id to the order it came from, as far as this process knows.
+
+    ``refuse`` turns a failure (None: no reason is known, but the text says what happened) into refusals.
+    """
+
+    def __init__(self, arm: Arm, *, now: Callable[[], float], sleep: Callable[[float], Awaitable[None]], refuse: Refuse) -> None:
+        self.tokens: dict[str, str] = {}
+        self._arm, self._now, self._sleep, self._refuse = arm, now, sleep, refuse
+        self._open: dict[str, Increment] = {}
+        self._settled: dict[str, None] = {}
+        self._remains: list[Remains] = []
+        self._late_answers: list[tuple[str, BuyResult]] = []
+        self._locks: dict[tuple[str, str], asyncio.Lock] = {}
+        self._tasks: set[asyncio.Task[object]] = set()
+        self._clearing: asyncio.Task[None] | None = None
+
+    def lock(self, group: Group) -> asyncio.Lock:
+        """The lock of a resource: an agent pool's profiles share theirs."""
+        return self._locks.setdefault((group.key[0], ""), asyncio.Lock())
+
+    def unfilled(self, group: Group) -> int:
+        """How many machines open orders of this process still expect in ``group``."""
+        return sum(increment.missing for increment in self._open.values() if increment.group.key == group.key and not increment.queued)
+
+    @property
+    def watched(self) -> frozenset[str]:
+        """Keys of the resources in which something of ours is going on: their machines are listed anew."""
+        return frozenset(
+            (*(increment.group.key[0] for increment in self._open.values()), *(remains.group.key[0] for remains in self._remains))
+        )
+
+    # Buying
+
+    async def buy(self, azure_pool: AzurePool, order: Order) -> BuyResult:
+        """Raise the capacity, and return what is known of it within an order's time."""
+        return await self._finish_shielded(self._buy(azure_pool, order), order.token)
+
+    async def _buy(self, azure_pool: AzurePool, order: Order) -> BuyResult:
+        group = group_of(self._arm, azure_pool, order.offerings[0].instance_type)
+        increment = Increment(order, azure_pool, group, frozenset(), self._now())
+        async with self.lock(group):
+            if group.one_at_a_time and self._is_busy(group):
+                return self._queue(increment, 0.0)
+            try:
+                answer = await self._raise([increment])
+            except CloudError as error:
+                if error.cause != THROTTLED or error.retry_after > QUEUED_SECONDS:
+                    raise
+                return self._queue(increment, error.retry_after)
+        if answer is not None:
+            return answer
+        return await self._wait_for(increment)
+
+    def _queue(self, increment: Increment, wait: float) -> BuyResult:
+        """Keep an order until its group takes it: another operation runs, or Azure asked to wait for a moment."""
+        increment.queued, increment.not_before = True, self._now() + wait
+        self._open[increment.order.token] = increment
+        return BuyResult(pending=increment.order.count)
+
+    async def _raise(self, increments: Sequence[Increment]) -> BuyResult | None:
+        """Raise the capacity of a group for all ``increments`` in one write; None if it was raised, else the answer to each.
+
+        Raises CloudError if nothing was written, LostAnswerError if that is unknown.
+        """
+        group, wanted = increments[0].group, sum(increment.order.count for increment in increments)
+        first_target = None
+        for _ in range(MAX_WRITES):
+            count, machines = await group.count()
+            target = raised_capacity(count, wanted)
+            if first_target is not None and count.capacity >= first_target:
+                # Somebody else raised it to where we wanted it: those machines are on their way, and no more are needed.
+                return BuyResult()
+            if target == count.capacity and not (count.unfilled and not count.busy):
+                detail = f"{group.name} is at its maximum of {count.limit}"
+                return _refused(increments[0].order, UNKNOWN, detail)
+            first_target = target if first_target is None else first_target
+            try:
+                url = await group.write(count, target)
+            except PreconditionFailedError:
+                continue
+            except ArmError as error:
+                if error.cause == THROTTLED:
+                    raise
+                return BuyResult(refusals=self._refuse(increments[0].azure_pool, increments[0].order, error.failure, error.detail))
+            except LostAnswerError:
+                url = await self._was_written(group, count, target)
+            self._begin(increments, count, machines, url)
+            return None
+        detail = f"{group.name}: others wrote its capacity {MAX_WRITES} times between our reads and writes; it is tried again"
+        raise CloudError(THROTTLED, detail, retry_after=OBSERVE_SECONDS)
+
+    async def _was_written(self, group: Group, count: Count, target: int) -> str:
+        """Return without a URL if a write whose answer was lost has taken effect. Raises LostAnswerError if that is unknown."""
+        fresh, _ = await group.count()
+        if fresh.etag == count.etag or fresh.capacity != target or target == count.capacity:
+            raise LostAnswerError(f"{group.name}: the answer to a write of capacity {target} was lost; it is {fresh.capacity} now")
+        return ""
+
+    def _begin(self, increments: Sequence[Increment], count: Count, machines: Sequence[VirtualMachine], url: str) -> None:
+        before = frozenset(fold_id(machine.id) for machine in machines)
+        if not count.busy:
+            # Entries that an earlier attempt left over are tried again, and may become machines of this one.
+            before -= {fold_id(machine.id) for machine in machines if is_unallocated(machine)}
+        for increment in increments:
+            increment.url, increment.queued, increment.before, increment.at = url, False, before, self._now()
+            self._open[increment.order.token] = increment
+
+    def _is_busy(self, group: Group) -> bool:
+        """Whether an operation of ours runs, or orders wait, in the resource of ``group``."""
+        return any(increment.group.key[0] == group.key[0] and not increment.ended_at for increment in self._open.values())
+
+    def _is_running(self, group: Group) -> bool:
+        return any(
+            increment.group.key[0] == group.key[0] and not increment.queued and not increment.ended_at for increment in self._open.values()
+        )
+
+    async def _wait_for(self, increment: Increment) -> BuyResult:
+        until = increment.at + ORDER_SECONDS
+        while self._now() + OBSERVE_SECONDS < until:
+            await self._sleep(OBSERVE_SECONDS)
+            try:
+                if (settled := await self._settle(increment)) is not None:
+                    return settled
+            except (CloudError, LostAnswerError):
+                # It was raised: an error of reading says nothing about the order, which is followed on.
+                break
+        return BuyResult(pending=increment.missing, operation=increment.url)
+
+    # Following
+
+    async def follow(self) -> list[tuple[str, BuyResult]]:
+        """Final answers of settled orders, each returned once."""
+        self.clear_soon()
+        await self._send_queued()
+        failure: BaseException | None = None
+        open_now = [increment for increment in self._open.values() if not increment.queued]
+        answers = await asyncio.gather(*map(self._settle, open_now), return_exceptions=True)
+        for increment, answer in zip(open_now, answers, strict=True):
+            if isinstance(answer, BuyResult):
+                self._late_answers.append((increment.order.token, answer))
+            elif isinstance(answer, BaseException):
+                failure = answer
+        if failure is not None and not (self._late_answers and isinstance(failure, CloudError | LostAnswerError)):
+            raise failure
+        answered, self._late_answers = self._late_answers, []
+        return answered
+
+    def resume(self, rest: UnfilledOrder, azure_pool: AzurePool, existing: Collection[str]) -> None:
+        """Continue an order of another process; ``existing`` are the folded ids of machines that other orders or nobody's have."""
+        token = rest.order.token
+        if token in self._open or token in self._settled or not rest.accepted:
+            return
+        order = replace(rest.order, count=rest.missing)
+        group = group_of(self._arm, azure_pool, order.offerings[0].instance_type)
+        before = frozenset(existing) | self.tokens.keys()
+        self._open[token] = Increment(order, azure_pool, group, before, rest.at, url=rest.operation, resumed=True)
+
+    def drop_resumed_except(self, tokens: Collection[str]) -> None:
+        """Drop resumed orders other than ``tokens``: the dropped orders lack no machines any more."""
+        self._open = {token: increment for token, increment in self._open.items() if token in tokens or not increment.resumed}
+
+    async def withdraw(self, rest: UnfilledOrder) -> None:
+        """Withdraw what an order still lacks; machines that exist stay. Raises CloudError if that is not possible yet."""
+        increment = self._open.get(rest.order.token)
+        if increment is None:
+            return
+        if increment.queued:
+            self._mark_final(increment)
+            return
+        async with self.lock(increment.group):
+            if increment.order.token not in self._open:
+                return
+            count, machines = await increment.group.count()
+            self._assign(increment, machines)
+            others = self.unfilled(increment.group) - increment.missing
+            target = lowered_capacity(count, increment.missing, others)
+            if target < count.capacity:
+                if increment.group.one_at_a_time and count.busy:
+                    raise CloudError(
+                        THROTTLED, f"{increment.group.name} cannot be lowered while an operation runs", retry_after=BUSY_SECONDS
+                    )
+                await increment.group.write(count, target)
+            self._mark_final(increment)
+
+    async def _send_queued(self) -> None:
+        """Send orders that waited: all of one group in one write."""
+        groups = {increment.group.key[0]: increment.group for increment in self._open.values() if increment.queued}
+        for group in groups.values():
+            async with self.lock(group):
+                if not (group.one_at_a_time and self._is_running(group)):
+                    await self._send_queued_of(group)
+
+    async def _send_queued_of(self, group: Group) -> None:
+        now = self._now()
+        queued = [increment for increment in self._open.values() if increment.queued and increment.group.key == group.key]
+        if not queued or any(now < increment.not_before for increment in queued):
+            return
+        try:
+            answer = await self._raise(queued)
+        except CloudError as error:
+            if error.cause == THROTTLED and error.retry_after <= QUEUED_SECONDS:
+                for increment in queued:
+                    increment.not_before = now + max(error.retry_after, OBSERVE_SECONDS)
+                return
+            answer = _refused(queued[0].order, error.cause, error.detail, error.retry_after)
+        if answer is not None:
+            for increment in queued:
+                self._late_answers.append((increment.order.token, answer))
+                self._mark_final(increment)
+
+    async def _settle(self, increment: Increment) -> BuyResult | None:
+        """The answer to an order once its operation has ended."""
+        async with self.lock(increment.group):
+            if increment.order.token not in self._open or increment.queued:
+                return None
+            if self._now() < increment.read_at:
+                return None
+            state = await self._state(increment)
+            if not state.done:
+                increment.read_at = self._now() + min(state.retry_after, SELDOM_SECONDS)
+                return None
+            increment.ended_at = increment.ended_at or self._now()
+            increment.failure = state.failure
+            count, machines = await increment.group.count()
+            self._assign(increment, machines)
+            if increment.missing and self._may_be_unseen(increment, count):
+                return None
+            return self._conclude(increment, machines)
+
+    async def _state(self, increment: Increment) -> OperationState:
+        """The state of the increment's operation; where none is known, the group's own state decides."""
+        url = increment.url
+        if url:
+            state = await read_operation(self._arm, url)
+            if not state.gone and not self._is_replaced(state):
+                return state
+            newer = [
+                other.url
+                for other in self._open.values()
+                if other.group.key == increment.group.key and other is not increment and other.at >= increment.at and other.url != url
+            ]
+            # An operation that a later one replaced, or that is no longer known: the later one, else the inventory, decides.
+            increment.url = newer[-1] if newer and not state.gone else ""
+            if increment.url:
+                return OperationState(done=False, succeeded=False, failure=None)
+        count, machines = await increment.group.count()
+        failed = next((machine for machine in machines if is_unallocated(machine) and fold_id(machine.id) not in increment.before), None)
+        failure = ArmFailure(code=failed.fault_code, text=failed.fault) if failed is not None and failed.fault_code else None
+        return OperationState(done=not count.busy, succeeded=failure is None, failure=failure)
+
+    def _is_replaced(self, state: OperationState) -> bool:
+        return state.done and not state.succeeded and state.failure is not None and state.failure.code.lower() in _REPLACED
+
+    def _may_be_unseen(self, increment: Increment, count: Count) -> bool:
+        """Whether machines may be missing from the list only because it is behind: a list with all of the capacity is not."""
+        if not count.unfilled:
+            return False
+        lag = READ_LAG / 2 if increment.failure is not None else READ_LAG
+        return self._now() < increment.ended_at + lag
+
+    def _assign(self, increment: Increment, machines: Sequence[VirtualMachine]) -> None:
+        """Assign new machines to the increment, as long as it lacks any."""
+        for machine in machines:
+            ident = fold_id(machine.id)
+            if not ident or is_unallocated(machine) or is_leaving(machine) or ident in increment.machines:
+                continue
+            if increment.missing and ident not in increment.before and not self._is_claimed(ident):
+                increment.machines[ident] = machine
+                self.tokens[ident] = increment.order.token
+
+    def _is_claimed(self, ident: str) -> bool:
+        return ident in self.tokens or any(ident in other.machines for other in self._open.values())
+
+    def _conclude(self, increment: Increment, machines: Sequence[VirtualMachine]) -> BuyResult:
+        instances = tuple(
+            instance_of(machine, increment.azure_pool, token=increment.order.token) for machine in increment.machines.values()
+        )
+        missing = increment.missing
+        self._mark_final(increment)
+        if not missing:
+            return BuyResult(instances)
+        entries = tuple(
+            machine for machine in machines if machine.id and is_unallocated(machine) and fold_id(machine.id) not in increment.before
+        )[:missing]
+        self._remains.append(Remains(increment.group, entries, missing - len(entries), self._now()))
+        self.clear_soon()
+        detail = (
+            f"{increment.group.name}: {len(instances)} of {increment.order.count} machines came, and Azure gave no reason for the others"
+        )
+        if increment.resumed and not increment.url and increment.failure is None:
+            # Perhaps it was never sent: that says nothing about the offering, and the next plan orders again what is needed.
+            return BuyResult(instances)
+        return BuyResult(instances, 0, self._refuse(increment.azure_pool, increment.order, increment.failure, detail))
+
+    def _mark_final(self, increment: Increment) -> None:
+        self._open.pop(increment.order.token, None)
+        self._settled[increment.order.token] = None
+        while len(self._settled) > 1000:
+            del self._settled[next(iter(self._settled))]
+
+    # Clearing what failed attempts left behind
+
+    def clear_soon(self) -> None:
+        """Begin to clear remains, unless that is going on."""
+        if self._remains and (self._clearing is None or self._clearing.done()):
+            self._clearing = asyncio.create_task(self._clear())
+            self._tasks.add(self._clearing)
+            self._clearing.add_done_callback(self._tasks.discard)
+
+    async def _clear(self) -> None:
+        for remains in tuple(self._remains):
+            try:
+                done = await self._clear_one(remains)
+            except (CloudError, LostAnswerError) as error:
+                remains.tries += 1
+                _LOG.warning("what a failed purchase left behind could not be cleared", group=remains.group.name, problem=str(error))
+                done = False
+            if done:
+                self._remains.remove(remains)
+
+    async def _clear_one(self, remains: Remains) -> bool:
+        async with self.lock(remains.group):
+            if remains.group.one_at_a_time and self._is_busy(remains.group):
+                return False
+            count, machines = await remains.group.count()
+            listed = {fold_id(machine.id): machine for machine in machines}
+            entries = [
+                present
+                for entry in remains.entries
+                if (present := listed.get(fold_id(entry.id))) is not None and is_unallocated(present) and not is_leaving(present)
+            ]
+            if entries:
+                await remains.group.delete(entries, force=False)
+                remains.entries = ()
+                return not remains.number
+            remains.entries = ()
+            if self._now() < remains.at + READ_LAG:
+                # A list that is behind would make machines that exist look like a number without machines.
+                return False
+            target = lowered_capacity(count, remains.number, self.unfilled(remains.group))
+            if not count.busy and target < count.capacity:
+                await remains.group.write(count, target)
+            return True
+
+    # Tasks
+
+    async def close(self) -> None:
+        """Cancel what is in progress; a call that was already sent ends by itself."""
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _finish_shielded(self, call: Awaitable[BuyResult], token: str) -> BuyResult:
+        """Let ``call`` finish even if the caller is cancelled, since its changes must be known. :meth:`follow` then returns the answer."""
+        task: asyncio.Task[BuyResult] = asyncio.ensure_future(call)
+        self._tasks.add(task)  # type: ignore[arg-type]
+        task.add_done_callback(self._tasks.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+
+            def keep(ended: asyncio.Task[BuyResult]) -> None:
+                if not ended.cancelled() and ended.exception() is None and token not in self._open:
+                    self._late_answers.append((token, ended.result()))
+
+            task.add_done_callback(keep)
+            raise
+
+
+def _refused(order: Order, cause: str, detail: str, retry_after: float = 0.0) -> BuyResult:
+    return BuyResult(refusals=tuple(Refusal(cause, key, detail, retry_after=retry_after) for key in order.offerings))

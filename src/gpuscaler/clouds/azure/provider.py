@@ -1,0 +1,267 @@
+"""Scale sets and agent pools as a :class:`~gpuscaler.clouds.protocol.Provider`: discovery, inventory, buying and ending."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from msgspec.structs import replace
+
+from gpuscaler.clouds.azure.api.arm import Arm
+from gpuscaler.clouds.azure.api.causes import ArmFailure, meaning_of, refusals
+from gpuscaler.clouds.azure.buying.ending import Endings
+from gpuscaler.clouds.azure.buying.groups import Group, group_of
+from gpuscaler.clouds.azure.buying.increments import Increments
+from gpuscaler.clouds.azure.buying.quotas import Quotas
+from gpuscaler.clouds.azure.discovery.discovery import Discovery, DiscoveryResult
+from gpuscaler.clouds.azure.discovery.pools import AzurePool
+from gpuscaler.clouds.azure.discovery.resources import SPOT, VirtualMachine, is_word
+from gpuscaler.clouds.azure.discovery.skus import Sku
+from gpuscaler.clouds.azure.machines.listing import instance_of, is_leaving, is_unallocated, known_size, provider_id
+from gpuscaler.clouds.azure.machines.lists import MachineLists, PoolMachines
+from gpuscaler.clouds.discovery.describing import pools_by_warning, shortened_names
+from gpuscaler.clouds.protocol import (
+    CAPACITY,
+    CONFIGURATION,
+    QUOTA,
+    UNAUTHORISED,
+    UNKNOWN,
+    AccountReport,
+    BuyResult,
+    CloudError,
+    LostAnswerError,
+    Notice,
+    Order,
+    Refusal,
+    UnfilledOrder,
+)
+from gpuscaler.model.azure_names import canonical_provider_id, fold_id
+from gpuscaler.model.instances import STOPPING, Delivery, Instance, Inventory
+from gpuscaler.model.offerings import OfferingKey
+from gpuscaler.model.pools import Pool
+
+#: A machine of a system pool is never the last one that is ended: AKS runs its own pods there.
+_SYSTEM: Final = "System"
+
+
+@dataclass(slots=True)
+class _Listing:
+    """The last inventory: the pool and machine by provider id, and the machines of each pool."""
+
+    machines: Mapping[str, tuple[AzurePool, VirtualMachine]] = field(default_factory=dict)
+    pools: Mapping[str, PoolMachines] = field(default_factory=dict)
+
+
+class AzureProvider:
+    """Buys in the scale sets and agent pools that ``discovery`` finds, with the calls of ``arm``, whose fence stops writes.
+
+    ``now`` is the wall clock and ``sleep`` waits by it.
+    """
+
+    name = "azure"
+    #: Azure does not document how far its lists may be behind.
+    read_lag = 10.0
+    #: Azure keeps no tokens of orders: a repeated order would buy again.
+    keeps_tokens = False
+
+    def __init__(
+        self, arm: Arm, discovery: Discovery, *, now: Callable[[], float], sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    ) -> None:
+        self._arm, self._discovery, self._now = arm, discovery, now
+        self._azure_pools: dict[str, AzurePool] = {}
+        self._released_names: tuple[str, ...] = ()
+        #: Subscriptions that are still unknown (None before the first pass), and the failures of the latest pass.
+        self._unknown: tuple[str, ...] | None = None
+        self._failed: tuple[str, ...] = ()
+        self._forbidden = False
+        self._discovering: asyncio.Task[DiscoveryResult] | None = None
+        self._listing = _Listing()
+        self._lists = MachineLists(arm, now=now)
+        self._increments = Increments(arm, now=now, sleep=sleep, refuse=self._refusals)
+        self._endings = Endings(arm, now=now, sleep=sleep)
+        self._quotas = Quotas(arm, now=now)
+
+    # Reading
+
+    async def pools(self) -> Sequence[Pool]:
+        """The current pools of the subscriptions."""
+        return (await self.read_account()).pools
+
+    async def read_account(self) -> AccountReport:
+        """Read the subscriptions. Never raises for an answer of Azure: failures are reported, and what was known before stays valid."""
+        if self._discovering is None or self._discovering.done():
+            self._discovering = asyncio.create_task(self._discovery.discover())
+        # The pass continues even if the caller is cancelled, and two must not run at once.
+        discovered = await asyncio.shield(self._discovering)
+        self._azure_pools = {azure_pool.pool.name: azure_pool for azure_pool in (*discovered.pools, *discovered.released)}
+        self._released_names = tuple(azure_pool.pool.name for azure_pool in discovered.released)
+        self._unknown, self._forbidden, self._failed = discovered.unknown, discovered.forbidden, discovered.failed
+        return AccountReport(
+            pools=tuple(azure_pool.pool for azure_pool in discovered.pools),
+            set_aside=discovered.set_aside,
+            warnings=(
+                *discovered.warnings,
+                *(
+                    f"{'pool' if len(names) == 1 else 'pools'} {shortened_names(names)}: {warning}"
+                    for warning, names in pools_by_warning(discovered.pools).items()
+                ),
+            ),
+            ways={name: azure_pool.way for name, azure_pool in self._azure_pools.items()},
+            failed=self._failed,
+            complete=not discovered.unknown,
+        )
+
+    async def inventory(self) -> Inventory:
+        """All machines of the groups that are pools. A partial list would be wrong: one group that does not answer fails the call."""
+        if self._unknown is None or self._unknown:
+            await self.read_account()
+        if self._unknown:
+            problem = f"nothing is known yet about {', '.join(self._unknown)}, and a list without the machines there would be incomplete"
+            raise CloudError(UNAUTHORISED if self._forbidden else UNKNOWN, "; ".join((*self._failed, problem)))
+        self._increments.clear_soon()
+        at = self._now()
+        lists = await self._lists.refresh(self._azure_pools, self._increments.watched)
+        machines = {
+            provider_id(machine): (self._azure_pools[name], machine)
+            for name, known in lists.items()
+            for machine in known.machines
+            if not is_unallocated(machine)
+        }
+        self._listing = _Listing(machines, dict(lists))
+        self._endings.drop_gone(fold_id(machine.id) for _, machine in machines.values())
+        instances = tuple(self._instance(azure_pool, machine) for azure_pool, machine in machines.values())
+        deliveries = tuple(Delivery(name, known.missing) for name, known in lists.items())
+        return Inventory(at, instances, deliveries, self._released_names)
+
+    def _instance(self, azure_pool: AzurePool, machine: VirtualMachine) -> Instance:
+        ident = fold_id(machine.id)
+        reserved = frozenset[str]().union(*(reservation.allocated for reservation in azure_pool.reservations))
+        instance = instance_of(machine, azure_pool, token=self._increments.tokens.get(ident, ""), reserved=reserved)
+        # A deletion that Azure accepted is not on the list at once.
+        return replace(instance, state=STOPPING) if ident in self._endings.ending else instance
+
+    # Buying
+
+    async def buy(self, order: Order) -> BuyResult:
+        """Raise the capacity of the pool's group. :meth:`follow` returns the results of what is ``pending`` afterwards."""
+        azure_pool = self._azure_pools.get(order.pool)
+        if azure_pool is None:
+            raise CloudError(CONFIGURATION, f"saw no group for pool {order.pool}, expected one; was it deleted, or its tags changed?")
+        key = order.offerings[0]
+        room, quota = await self._quotas.room(azure_pool, self._sku(azure_pool, key.instance_type), key.market)
+        if room is None or room >= order.count:
+            return await self._increments.buy(azure_pool, order)
+        short = self._quota_refusals(azure_pool, order.offerings, f"{order.count} machines of {key.instance_type} do not fit: {quota}")
+        if not room:
+            return BuyResult(refusals=short)
+        bought = await self._increments.buy(azure_pool, replace(order, count=room))
+        return replace(bought, refusals=(*bought.refusals, *short))
+
+    def _quota_refusals(self, azure_pool: AzurePool, keys: Sequence[OfferingKey], detail: str) -> tuple[Refusal, ...]:
+        return tuple(Refusal(QUOTA, key, detail, bucket=(key.instance_type,), every_zone=True) for key in keys[:1])
+
+    def _sku(self, azure_pool: AzurePool, size: str) -> Sku | None:
+        return next((sku for name, sku in azure_pool.skus.items() if is_word(name, size)), None)
+
+    def _refusals(self, azure_pool: AzurePool, order: Order, failure: ArmFailure | None, detail: str) -> tuple[Refusal, ...]:
+        """Why machines of ``order`` did not come; without a failure, ``detail`` is all that is known."""
+        if failure is None:
+            return tuple(Refusal(CAPACITY, key, detail) for key in order.offerings)
+        meaning = meaning_of(failure)
+        if meaning.cause == QUOTA:
+            self._quotas.forget(azure_pool)
+        place = (azure_pool.subscription, azure_pool.location)
+        beside = [other for other in self._azure_pools.values() if (other.subscription, other.location) == place]
+        offered = [offering.key for other in beside for offering in other.pool.offerings]
+        skus = {name: sku for other in beside for name, sku in other.skus.items()}
+        return refusals((meaning,), order.offerings, offered, skus)
+
+    async def follow(self, orders: Sequence[UnfilledOrder] = (), /) -> Sequence[tuple[str, BuyResult]]:
+        """Final answers, by token, of orders that were ``pending`` and are settled now. ``orders`` of another process are continued."""
+        self._increments.drop_resumed_except([unfilled.order.token for unfilled in orders])
+        for unfilled in orders:
+            self._resume(unfilled)
+        return await self._increments.follow()
+
+    async def withdraw(self, rest: UnfilledOrder, /) -> None:
+        """Cancel what an order still lacks."""
+        if self._unknown and rest.order.pool not in self._azure_pools:
+            raise CloudError(UNKNOWN, f"nothing is known yet about {', '.join(self._unknown)}, where pool {rest.order.pool} may be")
+        self._resume(rest)
+        await self._increments.withdraw(rest)
+
+    def _resume(self, rest: UnfilledOrder) -> None:
+        azure_pool = self._azure_pools.get(rest.order.pool)
+        if azure_pool is None or not rest.missing:
+            return
+        # Machines that were there before the order, and those that have come for it, of which the caller knows.
+        older = [fold_id(machine.id) for _, machine in self._listing.machines.values() if 0 < machine.created < rest.at]
+        self._increments.resume(rest, azure_pool, older)
+
+    # Ending
+
+    async def remove(self, ids: Sequence[str]) -> Mapping[str, Refusal | None]:
+        """End machines by id. A machine that none of our groups lists is never touched."""
+        wanted = [canonical_provider_id(ident) for ident in ids]
+        if any(ident not in self._listing.machines for ident in wanted):
+            await self.inventory()
+        answers = await asyncio.gather(*map(self._remove, wanted), return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return dict(zip(ids, (answer for answer in answers if not isinstance(answer, BaseException)), strict=True))
+
+    async def _remove(self, ident: str) -> Refusal | None:
+        if ident not in self._listing.machines:
+            return None
+        azure_pool, machine = self._listing.machines[ident]
+        instance = self._instance(azure_pool, machine)
+        if is_leaving(machine):
+            return None
+        if self._is_last_of_system_pool(azure_pool, machine):
+            name = azure_pool.pool.name
+            return Refusal(CONFIGURATION, instance.key, f"pool {name} is a system pool, and this is its last machine; AKS needs one")
+        group = self._group(azure_pool, machine)
+        # Spot machines and machines that do not run are not asked to shut down first.
+        force = instance.market == SPOT or is_word(machine.state, "Failed")
+        try:
+            await self._endings.end(group, machine, self._increments.lock(group), force=force)
+        except LostAnswerError:
+            raise
+        except CloudError as error:
+            return Refusal(error.cause, instance.key, error.detail, retry_after=error.retry_after)
+        return None
+
+    def _is_last_of_system_pool(self, azure_pool: AzurePool, machine: VirtualMachine) -> bool:
+        if azure_pool.agent_pool is None or not is_word(azure_pool.agent_pool.mode, _SYSTEM):
+            return False
+        known = self._listing.pools.get(azure_pool.pool.name)
+        others = known.machines if known is not None else ()
+        return not any(
+            other.id != machine.id and not is_leaving(other) and not is_unallocated(other) and fold_id(other.id) not in self._endings.ending
+            for other in others
+        )
+
+    def _group(self, azure_pool: AzurePool, machine: VirtualMachine) -> Group:
+        return group_of(self._arm, azure_pool, known_size(azure_pool, machine.size))
+
+    async def extend(self, ids: Sequence[str]) -> None:
+        """Azure delays no end of a machine."""
+
+    async def protect(self, ids: Sequence[str], *, on: bool) -> None:
+        """Scale sets and agent pools that are pools end no machine by themselves: those that would are set aside."""
+
+    # Announcements
+
+    async def notices(self) -> Sequence[Notice]:
+        """Azure announces nothing to controllers: nodes carry what their machines were told."""
+        return ()
+
+    async def close(self) -> None:
+        """Cancel what is in progress and close connections; a call that was already sent ends by itself."""
+        if self._discovering is not None:
+            self._discovering.cancel()
+            await asyncio.gather(self._discovering, return_exceptions=True)
+        await self._increments.close()
+        await self._endings.close()
+        await self._arm.close()
