@@ -1,7 +1,11 @@
-{{/* A policy for writes of the controller's account, and its binding. It calls no webhook, so nothing is denied because of an outage. */}}
+{{/*
+A policy for writes of a component's account (the controller's unless given), and its binding. It calls no webhook, so nothing is denied
+because of an outage.
+*/}}
 {{- define "gpuscaler.admission" -}}
-{{- $self := dict "root" .root "component" "controller" -}}
-{{- $name := printf "%s-controller-%s.%s" (include "gpuscaler.fullname" .root) .of .root.Release.Namespace }}
+{{- $component := default "controller" .component -}}
+{{- $self := dict "root" .root "component" $component -}}
+{{- $name := printf "%s-%s-%s.%s" (include "gpuscaler.fullname" .root) $component .of .root.Release.Namespace }}
 ---
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
@@ -42,4 +46,9 @@ spec:
 {{- $free := concat . (list "managedFields" "resourceVersion" "generation") -}}
 {{- $own := printf "k in ['%s']" (join "', '" $free) -}}
 dyn(object.metadata).all(k, {{ $own }} || (k in dyn(oldObject.metadata) && dyn(oldObject.metadata)[k] == dyn(object.metadata)[k])) && dyn(oldObject.metadata).all(k, {{ $own }} || k in dyn(object.metadata))
+{{- end }}
+
+{{/* Not empty if the exporter's account can be restricted to its own node: the API server has such policies, and knows a token's node. */}}
+{{- define "gpuscaler.exporter.notes" -}}
+{{- if semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version }}yes{{ end -}}
 {{- end }}

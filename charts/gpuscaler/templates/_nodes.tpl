@@ -55,6 +55,10 @@ open. The operator sets a label for this from its release 26.7 on.
 {{- range include "gpuscaler.nvidiaNodes" . | fromYamlArray -}}
 {{- $terms = append $terms (dict "matchExpressions" (list . $free)) -}}
 {{- end -}}
+{{- if .Values.exporter.scheduledEvents.enabled -}}
+{{- /* Spot machines without GPUs are taken away as well. */ -}}
+{{- $terms = append $terms (dict "matchExpressions" (list (dict "key" "kubernetes.azure.com/scalesetpriority" "operator" "In" "values" (list "spot")))) -}}
+{{- end -}}
 {{- include "gpuscaler.affinity" (dict "given" .Values.exporter.affinity "terms" $terms) -}}
 {{- end }}
 

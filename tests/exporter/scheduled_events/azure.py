@@ -10,7 +10,7 @@ from aiohttp import web
 NODE, MACHINE = "aks-gpu-12345678-vmss00000a", "aks-gpu-12345678-vmss_10"
 
 
-def event(kind: str = "Preempt", *, id: str = "e-1", at: str = "Fri, 15 Jan 2027 08:00:30 GMT", **more: Any) -> dict[str, Any]:  # noqa: A002  # its name
+def event(kind: str = "Preempt", *, id: str = "e-1", at: str | None = "Fri, 15 Jan 2027 08:00:30 GMT", **more: Any) -> dict[str, Any]:  # noqa: A002  # its name
     """An event as the service shows it."""
     return {
         "EventId": id,
@@ -27,8 +27,9 @@ def event(kind: str = "Preempt", *, id: str = "e-1", at: str = "Fri, 15 Jan 2027
 
 
 class Azure:
-    """The service: ``body`` replaces the document, ``status`` is that of its answers; ``name`` is the machine's;
-    if it is empty, ``name_status`` is answered instead.
+    """The service: ``body`` replaces the document, ``status`` is that of its answers.
+
+    ``name`` is the machine's; if it is empty, ``name_status`` is answered instead.
     """
 
     def __init__(self) -> None:
