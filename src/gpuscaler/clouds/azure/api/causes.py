@@ -158,7 +158,7 @@ def _refusals(
     keys = _named(meaning, requested)
     if meaning.cause in (CAPACITY, QUOTA) and all(key.market == RESERVED for key in keys):
         # What is reserved is not short for others, and does not count towards quotas: the reservation itself is used up.
-        return [Refusal(CAPACITY, key, meaning.detail, retry_after=meaning.seconds) for key in keys]
+        return [Refusal(CAPACITY, key, meaning.detail, retry_after=min(meaning.seconds, HOUR)) for key in keys]
     if meaning.cause == QUOTA:
         return _quota_refusals(meaning, keys, everything, skus)
     if meaning.cause == CAPACITY:
