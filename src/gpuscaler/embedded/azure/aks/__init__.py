@@ -1,0 +1,1 @@
+"""The provider Microsoft.ContainerService: AKS clusters, their agent pools and machines."""

@@ -1,0 +1,1 @@
+"""The provider Microsoft.Compute: scale sets, their machines, SKUs, usages, capacity reservations."""

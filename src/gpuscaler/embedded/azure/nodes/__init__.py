@@ -1,0 +1,1 @@
+"""The machines of an account as Nodes of a cluster."""
