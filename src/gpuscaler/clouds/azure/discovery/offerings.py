@@ -7,6 +7,7 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct
 
+from gpuscaler.catalogue import InstanceType
 from gpuscaler.clouds.azure.discovery.pool_resources import PoolResources
 from gpuscaler.clouds.azure.discovery.reservations import Reservation, reservations_for
 from gpuscaler.clouds.azure.discovery.resources import ON_DEMAND, RESERVED, SPOT, zone_key
@@ -19,9 +20,9 @@ from gpuscaler.model.pools import BY_SIZE, Offering
 
 
 class PriceSource(Protocol):
-    """Prices in US dollars per hour; the origin of a guess is as in an offering."""
+    """Prices in US dollars per hour. ``kind`` is the basis of a guess, whose origin is as in an offering."""
 
-    def price_of(self, size: str, market: str, location: str) -> PriceToUse: ...
+    def price_of(self, size: str, market: str, location: str, kind: InstanceType | None = None) -> PriceToUse: ...
 
 
 class LocationData(Struct, frozen=True):
@@ -98,7 +99,7 @@ class OfferingBuilder:
                     yield msgspec.structs.replace(self._offering(size, sku, market, zone), count=0)
 
     def _offering(self, size: str, sku: Sku, market: str, zone: str) -> Offering:
-        price = self._prices.price_of(sku.name, market, self._data.location)
+        price = self._prices.price_of(sku.name, market, self._data.location, sku.instance_type())
         self._warn(price.warning)
         offering = self._template.offering(msgspec.structs.replace(sku, name=size), market=market, zone=zone, price=price.price)
         return msgspec.structs.replace(offering, price_from=price.price_from)
@@ -113,12 +114,12 @@ class OfferingBuilder:
     def _read_reservations(self, group: str) -> None:
         reservations = self._data.reservations.get(fold_id(group))
         name = group.rpartition("/")[2]
-        if reservations is None:
-            self._warn(f"its capacity reservation group {name} could not be read, so its reservations are not used")
+        self.reservations = reservations or ()
+        if not any(reservation.capacity for reservation in self.reservations):
+            self._warn(f"its capacity reservation group {name} could not be read, or is empty, so nothing of it is used")
             return
-        self.reservations = reservations
         sizes = {fold_id(size) for size in self._resources.sizes}
-        if not any(reservation.is_usable and fold_id(reservation.size) in sizes for reservation in reservations):
+        if not any(reservation.is_usable and fold_id(reservation.size) in sizes for reservation in self.reservations):
             self._warn(
                 f"its capacity reservation group {name} reserves no machine of {', '.join(self._resources.sizes)}; add a reservation"
             )
@@ -138,9 +139,8 @@ class OfferingBuilder:
             self._warn(f"{size} is not offered in zone {', '.join(missing or zones)} of {self._data.location}; it is not bought there")
         restricted = [zone for zone in zones if zone in sku.restricted and zone not in missing]
         if restricted:
-            self._warn(
-                f"the subscription may not use {size} in zone {', '.join(restricted)} of {self._data.location}{reason}; it is not bought there"
-            )
+            place = f"zone {', '.join(restricted)} of {self._data.location}"
+            self._warn(f"the subscription may not use {size} in {place}{reason}; it is not bought there")
         return tuple(zone for zone in zones if zone not in sku.restricted and (not zone or zone in sku.zones))
 
     def _missing_size(self, size: str) -> str:

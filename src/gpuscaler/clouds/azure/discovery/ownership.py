@@ -89,8 +89,8 @@ def decide_scale_set(
     if not cluster:
         key = encoded_key(enabled or next(iter(claims.values())))
         return Ownership(
-            reason=f"saw the tag {key}, but the settings name no cluster, so it may be another's; name the scale set in pools, or give a tag of "
-            "it in tags"
+            reason=f"saw the tag {key}, but the settings name no cluster, so it may be another's; name the scale set in pools, or one of "
+            "its tags in tags"
         )
     return _discovered(decoded, claims.get(cluster, ""), enabled)
 

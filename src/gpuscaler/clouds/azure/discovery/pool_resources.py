@@ -67,6 +67,12 @@ class PoolResources(Struct, frozen=True):
         return self.agent_pool is not None and self.agent_pool.state.lower().startswith("upgrading")
 
     @property
+    def id(self) -> str:
+        """The folded resource id of its agent pool, else of its scale set."""
+        own = self.agent_pool or self.scale_set
+        return fold_id(own.id) if own is not None else ""
+
+    @property
     def own_name(self) -> str:
         """The name of its agent pool, else of its scale set."""
         return self.agent_pool.name if self.agent_pool is not None else self.scale_set.name if self.scale_set is not None else ""

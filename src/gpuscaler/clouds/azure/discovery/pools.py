@@ -15,7 +15,6 @@ from gpuscaler.clouds.azure.templates.node_templates import NodeTemplate
 from gpuscaler.clouds.azure.templates.tags import tag_hints
 from gpuscaler.clouds.discovery.settings import label_value_of
 from gpuscaler.model.accelerators import is_device
-from gpuscaler.model.azure_names import fold_id
 from gpuscaler.model.pools import UNREADY_AFTER, Offering, Pool, all_have_gpus, is_scattered
 from gpuscaler.model.well_known import POOL_LABEL
 
@@ -65,8 +64,7 @@ class AzurePool(Struct, frozen=True):
     @property
     def id(self) -> str:
         """The folded resource id of its agent pool, else of its scale set."""
-        own = self.agent_pool or self.scale_set
-        return fold_id(own.id) if own is not None else ""
+        return self.resources.id
 
     @property
     def resource_group(self) -> str:

@@ -1,6 +1,7 @@
 """Capacity reservation groups: machines that are already paid for, by size and zone. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 from msgspec import Struct
 
@@ -39,12 +40,24 @@ class _Utilization(Struct, rename="camel"):
 
 
 class _View(Struct, rename="camel"):
+    name: str | None = None
     utilization_info: _Utilization | None = None
+
+
+class _GroupView(Struct, rename="camel"):
+    capacity_reservations: list[_View] | None = None
+
+
+class _GroupProperties(Struct, rename="camel"):
+    instance_view: _GroupView | None = None
+
+
+class _Group(Struct, rename="camel"):
+    properties: _GroupProperties | None = None
 
 
 class _Properties(Struct, rename="camel"):
     provisioning_state: str | None = None
-    instance_view: _View | None = None
 
 
 class _Document(Struct, rename="camel"):
@@ -55,26 +68,39 @@ class _Document(Struct, rename="camel"):
     properties: _Properties | None = None
 
 
-def reservation_of(document: object) -> Reservation:
-    """A reservation from its document with ``$expand=instanceView``. Raises ReadingError.
+def reservations_of(group: object, documents: Iterable[object]) -> tuple[Reservation, ...]:
+    """The reservations in the list ``documents``, with their machines from the ``group`` with its instance view; odd ones are left out.
 
-    Without an instance view it is unknown how many machines are in it: none is counted as free.
+    The list has sizes and zones, and only the view has machines. Raises ReadingError if the view cannot be read.
     """
+    properties = decoded(group, _Group).properties or _GroupProperties()
+    views = (properties.instance_view.capacity_reservations or ()) if properties.instance_view is not None else ()
+    by_name = {fold_id(view.name): view for view in views if view.name}
+    reservations = []
+    for document in documents:
+        with suppress(ReadingError):
+            reservations.append(_reservation_of(document, by_name))
+    return tuple(reservations)
+
+
+def _reservation_of(document: object, views: Mapping[str, _View]) -> Reservation:
+    """One reservation. Without a view of its machines none is counted as free."""
     wire = decoded(document, _Document)
-    sku, properties = wire.sku or SkuOfSet(), wire.properties or _Properties()
+    sku = wire.sku or SkuOfSet()
     if not wire.id or not sku.name or sku.capacity is None or sku.capacity < 0:
         raise ReadingError(f"saw size {sku.name} and sku.capacity {sku.capacity}, expected a size and the number of reserved machines")
-    utilization = properties.instance_view.utilization_info if properties.instance_view else None
-    known = utilization is not None
-    allocated = frozenset(fold_id(entry.id) for entry in (utilization.virtual_machines_allocated or () if utilization else ()) if entry.id)
+    name = wire.name or wire.id.rpartition("/")[2]
+    view = views.get(fold_id(name))
+    utilization = view.utilization_info if view is not None else None
+    machines = (utilization.virtual_machines_allocated or ()) if utilization is not None else ()
     return Reservation(
         id=wire.id,
-        name=wire.name or wire.id.rpartition("/")[2],
+        name=name,
         size=sku.name,
         zone=next(iter(wire.zones or ()), ""),
-        capacity=sku.capacity if known else 0,
-        allocated=allocated,
-        state=properties.provisioning_state or "",
+        capacity=sku.capacity if utilization is not None else 0,
+        allocated=frozenset(fold_id(entry.id) for entry in machines if entry.id),
+        state=(wire.properties.provisioning_state or "") if wire.properties is not None else "",
     )
 
 

@@ -8,6 +8,7 @@ from typing import Final
 from msgspec import Struct
 
 from gpuscaler import catalogue
+from gpuscaler.catalogue import InstanceType, aks
 from gpuscaler.clouds.azure.discovery.resources import is_word
 from gpuscaler.clouds.azure.discovery.wire import ReadingError, decoded
 from gpuscaler.model.azure_names import fold_id
@@ -48,6 +49,29 @@ class Sku(Struct, frozen=True):
     def gpu_resource(self) -> str:
         """The resource name of its GPUs, empty without GPUs."""
         return f"{self.manufacturer}.com/gpu" if self.gpus else ""
+
+    def instance_type(self) -> InstanceType:
+        """The size as the catalogue lists sizes, without prices."""
+        allocatable = {**aks.allocatable(self.vcpus, self.memory_mib), **({self.gpu_resource: self.gpus} if self.gpus else {})}
+        return InstanceType(
+            name=self.name,
+            cloud="azure",
+            arch=self.arch,
+            vcpu=self.vcpus,
+            memory_mib=self.memory_mib,
+            gpus=self.gpus,
+            gpu_product=self.product,
+            gpu_karpenter_name="",
+            gpu_manufacturer=self.manufacturer,
+            gpu_memory_mib=0,
+            gpu_visible_memory_mib=0,
+            efa=0,
+            allocatable=allocatable,
+            prices={},
+            zone_ids={},
+            source="Resource SKUs",
+            allocatable_source="aks-rule",
+        )
 
     def is_restricted_in(self, zone: str) -> bool:
         """Whether this subscription may not use it in ``zone``, a number as text, or without a zone if that is empty."""
