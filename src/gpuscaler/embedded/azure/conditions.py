@@ -13,13 +13,13 @@ class Conditions(Struct, frozen=True, gc=False):
     """Values are in seconds unless noted otherwise. Unpublished figures are assumptions.
 
     Scale sets: ``allocation`` passes between an accepted write and the attempt to place the machines, when failures are known,
-    ``provisioning`` from there to Succeeded, ``deleting`` and ``forced`` from a deletion, without or with force, to its end. ``failed`` says
-    whether machines that failed to be placed ``stay`` in lists until they are deleted, or ``vanish`` and leave only the capacity. With
-    ``fails_fast`` an operation ends at its first failure, else when all its machines are done. ``nesting`` is where an operation's error has its
-    cause: ``plain`` at the top, else under an outer error in ``details``, or as JSON in its ``text``. ``capacity_falls`` at the ``start``
-    of a deletion, or at its ``end``. With ``etag_of_deletions``
-    deletions and evictions change the ETag as writes do. With ``preempts`` a later write ends running deletions as OperationPreempted.
-    ``quota`` is where too small quotas are reported: in the ``answer`` (409) or in the ``operation``.
+    ``provisioning`` from there to Succeeded, ``deleting`` and ``forced`` from a deletion, without or with force, to its end. ``failed``
+    says whether machines that failed to be placed ``stay`` in lists until they are deleted, or ``vanish`` and leave only the capacity.
+    With ``fails_fast`` an operation ends at its first failure, else when all its machines are done. ``nesting`` is where an operation's
+    error has its cause: ``plain`` at the top, else under an outer error in ``details``, or in its ``text``. ``capacity_falls`` at the
+    ``start`` of a deletion, or at its ``end``. With ``etag_of_deletions`` deletions and evictions change the ETag as writes do. With
+    ``preempts`` a later write ends running deletions as OperationPreempted. ``quota`` is where too small quotas are reported: in the
+    ``answer`` (409) or in the ``operation``.
 
     AKS: ``aks_sync`` passes until an agent pool shows a count that its scale set got from others, ``aks_end`` between the end of a scale
     set's operation and the end of AKS's own. ``lockdown`` is the code of the refusal to write in a locked node resource group.

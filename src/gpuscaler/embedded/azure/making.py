@@ -6,7 +6,7 @@ from zlib import crc32
 
 from gpuscaler.embedded.azure.account import Account
 from gpuscaler.embedded.azure.aks import pools
-from gpuscaler.embedded.azure.compute import capacity, scale_sets
+from gpuscaler.embedded.azure.compute import capacity, interrupting, scale_sets
 from gpuscaler.embedded.azure.hardware.refusals import Trouble
 from gpuscaler.embedded.azure.state import AgentPool, Cluster, ReservationGroup, ResourceGroup, ScaleSet
 
@@ -149,8 +149,9 @@ def create_reservation_group(
 
 
 def set_limit(account: Account, machines: int | None, *, market: str = "", size: str = "", zone: str = "", code: str = "") -> None:
-    """Each market (of a size in a zone) that matches has ``machines`` machines (None: unlimited); machines beyond are evicted, requests beyond fail with ``code``.
+    """Each market (of a size in a zone) that matches has ``machines`` machines (None: unlimited).
 
+    Machines beyond are evicted with their notice, requests beyond fail with ``code``.
     ``market`` is ``spot`` or ``on-demand``, ``zone`` is such as ``eastus-1`` (``eastus-0``: not zonal) or a location; "" matches all. A
     ``code`` of "" stands for AllocationFailed, or ZonalAllocationFailed in a zone.
     """
@@ -179,5 +180,11 @@ def restrict(account: Account, size: str, zones: Iterable[str] = (), *, location
     """Restrict a size in Resource SKUs, in some zones or in the whole location, and refuse it with SkuNotAvailable."""
     where, numbers = location or account.locations[0], tuple(zones)
     account.restrictions[(subscription or account.subscriptions[0]).lower(), where, size.lower()] = numbers
-    for number in (*account.zones, "0") if not numbers else numbers:
-        add_trouble(account, "SkuNotAvailable", size=size, zone=f"{where}-{number}")
+    for zone in [f"{where}-{number}" for number in numbers] or [where]:
+        add_trouble(account, "SkuNotAvailable", size=size, zone=zone)
+
+
+def evict(account: Account, scale_set: ScaleSet, key: str, *, notice: float = 30.0) -> None:
+    """Evict the machine ``key`` (instance id or name) of a spot scale set ``notice`` seconds from now, announced if that is above 0."""
+    interrupting.evict(account, scale_set, scale_set.machines[key], notice=notice)
+    account.advance()

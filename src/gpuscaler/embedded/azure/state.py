@@ -84,7 +84,8 @@ class ScaleSet:
     """A scale set. ``model`` is its JSON without what is read-only; ``lists`` are earlier lists of its machines, with times.
 
     The machines of a profile of an agent pool of type VirtualMachines are kept like a scale set, in that mode, which no call shows.
-    ``numbers`` numbers its machines then. One of AKS belongs to ``agent_pool`` of ``cluster``; with ``sync_due`` AKS is to notice its capacity.
+    ``numbers`` numbers its machines then. One of AKS belongs to ``agent_pool`` of ``cluster``; with ``sync_due`` AKS is about to notice
+    its capacity.
     """
 
     subscription: str

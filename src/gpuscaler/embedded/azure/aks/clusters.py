@@ -142,9 +142,11 @@ def _wanted(pool: AgentPool, properties: Mapping[str, Any]) -> dict[str, int]:
     else:
         size = str(pool.settings["vmSize"]).lower()
         count = properties.get("count")
+        if count is not None and (not isinstance(count, int) or isinstance(count, bool)):
+            raise bad_request(f"The value of parameter agentPoolProfile.count is invalid: {count}.", target="agentPoolProfile.count")
         counts = {size: pool.count if count is None else count}
     for count in counts.values():
-        if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= _MOST:
+        if not 0 <= count <= _MOST:
             raise bad_request(f"The value of parameter agentPoolProfile.count is invalid: {count}.", target="agentPoolProfile.count")
     if pool.settings.get("mode") == "System" and sum(counts.values()) < 1:
         text = "The value of parameter agentPoolProfile.count is invalid. A system node pool must have at least 1 node."

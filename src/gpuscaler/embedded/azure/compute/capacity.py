@@ -41,18 +41,18 @@ def check_growth(account: Contents, scale_set: ScaleSet, count: int) -> Failure 
     refused = account.hardware.refused_at_once(scale_set.market, scale_set.size, zone_keys(scale_set), count)
     if refused is not None:
         raise raised(*refused)
-    failure = exceeded_quota(account, scale_set.subscription, scale_set.location, scale_set.size, scale_set.market, count)
+    failure = exceeded_quota(account, scale_set, count)
     if failure is not None and account.conditions.quota == "answer":
         raise raised(failure)
     return failure
 
 
-def exceeded_quota(account: Contents, subscription: str, location: str, size: str, market: str, count: int) -> Failure | None:
+def exceeded_quota(account: Contents, scale_set: ScaleSet, count: int) -> Failure | None:
     """The quota that ``count`` more machines exceed."""
-    details = sizes.size_of(size)
+    details, subscription, location = sizes.size_of(scale_set.size), scale_set.subscription, scale_set.location
     required = count * details.vcpu if details is not None else 0
     usage = account.usage(subscription, location)
-    names = ("lowPriorityCores",) if market == SPOT else ("cores", sizes.family(details.name if details is not None else size))
+    names = ("lowPriorityCores",) if scale_set.market == SPOT else ("cores", sizes.family(details.name if details is not None else ""))
     for name in names:
         limit, used = account.limit(subscription, location, name), usage.get(name, 0)
         if used + required > limit:

@@ -18,8 +18,8 @@ from gpuscaler.model.azure_names import fold_id
 #: The most machines of a scale set: of Uniform ones in a single placement group, of all others.
 _SINGLE, _MOST = 100, 1000
 #: Properties that cannot change.
-_FIXED: Final = ("orchestrationMode",)
-_FIXED_IN_PROFILE: Final = ("priority", "evictionPolicy")
+_FIXED: Final[tuple[str, ...]] = ("orchestrationMode",)
+_FIXED_IN_PROFILE: Final[tuple[str, ...]] = ("priority", "evictionPolicy")
 _WRITE: Final = "Microsoft.Compute/virtualMachineScaleSets/write"
 _READ_ONLY: Final = frozenset({"provisioningState", "uniqueId", "timeCreated"})
 
@@ -169,9 +169,8 @@ def _check_model(account: Contents, location: str, model: Mapping[str, Any], wan
 
 
 def _check_fixed(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-    pairs = [(before["properties"], after["properties"], _FIXED)]
     profiles = [model["properties"].get("virtualMachineProfile") or {} for model in (before, after)]
-    pairs.append((profiles[0], profiles[1], _FIXED_IN_PROFILE))
+    pairs = [(before["properties"], after["properties"], _FIXED), (profiles[0], profiles[1], _FIXED_IN_PROFILE)]
     for old, new, fields in pairs:
         for field in fields:
             if old.get(field) != new.get(field) and {old.get(field), new.get(field)} != {None, "Regular"}:

@@ -1,4 +1,4 @@
-"""Reasons why there is no machine: codes and texts of Microsoft.Compute, as Azure/karpenter-provider-azure's tests and reports have them."""
+"""Reasons why there is no machine: codes and texts of Microsoft.Compute, as in karpenter-provider-azure's tests and users' reports."""
 
 from typing import Final
 

@@ -14,9 +14,9 @@ from gpuscaler.embedded.azure.wire.requests import Request
 class Fault(Struct, frozen=True, forbid_unknown_fields=True):
     """What happens to calls that match.
 
-    ``method`` and ``path`` are patterns such as ``GET`` and ``*/virtualMachines``, compared without case; ``times`` is how often it happens
-    (None: always), ``chance`` its probability. Then the answer takes ``delay`` seconds more; with a ``code`` the call is refused with it and
-    ``status``, with ``headers`` such as ``retry-after``; or the connection breaks ``before`` or ``after`` the call takes effect.
+    ``method`` and ``path`` are patterns such as ``GET`` and ``*/virtualMachines``, compared without case; ``times`` is how often it
+    happens (None: always), ``chance`` its probability. Then the answer takes ``delay`` seconds more; with a ``code`` the call is refused
+    with it and ``status``, with ``headers`` such as ``retry-after``; or the connection breaks ``before`` or ``after`` the call takes effect.
     """
 
     method: str = "*"

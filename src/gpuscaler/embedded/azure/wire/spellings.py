@@ -12,8 +12,9 @@ _GROUP: Final = re.compile(r"(/resourceGroups/)([^/]+)")
 
 
 def respell(value: Any, manner: str, dice: Random) -> Any:
-    """A JSON value with ids in another spelling: ``kept``, ``group`` (resource groups in capitals, as lists of machines have them),
-    ``lower``, or ``random`` (any of these for each id).
+    """A JSON value with ids in another spelling.
+
+    It is ``kept``, ``group`` (resource groups in capitals, as in lists of machines), ``lower``, or ``random`` (any of these for each id).
     """
     if manner == "kept":
         return value
