@@ -10,6 +10,17 @@ import click
 PROFILES = ("openb", "philly")
 #: Cluster names that EKS and kops allow. Other characters, above all a star, have a special meaning in a policy.
 _CLUSTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+#: Names and ids that Azure allows. Wildcards would widen the scope of a role.
+_AKS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?")
+_RESOURCE_GROUP = re.compile(r"[A-Za-z0-9_().-]{0,89}[A-Za-z0-9_()-]")
+_UUID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
+_SUBNET = re.compile(
+    r"/subscriptions/[0-9A-Fa-f-]{36}/resourceGroups/[A-Za-z0-9_().-]{1,90}/providers/Microsoft\.Network"
+    r"/virtualNetworks/[A-Za-z0-9_.-]{1,80}/subnets/[A-Za-z0-9_.-]{1,80}",
+    re.IGNORECASE,
+)
+_DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_ISSUER = re.compile(r"https://[^\s?#@]{1,500}")
 _ARN = re.compile(r"arn:(aws|aws-cn|aws-us-gov):(sqs:[a-z0-9-]+:[0-9]{12}:[A-Za-z0-9._-]+|iam::[0-9]{12}:role/[A-Za-z0-9+=,.@_/-]+)")
 
 
@@ -56,4 +67,76 @@ def iam(*, cluster: str, queue: str, node_role: str, read_only: bool, partition:
             example = "arn:aws:sqs:us-east-1:123456789012:notices" if kind == "sqs" else "arn:aws:iam::123456789012:role/nodes"
             raise click.BadParameter(f"saw {text!r}, expected an ARN such as {example}", param_hint=option)
     document = policy(cluster, queue=queue, node_role=node_role, change=not read_only, partition=partition)
+    click.echo(json.dumps(document, indent=2))
+
+
+@generate.command("azure-role")
+@click.option("--subscription", required=True, metavar="ID", help="The subscription with the cluster's machines.")
+@click.option("--cluster", default="", metavar="NAME", help="The AKS cluster.")
+@click.option("--resource-group", default="", metavar="NAME", help="The resource group that the cluster itself is in.")
+@click.option(
+    "--node-resource-group",
+    "node_groups",
+    multiple=True,
+    metavar="NAME",
+    help="A resource group with scale sets, such as the cluster's node resource group (MC_...); repeatable.",
+)
+@click.option("--subnet", "subnets", multiple=True, metavar="ID", help="A subnet of yours that agent pools are in; repeatable.")
+@click.option("--read-only", is_flag=True, help="Only the permissions for `gpuscaler pools` and a dry run.")
+@click.option("--issuer", default="", metavar="URL", help="The cluster's OIDC issuer; adds the federated credential.")
+@click.option("--namespace", default="gpuscaler", show_default=True, metavar="NAME", help="The controller's namespace.")
+@click.option(
+    "--service-account", default="gpuscaler-controller", show_default=True, metavar="NAME", help="The controller's ServiceAccount."
+)
+def azure_role(
+    *,
+    subscription: str,
+    cluster: str,
+    resource_group: str,
+    node_groups: tuple[str, ...],
+    subnets: tuple[str, ...],
+    read_only: bool,
+    issuer: str,
+    namespace: str,
+    service_account: str,
+) -> None:
+    """Write the custom roles that gpuscaler needs on Azure for one cluster to standard output, as JSON.
+
+    With them come the scopes to assign them at, and, with --issuer, the federated credential of the controller's ServiceAccount.
+    """
+    from gpuscaler.clouds.azure.api.rights import custom_roles, federated_credential
+
+    group = "the name of a resource group, such as MC_prod-rg_prod_eastus"
+    for option, pattern, texts, expected in (
+        ("--subscription", _UUID, (subscription,), "the id of a subscription, such as 00000000-0000-0000-0000-000000000000"),
+        ("--cluster", _AKS, (cluster,) if cluster else (), "letters, digits, '-' and '_'"),
+        ("--resource-group", _RESOURCE_GROUP, (resource_group,) if resource_group else (), group),
+        ("--node-resource-group", _RESOURCE_GROUP, node_groups, group),
+        ("--subnet", _SUBNET, subnets, "the id of a subnet, such as /subscriptions/.../virtualNetworks/NAME/subnets/NAME"),
+        ("--issuer", _ISSUER, (issuer,) if issuer else (), "an https URL, which az aks show --query oidcIssuerProfile.issuerUrl prints"),
+        ("--namespace", _DNS_LABEL, (namespace,), "the name of a namespace"),
+        ("--service-account", _DNS_LABEL, (service_account,), "the name of a ServiceAccount"),
+    ):
+        for text in texts:
+            if not pattern.fullmatch(text):
+                raise click.BadParameter(f"saw {text!r}, expected {expected}", param_hint=option)
+    if bool(cluster) != bool(resource_group):
+        raise click.UsageError("saw one of --cluster and --resource-group, expected both for an AKS cluster; without AKS neither")
+    if not node_groups and not cluster:
+        raise click.UsageError("saw neither --cluster nor --node-resource-group, expected where the machines are; give one of them")
+    if not node_groups:
+        # AKS's own name, of which only the location is unknown here.
+        node_groups = (f"MC_{resource_group}_{cluster}_LOCATION",)
+        shown = f"az aks show --name {cluster} --resource-group {resource_group} --query nodeResourceGroup"
+        click.echo(f"note: saw no --node-resource-group; replace {node_groups[0]} by what this prints: {shown}", err=True)
+    document = custom_roles(
+        subscription.lower(),
+        cluster=cluster,
+        cluster_group=resource_group,
+        node_groups=node_groups,
+        subnets=subnets,
+        change=not read_only,
+    )
+    if issuer:
+        document["federatedCredential"] = federated_credential(issuer, namespace, service_account)
     click.echo(json.dumps(document, indent=2))
