@@ -212,7 +212,7 @@ def test_a_file_for_another_cloud_exits_2(tmp_path: Path) -> None:
 
     assert done.exit_code == 2
     assert done.stderr == (
-        f"{file}: saw cloud simulated, expected cloud: aws, because this command reads an AWS account; "
+        f"{file}: saw cloud simulated, expected cloud: aws or cloud: azure, because this command reads an account; "
         "use validate to check a file with pools\n"
     )
 

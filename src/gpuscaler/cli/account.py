@@ -1,5 +1,6 @@
 """Reading the pools of an account once, for commands that plan with them. Nothing is changed."""
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -11,11 +12,15 @@ import click
 from gpuscaler.cli.reaching import FORBIDDEN, UNREACHABLE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
     from gpuscaler.clouds.protocol import AccountReport
     from gpuscaler.model.cluster import Cluster
     from gpuscaler.model.instances import Inventory
     from gpuscaler.model.pools import Policy
     from gpuscaler.settings import RunSettings
+
+    Reader = Callable[[], Coroutine[None, None, tuple[AccountReport, Inventory]]]
 
 
 class Account(NamedTuple):
@@ -31,25 +36,7 @@ def read_account(settings: "RunSettings", *, cache: Path) -> Account:
 
     from msgspec.structs import replace
 
-    from gpuscaler.clouds.aws.api.calls import Calls, MissingPackageError
-
-    try:
-        calls = Calls(sleep=time.sleep, random=SystemRandom(), endpoint_url=settings.aws.endpoint_url)
-    except MissingPackageError as error:
-        click.echo(str(error), err=True)
-        sys.exit(2)
-
-    async def read() -> "tuple[AccountReport, Inventory]":
-        from gpuscaler.clouds.aws.provider import AwsProvider
-        from gpuscaler.control.process.aws import dry_run_fence, make_discovery
-
-        discovery = make_discovery(settings.aws, calls, now=time.time, folder=cache)
-        provider = AwsProvider(calls, discovery, fence=dry_run_fence, now=time.time)
-        try:
-            return await provider.read_account(), await provider.inventory()
-        finally:
-            await provider.close()
-
+    read = (_azure_reader if settings.cloud == "azure" else _aws_reader)(settings, cache)
     from gpuscaler.clouds.protocol import UNAUTHORISED, CloudError
 
     try:
@@ -62,6 +49,48 @@ def read_account(settings: "RunSettings", *, cache: Path) -> Account:
     for note in (*report.failed, *missing, *skipped):
         click.echo(f"note: {note}", err=True)
     return Account(replace(settings.policy, pools=report.pools), inventory)
+
+
+def _aws_reader(settings: "RunSettings", cache: Path) -> "Reader":
+    from gpuscaler.clouds.aws.api.calls import Calls, MissingPackageError
+
+    try:
+        calls = Calls(sleep=time.sleep, random=SystemRandom(), endpoint_url=settings.aws.endpoint_url)
+    except MissingPackageError as error:
+        click.echo(str(error), err=True)
+        sys.exit(2)
+
+    async def read() -> "tuple[AccountReport, Inventory]":
+        from gpuscaler.clouds.aws.provider import AwsProvider
+        from gpuscaler.control.process.aws import make_discovery
+        from gpuscaler.control.process.endpoints import dry_run_fence
+
+        discovery = make_discovery(settings.aws, calls, now=time.time, folder=cache)
+        provider = AwsProvider(calls, discovery, fence=dry_run_fence, now=time.time)
+        try:
+            return await provider.read_account(), await provider.inventory()
+        finally:
+            await provider.close()
+
+    return read
+
+
+def _azure_reader(settings: "RunSettings", cache: Path) -> "Reader":
+    async def read() -> "tuple[AccountReport, Inventory]":
+        from gpuscaler.clouds.azure.provider import AzureProvider
+        from gpuscaler.control.process.azure import make_arm, make_discovery
+        from gpuscaler.control.process.endpoints import dry_run_fence
+
+        url = settings.azure.endpoint_url
+        arm, http = make_arm(os.environ, endpoint_url=url, fence=dry_run_fence, now=time.time)
+        discovery = make_discovery(settings.azure, arm, http, now=time.time, endpoint_url=url, folder=cache)
+        provider = AzureProvider(arm, discovery, now=time.time)
+        try:
+            return await provider.read_account(), await provider.inventory()
+        finally:
+            await provider.close()
+
+    return read
 
 
 def with_bought_offerings(cluster: "Cluster", inventory: "Inventory") -> "Cluster":

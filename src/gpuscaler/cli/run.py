@@ -86,6 +86,10 @@ def _provider_of(cloud: str) -> "MakeProvider":
         from gpuscaler.embedded.nodes import providers
 
         return providers.make
+    if cloud == "azure":
+        from gpuscaler.control.process import azure
+
+        return partial(azure.make_azure_provider, folder=_cache())
     from gpuscaler.control.process import aws
 
     return partial(aws.make_aws_provider, folder=_cache())

@@ -37,7 +37,6 @@ from gpuscaler.clouds.protocol import (
 )
 from gpuscaler.model.azure_names import canonical_provider_id, fold_id
 from gpuscaler.model.instances import STOPPING, Delivery, Instance, Inventory
-from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Pool
 
 #: A machine of a system pool is never the last one that is ended: AKS runs its own pods there.
@@ -95,16 +94,15 @@ class AzureProvider:
         discovered = await asyncio.shield(self._discovering)
         self._azure_pools = {azure_pool.pool.name: azure_pool for azure_pool in (*discovered.pools, *discovered.released)}
         self._released_names = tuple(azure_pool.pool.name for azure_pool in discovered.released)
-        self._unknown, self._forbidden, self._failed = discovered.unknown, discovered.forbidden, discovered.failed
+        self._unknown, self._forbidden = discovered.unknown, discovered.forbidden
+        failed = frozenset(discovered.failed)
+        self._failed = tuple(f"{skipped.object}: {skipped.reason}" for skipped in discovered.set_aside if skipped.object in failed)
         return AccountReport(
             pools=tuple(azure_pool.pool for azure_pool in discovered.pools),
-            set_aside=discovered.set_aside,
-            warnings=(
-                *discovered.warnings,
-                *(
-                    f"{'pool' if len(names) == 1 else 'pools'} {shortened_names(names)}: {warning}"
-                    for warning, names in pools_by_warning(discovered.pools).items()
-                ),
+            set_aside=tuple(skipped for skipped in discovered.set_aside if skipped.object not in failed),
+            warnings=tuple(
+                f"{'pool' if len(names) == 1 else 'pools'} {shortened_names(names)}: {warning}"
+                for warning, names in pools_by_warning(discovered.pools).items()
             ),
             ways={name: azure_pool.way for name, azure_pool in self._azure_pools.items()},
             failed=self._failed,
@@ -151,14 +149,12 @@ class AzureProvider:
         room, quota = await self._quotas.room(azure_pool, self._sku(azure_pool, key.instance_type), key.market)
         if room is None or room >= order.count:
             return await self._increments.buy(azure_pool, order)
-        short = self._quota_refusals(azure_pool, order.offerings, f"{order.count} machines of {key.instance_type} do not fit: {quota}")
+        detail = f"{order.count} machines of {key.instance_type} do not fit: {quota}"
+        short = (Refusal(QUOTA, key, detail, bucket=(key.instance_type,), every_zone=True),)
         if not room:
             return BuyResult(refusals=short)
         bought = await self._increments.buy(azure_pool, replace(order, count=room))
         return replace(bought, refusals=(*bought.refusals, *short))
-
-    def _quota_refusals(self, azure_pool: AzurePool, keys: Sequence[OfferingKey], detail: str) -> tuple[Refusal, ...]:
-        return tuple(Refusal(QUOTA, key, detail, bucket=(key.instance_type,), every_zone=True) for key in keys[:1])
 
     def _sku(self, azure_pool: AzurePool, size: str) -> Sku | None:
         return next((sku for name, sku in azure_pool.skus.items() if is_word(name, size)), None)

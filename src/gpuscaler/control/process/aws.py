@@ -6,18 +6,14 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
 from random import Random
-from typing import NoReturn
 
 from gpuscaler.clouds.aws.api.calls import Calls, MissingPackageError
 from gpuscaler.clouds.aws.discovery.discovery import Discovery
 from gpuscaler.clouds.aws.discovery.regions import Scope
 from gpuscaler.clouds.aws.provider import AwsProvider
-from gpuscaler.clouds.protocol import UNKNOWN, CloudError
+from gpuscaler.control.process.endpoints import dry_run_fence, resolve_endpoint
 from gpuscaler.control.process.pools import DiscoveredPools
 from gpuscaler.control.process.running import ProcessContext, ProviderSetup, UnusableError
-from gpuscaler.kube.client import Client
-from gpuscaler.kube.errors import NotFound
-from gpuscaler.kube.services import with_cluster_ip
 from gpuscaler.settings.aws_file import AwsSettings
 from gpuscaler.settings.run_settings import RunSettings
 
@@ -51,7 +47,9 @@ async def make_aws_provider(
     """
     aws_settings = settings.aws
     if calls is None:
-        calls = await asyncio.to_thread(_make_calls, await _resolve_endpoint(context.client, aws_settings.endpoint_url), context.identity)
+        calls = await asyncio.to_thread(
+            _make_calls, await resolve_endpoint(context.client, "aws.endpoint_url", aws_settings.endpoint_url), context.identity
+        )
     discovery = make_discovery(aws_settings, calls, now=context.now, folder=folder)
     provider = AwsProvider(
         calls,
@@ -76,22 +74,8 @@ async def make_aws_provider(
     return ProviderSetup(provider=provider, parts=[discovered_pools.run], reload=reload, discovered_pools=discovered_pools)
 
 
-async def _resolve_endpoint(client: Client, url: str) -> str:
-    try:
-        return await with_cluster_ip(client, url)
-    except NotFound as error:
-        raise UnusableError(
-            f"aws.endpoint_url: saw {url}, and {error}; expected a Service that exists; create it, or name another"
-        ) from error
-
-
 def _make_calls(endpoint_url: str, identity: str) -> Calls:
     try:
         return Calls(sleep=time.sleep, random=Random(identity), endpoint_url=endpoint_url)
     except MissingPackageError as error:
         raise UnusableError(str(error)) from error
-
-
-def dry_run_fence(_seconds: float) -> NoReturn:
-    """The fence on a dry run."""
-    raise CloudError(UNKNOWN, "a dry run changes nothing")

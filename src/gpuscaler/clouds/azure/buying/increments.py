@@ -438,7 +438,7 @@ class Increments:
     async def _finish_shielded(self, call: Awaitable[BuyResult], token: str) -> BuyResult:
         """Let ``call`` finish even if the caller is cancelled, since its changes must be known. :meth:`follow` then returns the answer."""
         task: asyncio.Task[BuyResult] = asyncio.ensure_future(call)
-        self._tasks.add(task)  # type: ignore[arg-type]
+        self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         try:
             return await asyncio.shield(task)

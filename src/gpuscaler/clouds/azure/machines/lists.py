@@ -1,8 +1,8 @@
 """Lists of machines that are read again only where something may have changed.
 
-Listing the machines of a scale set is one of Azure's expensive reads; the scale sets of a resource group are listed in one call. So the scale
-sets are listed each time, and the machines of those whose ETag, capacity or state changed, in which machines come or go, or whose list is
-old.
+Listing the machines of a scale set is one of Azure's expensive reads; the scale sets of a resource group are listed in one call. So the
+scale sets are listed each time, and the machines of those whose ETag, capacity or state changed, in which machines come or go, or whose
+list is old.
 """
 
 import asyncio
