@@ -1,0 +1,78 @@
+"""The provider against an account that behaves as Azure does: pools, inventory, orders, removals."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.clouds.azure.providers import SIZE, AzureHarness, azure_account
+
+from gpuscaler.clouds.protocol import CAPACITY
+from gpuscaler.embedded.azure import making
+from gpuscaler.model.instances import PENDING, RUNNING, STOPPING
+
+
+@pytest.fixture
+async def azure() -> AsyncIterator[AzureHarness]:
+    async with azure_account() as harness:
+        yield harness
+
+
+async def test_agent_pools_with_accelerators_are_pools(azure: AzureHarness) -> None:
+    report = await azure.provider.read_account()
+
+    assert [pool.name for pool in report.pools] == ["demand", "spot"]
+    assert report.complete
+    assert not report.failed
+    (offering,) = next(pool for pool in report.pools if pool.name == "spot").offerings
+    assert (offering.market, offering.instance_type, offering.zone) == ("spot", SIZE, "eastus-0")
+    assert offering.price > 0
+
+
+async def test_an_order_raises_the_capacity_and_its_machines_are_found(azure: AzureHarness) -> None:
+    order = await azure.order(2, "demand")
+    bought = await azure.provider.buy(order)
+
+    assert bought.pending == 2
+    assert bought.operation
+    assert azure.scale_set("demand").capacity == 2
+    azure.later(2.0)
+    starting = await azure.provider.inventory()
+    assert [instance.state for instance in starting.instances if instance.pool == "demand"] == [PENDING, PENDING]
+
+    answers = await azure.follow([azure.unfilled(order, bought)], within=120)
+    assert len(answers["order-1"].instances) == 2
+    assert not answers["order-1"].refusals
+    done = await azure.provider.inventory()
+    assert [(instance.state, instance.token) for instance in done.instances if instance.pool == "demand"] == [(RUNNING, "order-1")] * 2
+
+
+async def test_a_spot_pool_without_capacity_is_refused_soon_and_nothing_is_left_behind(azure: AzureHarness) -> None:
+    making.set_limit(azure.account, 0, market="spot")
+    order = await azure.order(3, "spot")
+    bought = await azure.provider.buy(order)
+    answers = {"order-1": bought} if bought.refusals else await azure.follow([azure.unfilled(order, bought)], within=20)
+
+    refusals = answers["order-1"].refusals
+    assert {refusal.cause for refusal in refusals} == {CAPACITY}
+    assert {refusal.offering.market for refusal in refusals} == {"spot", "on-demand"}
+    for _ in range(10):
+        azure.later(10.0)
+        await azure.provider.inventory()
+        await azure.pass_time(0.0)
+    assert azure.scale_set("spot").capacity == 0
+    assert not azure.scale_set("spot").machines
+
+
+async def test_a_machine_is_ended_by_id_and_shows_it_at_once(azure: AzureHarness) -> None:
+    making.set_limit(azure.account, None)
+    order = await azure.order(2, "demand")
+    bought = await azure.provider.buy(order)
+    await azure.follow([azure.unfilled(order, bought)], within=120)
+    first, second = [instance.id for instance in (await azure.provider.inventory()).instances if instance.pool == "demand"]
+
+    assert await azure.provider.remove([first]) == {first: None}
+    states = {instance.id: instance.state for instance in (await azure.provider.inventory()).instances if instance.pool == "demand"}
+    assert states == {first: STOPPING, second: RUNNING}
+    assert azure.scale_set("demand").capacity == 1
+    azure.later(60.0)
+    left = [instance.id for instance in (await azure.provider.inventory()).instances if instance.pool == "demand"]
+    assert left == [second]
