@@ -188,11 +188,8 @@ class AzureProvider:
 
     def _resume(self, rest: UnfilledOrder) -> None:
         azure_pool = self._azure_pools.get(rest.order.pool)
-        if azure_pool is None or not rest.missing:
-            return
-        # Machines that were there before the order, and those that have come for it, of which the caller knows.
-        older = [fold_id(machine.id) for _, machine in self._listing.machines.values() if 0 < machine.created < rest.at]
-        self._increments.resume(rest, azure_pool, older)
+        if azure_pool is not None and rest.missing:
+            self._increments.resume(rest, azure_pool)
 
     # Ending
 

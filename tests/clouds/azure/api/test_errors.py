@@ -154,7 +154,7 @@ def test_a_quota_that_aks_writes_as_code_and_message_is_read_with_its_numbers() 
         (SPOT, "spot", "", 3, 3600),
         ("exceeding approved LowPriorityCores quota. Current Limit: 3, Additional Required: 8.", "spot", "", None, 3600),
         ("exceeding approved LowPriorityCores quota. Current Limit: 1,000, Current Usage: 996", "spot", "", 4, 3600),
-        ("Insufficient vcpu quota requested 48, remaining 32 for family standardDSv5Family for region x", "family", "standardDSv5Family", 32, 600),
+        ("Insufficient vcpu quota requested 48, remaining 32 for family standardDSv5Family", "family", "standardDSv5Family", 32, 600),
         ("Insufficient regional vcpu quota left for location x. left regional vcpu quota 4, requested quota 6.", "region", "", 4, 600),
         ("Insufficient regional spot vcpu quota left for location westus2. left regional vcpu quota 4", "spot", "", 4, 3600),
     ],

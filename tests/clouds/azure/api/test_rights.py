@@ -157,8 +157,8 @@ def test_a_missing_right_is_named_with_its_action_scope_and_purpose() -> None:
     text = f"{CLIENT} does not have authorization to perform action '{WRITE}' over scope '{SCALE_SET}' or the scope is invalid."
 
     assert denial("AuthorizationFailed", text) == (
-        f"saw no right {WRITE} over {SCALE_SET.removeprefix(WHOLE)}, needed to buy machines: it sets the capacity of scale sets; "
-        "add it to the role (gpuscaler generate azure-role prints it)"
+        f"Azure does not allow {WRITE}; add it to the role (gpuscaler generate azure-role prints one) at {SCALE_SET.removeprefix(WHOLE)}, "
+        "to buy machines: it sets the capacity of scale sets"
     )
 
 
@@ -182,7 +182,7 @@ def test_a_locked_node_resource_group_is_not_described_as_a_missing_right() -> N
         f"nrg-lockdown' and Id '1' at scope '{WHOLE}/resourcegroups/{NODE_GROUP}'."
     )
 
-    assert denial("DenyAssignmentAuthorizationFailed", text).startswith(f"saw a deny assignment that forbids {WRITE}")
+    assert denial("DenyAssignmentAuthorizationFailed", text).startswith(f"Azure does not allow {WRITE}: a deny assignment")
 
 
 @pytest.mark.parametrize("text", ["", "The client has no access", "perform action '", "perform action 'x' over scope '"])

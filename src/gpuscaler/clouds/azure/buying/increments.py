@@ -35,6 +35,8 @@ MAX_WRITES: Final = 3
 BUSY_SECONDS: Final = 30.0
 #: The longest wait for which an order is kept until Azure takes it, in seconds; for longer ones, other offerings are tried.
 QUEUED_SECONDS: Final = 60.0
+#: How long machines of another process's order may take to be named from the list, and how far clocks may differ, in seconds.
+NAMED_SECONDS, SKEW_SECONDS = 20.0, 30.0
 #: The longest time between two reads of an operation, in seconds, even if Azure asks for more: pods wait for the answer.
 SELDOM_SECONDS: Final = 8.0
 #: Codes of operations that a later one has replaced: the later one tries for all machines.
@@ -230,15 +232,18 @@ class Increments:
         answered, self._late_answers = self._late_answers, []
         return answered
 
-    def resume(self, rest: UnfilledOrder, azure_pool: AzurePool, existing: Collection[str]) -> None:
-        """Continue an order of another process; ``existing`` are the folded ids of machines that other orders or nobody's have."""
-        token = rest.order.token
-        if token in self._open or token in self._settled or not rest.accepted:
-            return
+    def resume(self, rest: UnfilledOrder, azure_pool: AzurePool) -> None:
+        """Continue an order of another process.
+
+        Which of its machines have come only the caller knows, from the list; so ``rest.missing`` is what counts, as it is now.
+        """
         order = replace(rest.order, count=rest.missing)
-        group = group_of(self._arm, azure_pool, order.offerings[0].instance_type)
-        before = frozenset(existing) | self.tokens.keys()
-        self._open[token] = Increment(order, azure_pool, group, before, rest.at, url=rest.operation, resumed=True)
+        increment = self._open.get(order.token)
+        if increment is not None and increment.resumed:
+            increment.order = order
+        elif increment is None and order.token not in self._settled and rest.accepted:
+            group = group_of(self._arm, azure_pool, order.offerings[0].instance_type)
+            self._open[order.token] = Increment(order, azure_pool, group, frozenset(), rest.at, url=rest.operation, resumed=True)
 
     def drop_resumed_except(self, tokens: Collection[str]) -> None:
         """Drop resumed orders other than ``tokens``: the dropped orders lack no machines any more."""
@@ -308,7 +313,7 @@ class Increments:
             increment.failure = state.failure
             count, machines = await increment.group.count()
             self._assign(increment, machines)
-            if increment.missing and self._may_be_unseen(increment, count):
+            if increment.missing and self._may_be_unseen(increment, count, machines):
                 return None
             return self._conclude(increment, machines)
 
@@ -329,15 +334,26 @@ class Increments:
             if increment.url:
                 return OperationState(done=False, succeeded=False, failure=None)
         count, machines = await increment.group.count()
-        failed = next((machine for machine in machines if is_unallocated(machine) and fold_id(machine.id) not in increment.before), None)
+        failed = next(
+            (
+                machine
+                for machine in machines
+                if is_unallocated(machine)
+                and fold_id(machine.id) not in increment.before
+                and machine.created >= increment.at - SKEW_SECONDS
+            ),
+            None,
+        )
         failure = ArmFailure(code=failed.fault_code, text=failed.fault) if failed is not None and failed.fault_code else None
         return OperationState(done=not count.busy, succeeded=failure is None, failure=failure)
 
     def _is_replaced(self, state: OperationState) -> bool:
         return state.done and not state.succeeded and state.failure is not None and state.failure.code.lower() in _REPLACED
 
-    def _may_be_unseen(self, increment: Increment, count: Count) -> bool:
-        """Whether machines may be missing from the list only because it is behind: a list with all of the capacity is not."""
+    def _may_be_unseen(self, increment: Increment, count: Count, machines: Sequence[VirtualMachine]) -> bool:
+        """Whether machines may be missing only because a list is behind: Azure's, if it lacks any of the capacity, or the caller's."""
+        if increment.resumed and any(self._may_be_of(machine, increment) for machine in machines):
+            return self._now() < increment.ended_at + NAMED_SECONDS
         if not count.unfilled:
             return False
         lag = READ_LAG / 2 if increment.failure is not None else READ_LAG
@@ -346,12 +362,16 @@ class Increments:
     def _assign(self, increment: Increment, machines: Sequence[VirtualMachine]) -> None:
         """Assign new machines to the increment, as long as it lacks any."""
         for machine in machines:
-            ident = fold_id(machine.id)
-            if not ident or is_unallocated(machine) or is_leaving(machine) or ident in increment.machines:
-                continue
-            if increment.missing and ident not in increment.before and not self._is_claimed(ident):
-                increment.machines[ident] = machine
-                self.tokens[ident] = increment.order.token
+            if not increment.resumed and increment.missing and self._may_be_of(machine, increment):
+                increment.machines[fold_id(machine.id)] = machine
+                self.tokens[fold_id(machine.id)] = increment.order.token
+
+    def _may_be_of(self, machine: VirtualMachine, increment: Increment) -> bool:
+        """Whether a machine came after the increment was made, and is nobody's yet."""
+        ident = fold_id(machine.id)
+        if not ident or is_unallocated(machine) or is_leaving(machine) or ident in increment.before or self._is_claimed(ident):
+            return False
+        return not increment.resumed or machine.created >= increment.at - SKEW_SECONDS
 
     def _is_claimed(self, ident: str) -> bool:
         return ident in self.tokens or any(ident in other.machines for other in self._open.values())
@@ -365,7 +385,12 @@ class Increments:
         if not missing:
             return BuyResult(instances)
         entries = tuple(
-            machine for machine in machines if machine.id and is_unallocated(machine) and fold_id(machine.id) not in increment.before
+            machine
+            for machine in machines
+            if machine.id
+            and is_unallocated(machine)
+            and fold_id(machine.id) not in increment.before
+            and machine.created >= increment.at - SKEW_SECONDS
         )[:missing]
         self._remains.append(Remains(increment.group, entries, missing - len(entries), self._now()))
         self.clear_soon()
