@@ -6,6 +6,7 @@ from datetime import datetime
 
 import msgspec
 
+from gpuscaler.clouds.azure.api.errors import clean
 from gpuscaler.clouds.azure.api.ids import ResourceId, resource_id
 from gpuscaler.clouds.azure.discovery.resources import (
     AVAILABILITY_SET,
@@ -295,7 +296,7 @@ def _fault(view: InstanceView) -> tuple[str, str]:
         code = status.code or ""
         if code.lower().startswith(f"{_PROVISIONING}failed"):
             text = status.message or status.display_status or ""
-            return code.split("/", 2)[2] if code.count("/") > 1 else "", shorten_value(text, _TEXT_LIMIT)
+            return code.split("/", 2)[2] if code.count("/") > 1 else "", clean(text, _TEXT_LIMIT)
     return "", ""
 
 
@@ -307,7 +308,7 @@ def _extensions_text(view: InstanceView) -> str:
         for status in (*(extension.statuses or ()), *(extension.substatuses or ()))
         if is_word(status.level, "Error") or f"{_PROVISIONING}failed" in (status.code or "").lower()
     ]
-    return "; ".join(dict.fromkeys(texts))[:_TEXT_LIMIT]
+    return clean("; ".join(dict.fromkeys(texts)), _TEXT_LIMIT)
 
 
 def _digest(document: object, *path: str) -> str:

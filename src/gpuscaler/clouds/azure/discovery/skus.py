@@ -122,7 +122,7 @@ def skus_of(documents: Iterable[object], location: str, wanted: Iterable[str]) -
         try:
             sku = sku_of(document, location)
         except ReadingError as error:
-            unreadable[name] = str(error)
+            unreadable[fold_id(name)] = str(error)
             continue
         if sku is not None:
             skus[fold_id(name)] = sku
