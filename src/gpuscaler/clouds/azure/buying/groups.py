@@ -13,7 +13,7 @@ from gpuscaler.clouds.azure.discovery.resources import MACHINES, ScaleSet, Virtu
 from gpuscaler.clouds.azure.discovery.wire import ReadingError
 from gpuscaler.clouds.azure.machines.listing import is_leaving
 from gpuscaler.clouds.protocol import CONFIGURATION, CloudError
-from gpuscaler.model.azure_names import fold_id
+from gpuscaler.model.azure_names import fold_id, node_name
 from gpuscaler.model.pools import Pool
 
 #: Provisioning states in which nothing is running any more.
@@ -140,7 +140,8 @@ class AgentPoolGroup:
 
     async def delete(self, machines: Sequence[VirtualMachine], *, force: bool) -> str:  # noqa: ARG002  # AKS always drains nothing itself
         assert machines, "a deletion names machines"
-        body = {"machineNames": [machine.name for machine in machines]}
+        # AKS calls a machine as its node is called.
+        body = {"machineNames": [machine.computer_name or node_name(machine.name) for machine in machines]}
         return operation_url(await self._arm.write("POST", f"{self._path}/deleteMachines", version=CONTAINERSERVICE, body=body))
 
     def _properties(self) -> dict[str, Any]:
