@@ -32,7 +32,7 @@ def _locked(group: ResourceGroup, scope: str) -> AzureError:
 
 
 def check_etag(call: Call, etag: str, *, exists: bool = True) -> None:
-    """Raise :class:`AzureError` (412) if the call's ``If-Match`` is not ``etag``, or it has ``If-None-Match: *`` and the resource exists."""
+    """Raise :class:`AzureError` (412) if the call's ``If-Match`` is not ``etag``, or it has ``If-None-Match: *`` and it exists."""
     wanted = call.if_match
     if wanted and (not exists or (wanted != "*" and wanted.strip('"') != etag.strip('"'))):
         text = f"The Etag provided in if-match header {wanted} does not match etag {etag if exists else 'null'} of resource."

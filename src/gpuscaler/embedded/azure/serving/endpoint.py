@@ -10,6 +10,7 @@ from gpuscaler.embedded.azure.aks import clusters
 from gpuscaler.embedded.azure.compute import catalogue, machines, operating, scale_sets
 from gpuscaler.embedded.azure.serving import tokens
 from gpuscaler.embedded.azure.serving.faults import Fault, Faults
+from gpuscaler.embedded.azure.serving.throttling import Throttling
 from gpuscaler.embedded.azure.wire.errors import AzureError, BrokenError, Failure, refusal
 from gpuscaler.embedded.azure.wire.requests import Answer, Call, Reply, Request, Route, Router, encode
 
@@ -33,6 +34,7 @@ class Endpoint:
         self.account = account
         self.faults = Faults(seed)
         self.calls: dict[tuple[str, str, str], int] = {}
+        self.throttling = Throttling(account)
         self._router = Router(ROUTES)
 
     def handle(self, request: Request) -> Answer:
@@ -49,6 +51,7 @@ class Endpoint:
                 _check_version(call)
             if fault is not None:
                 _refuse(fault)
+            headers |= self.throttling.count(route, call)
             reply, code = route.handler(account, call), ""
         except AzureError as error:
             code = error.failure.code

@@ -16,7 +16,7 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True):
 
     ``method`` and ``path`` are patterns such as ``GET`` and ``*/virtualMachines``, compared without case; ``times`` is how often it
     happens (None: always), ``chance`` its probability. Then the answer takes ``delay`` seconds more; with a ``code`` the call is refused
-    with it and ``status``, with ``headers`` such as ``retry-after``; or the connection breaks ``before`` or ``after`` the call takes effect.
+    with it and ``status``, with ``headers`` such as ``retry-after``; or the connection breaks ``before`` or ``after`` its effect.
     """
 
     method: str = "*"
