@@ -75,8 +75,8 @@ class Contents:
         self.wrong_secrets: set[str] = set()
         #: Deletions that the next writes preempt.
         self.preempt_deletions = 0
-        #: Possible faults of nodes, if its machines are nodes of a cluster.
-        self.nodes: Any = None
+        #: Faults of nodes that the control path offers, by name, if its machines are nodes of a cluster.
+        self.node_acts: dict[str, Callable[[Any], Any]] = {}
         self._numbers = 0
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
 

@@ -109,10 +109,10 @@ def _sync_agent_pool(account: Contents, scale_set: ScaleSet) -> None:
         pool.version += 1
 
 
-def record_list(account: Contents, scale_set: ScaleSet) -> None:
-    """Keep the list of a scale set's machines for reads that lag."""
+def record_list(account: Contents, scale_set: ScaleSet, *, at: float | None = None) -> None:
+    """Keep the list of a scale set's machines for reads that lag, as it is since ``at`` (None: now)."""
     del scale_set.lists[:-200]
-    scale_set.lists.append((account.time, views.machine_list(account, scale_set)))
+    scale_set.lists.append((account.time if at is None else at, views.machine_list(account, scale_set)))
 
 
 # Growing

@@ -24,6 +24,8 @@ _FAMILIES: Final = {
     "NVads_A10_v5": "StandardNVADSA10v5Family",
     "NVadms_A10_v5": "StandardNVADSA10v5Family",
 }
+#: The share of the on-demand price that spot machines cost whose price is unknown: an assumption.
+_SPOT_SHARE: Final = 0.4
 _NAME: Final = re.compile(r"Standard_(?P<series>[A-Z]+)(?P<vcpu>[0-9]+)(?:-[0-9]+)?(?P<features>[a-z]*)(?P<rest>(?:_[A-Za-z0-9]+)*)")
 
 
@@ -53,7 +55,9 @@ def price(size: InstanceType, location: str, market: str) -> float:
     nearby = nearest_price(size.name, location)
     if nearby is None:
         return 1.0
-    return (nearby.price.spot or nearby.price.on_demand) if market == "spot" else nearby.price.on_demand
+    if market == "spot":
+        return nearby.price.spot or round(nearby.price.on_demand * _SPOT_SHARE, 6)
+    return nearby.price.on_demand
 
 
 def capabilities(size: InstanceType) -> list[dict[str, str]]:

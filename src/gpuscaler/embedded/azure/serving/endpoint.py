@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from gpuscaler.embedded.azure.account import Account
 from gpuscaler.embedded.azure.aks import clusters
-from gpuscaler.embedded.azure.compute import catalogue, machines, operating, scale_sets
-from gpuscaler.embedded.azure.serving import tokens
+from gpuscaler.embedded.azure.compute import catalogue, machines, operating, reservations, scale_sets
+from gpuscaler.embedded.azure.serving import control, metadata, prices, tokens
 from gpuscaler.embedded.azure.serving.faults import Fault, Faults
 from gpuscaler.embedded.azure.serving.throttling import Throttling
 from gpuscaler.embedded.azure.wire.errors import AzureError, BrokenError, Failure, refusal
@@ -21,6 +21,9 @@ ROUTES: Final = (
     *catalogue.ROUTES,
     *operating.ROUTES,
     *clusters.ROUTES,
+    *reservations.ROUTES,
+    *prices.ROUTES,
+    *metadata.ROUTES,
 )
 
 
@@ -35,10 +38,13 @@ class Endpoint:
         self.faults = Faults(seed)
         self.calls: dict[tuple[str, str, str], int] = {}
         self.throttling = Throttling(account)
+        self._control = control.Service(account, self.faults, self.throttling)
         self._router = Router(ROUTES)
 
     def handle(self, request: Request) -> Answer:
         """The answer to one request. Raises :class:`BrokenError` if the connection breaks."""
+        if request.path.startswith(control.PATH):
+            return self._control.handle(request)
         account = self.account
         account.advance()
         fault = self.faults.pick(request)

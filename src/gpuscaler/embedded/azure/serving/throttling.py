@@ -132,6 +132,12 @@ class Throttling:
         """Use up a policy of Microsoft.Compute, such as ``HighCostGetVMScaleSet30Min``, for ``seconds``."""
         self.closed[policy] = self.account.time + seconds
 
+    def reset(self) -> None:
+        """Fill all budgets again."""
+        self.closed.clear()
+        self._buckets.clear()
+        self._windows.clear()
+
     def drain(self, kind: str, level: float = 0.0) -> None:
         """Leave ``level`` tokens in ARM's bucket ``kind`` (``reads``, ``writes``, ``deletes``) of each subscription."""
         for subscription in self.account.subscriptions:
