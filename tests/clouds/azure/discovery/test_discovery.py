@@ -135,8 +135,7 @@ async def test_tags_give_nodes_labels_taints_and_resources(azure: Azure) -> None
     assert any(f"the tag '{template}_label_odd key' is 'x'" in warning for warning in workers.warnings)
 
 
-@pytest.mark.usefixtures("cluster")
-async def test_a_scale_set_of_aks_is_never_taken_for_an_own_one(azure: Azure) -> None:
+async def test_a_scale_set_of_aks_is_never_taken_for_an_own_one(azure: Azure, cluster: Cluster) -> None:
     account = Account(SUBSCRIPTION, CLUSTER, resource_groups=(NODE_GROUP,), pools=(f"aks-gpu-{cluster.hash}-vmss",))
     discovered = await azure.discover(account)
 
@@ -221,6 +220,28 @@ async def test_a_reservation_group_that_does_not_exist_is_reported_and_the_pool_
         in pool(discovered, "reserved").warnings
     )
     assert any("capacity reservation group" in skipped.object for skipped in discovered.set_aside)
+
+
+async def test_what_is_reserved_for_a_pool_comes_first_as_often_as_it_is_free(azure: Azure, cluster: Cluster) -> None:
+    group = making.create_reservation_group(azure.account, GROUP, "a100", {(SIZE, ""): 3})
+    making.create_pool(azure.account, cluster, "reserved", SIZE, count=1, capacityReservationGroupID=group.id)
+    (machine,) = azure.account.group(SUBSCRIPTION, NODE_GROUP).scale_sets[f"aks-reserved-{cluster.hash}-vmss"].machines.values()
+    machine.reserved = True
+    reserved = pool(await azure.discover(), "reserved")
+
+    assert [(offering.market, offering.count) for offering in reserved.pool.offerings] == [("reserved", 2), ("on-demand", None)]
+    assert [len(reservation.allocated) for reservation in reserved.reservations] == [1]
+
+
+async def test_what_was_free_is_not_free_while_its_group_cannot_be_read(azure: Azure, cluster: Cluster) -> None:
+    group = making.create_reservation_group(azure.account, GROUP, "a100", {(SIZE, ""): 3})
+    making.create_pool(azure.account, cluster, "reserved", SIZE, count=1, capacityReservationGroupID=group.id)
+    discovery = azure.discovery()
+    await discovery.discover()
+    azure.endpoint.faults.all.append(Fault("GET", "*/capacityReservationGroups/*", code="AuthorizationFailed", status=403))
+    reserved = pool(await discovery.discover(), "reserved")
+
+    assert [(offering.market, offering.count) for offering in reserved.pool.offerings] == [("reserved", 0), ("on-demand", None)]
 
 
 # Mistakes in the settings

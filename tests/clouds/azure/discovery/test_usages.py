@@ -28,7 +28,7 @@ def test_without_a_quota_the_room_is_unknown() -> None:
 
 
 def test_an_odd_usage_does_not_stop_the_rest() -> None:
-    odd = [None, {}, {"name": {}}, usage_document(SIZE, "x", 1), {"limit": 1, "currentValue": None, "name": {"value": "a"}}]
+    odd: list[object] = [None, {}, {"name": {}}, usage_document(SIZE, "x", 1), {"limit": 1, "currentValue": None, "name": {"value": "a"}}]
     listed = usages(*odd, {"limit": 1, "currentValue": 0, "name": {}}, usage_document("cores", 1, 2))
 
     assert list(listed) == ["cores"]

@@ -24,12 +24,14 @@ def corrected_by_nodes(azure_pool: AzurePool, nodes: Iterable[Node]) -> AzurePoo
 
 
 def _is_of(node: Node, azure_pool: AzurePool) -> bool:
-    """Whether a node's machine is of the pool's scale set, or carries the label of its agent pool in its resource group."""
-    machine = machine_name(node.provider_id)
+    """Whether a node's machine is of the pool: of its scale set, by the set's name in its own, or with the label of its agent pool."""
+    machine, scale_set, agent_pool = machine_name(node.provider_id), azure_pool.scale_set, azure_pool.agent_pool
     if machine is None or fold_id(machine.subscription) != fold_id(azure_pool.subscription):
         return False
     if fold_id(machine.group) != fold_id(azure_pool.resource_group):
         return False
-    if machine.scale_set:
-        return azure_pool.scale_set is not None and fold_id(machine.scale_set) == fold_id(azure_pool.scale_set.name)
-    return azure_pool.agent_pool is not None and node.labels.get(AGENT_POOL_LABEL) == azure_pool.agent_pool.name
+    if scale_set is None:
+        return not machine.scale_set and agent_pool is not None and node.labels.get(AGENT_POOL_LABEL) == agent_pool.name
+    if scale_set.is_flexible:
+        return not machine.scale_set and fold_id(machine.name).startswith(f"{fold_id(scale_set.name)}_")
+    return fold_id(machine.scale_set) == fold_id(scale_set.name)
