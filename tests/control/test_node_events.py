@@ -9,6 +9,9 @@ from tests.control.test_reclaiming import SPOT, reclaim_count
 from tests.control.world import CallObserver, World, world
 
 from gpuscaler.clouds.protocol import Order
+from gpuscaler.exporter.scheduled_events.metadata_service import MetadataError
+from gpuscaler.exporter.scheduled_events.own_node import OwnNode
+from gpuscaler.exporter.scheduled_events.watching import EventWatcher
 from gpuscaler.kube.resources import NODES
 from gpuscaler.kube.transport import Request
 from gpuscaler.model.options import CHECKPOINT_REQUESTED
@@ -89,6 +92,67 @@ async def test_a_pod_that_can_save_its_work_is_asked_to_before_it_is_evicted_fro
         await here.until(lambda: "eviction" in times.first, 30.0)
 
         assert times.first["taint"] <= times.first["checkpoint"] < times.first["eviction"]
+
+
+class Metadata:
+    """The metadata service of a machine. ``asked`` is set whenever it was asked for events."""
+
+    def __init__(self) -> None:
+        self.document: dict[str, Any] = {"DocumentIncarnation": 1, "Events": []}
+        self.asked = asyncio.Event()
+
+    def preempt(self, machine: str) -> None:
+        event = {"EventId": "e-1", "EventType": PREEMPT, "ResourceType": "VirtualMachine", "EventStatus": "Scheduled"}
+        self.document = {"DocumentIncarnation": 2, "Events": [{**event, "Resources": [machine], "NotBefore": ""}]}
+
+    async def events(self) -> bytes:
+        self.asked.set()
+        return msgspec.json.encode(self.document)
+
+    async def machine_name(self) -> str:
+        raise MetadataError("no such page", missing=True)
+
+    async def start(self, event_id: str) -> None:
+        raise AssertionError(event_id)
+
+
+async def test_from_the_event_on_the_machine_it_takes_three_seconds_to_the_taint_and_four_to_the_order_at_most() -> None:
+    async with world(SPOT) as here:
+        home = await a_machine_with(here, "web")
+        here.watchman = times = Times()
+        await here.kill()
+        here.start()
+        metadata, now = Metadata(), asyncio.get_running_loop().time
+        exporter = here.cluster.client("exporter")
+        watcher = EventWatcher(metadata, OwnNode(exporter, home), home, interval=2.0, log=lambda _level, _text: None, clock=now)
+        here.support(watcher.run())
+        await here.sleep(30.0)
+        metadata.asked.clear()
+        await metadata.asked.wait()
+        # Right after a poll, so that the next one is as far away as possible.
+        metadata.preempt(home)
+        began = now()
+        await here.until(lambda: "order from gpu" in times.first, 30.0)
+
+        assert times.first["taint"] - began <= 3.0
+        assert times.first["order from gpu"] - began <= 4.0
+
+
+async def test_an_event_that_is_only_on_an_exporters_page_counts_like_one_on_the_node() -> None:
+    async with world(SPOT) as here:
+        home = await a_machine_with(here, "web")
+        here.watchman = times = Times()
+        await here.kill()
+        here.start()
+        await here.sleep(30.0)
+        here.page_events[home] = ScheduledEvent(PREEMPT, "e-1", here.now() + 30.0)
+        assert here.controller is not None
+        here.controller.turn_soon()
+        began = asyncio.get_running_loop().time()
+        await here.until(lambda: "eviction" in times.first, 30.0)
+
+        assert times.first["taint"] - began <= 1.0
+        assert times.first["taint"] <= times.first["order from gpu"] <= times.first["eviction"]
 
 
 async def test_only_the_node_with_the_annotation_is_drained_and_what_cannot_be_read_is_reported_and_ignored() -> None:

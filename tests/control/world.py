@@ -35,6 +35,7 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.holds import Hold
 from gpuscaler.model.instances import Inventory
 from gpuscaler.model.pools import Policy, Pool
+from gpuscaler.model.scheduled_events import ScheduledEvent
 from gpuscaler.planning.plans import Cut, Plan
 from gpuscaler.planning.state import State
 from gpuscaler.planning.state.ledger import ledger
@@ -293,6 +294,8 @@ class World(RunningCluster):
         self.watchman = CallObserver()
         #: Notices that the cloud repeats at each request, beside its own.
         self.announced: list[Notice] = []
+        #: Scheduled events of nodes on pages of exporters.
+        self.page_events: dict[str, ScheduledEvent] = {}
         self.network: MemoryTransport | None = None
 
     def start(self, deaths: DeathPlan | None = None) -> None:
@@ -319,6 +322,7 @@ class World(RunningCluster):
             attempts=attempts,
             pace=self.pace,
             hold_watcher=self.hold_watcher,
+            page_events=lambda: self.page_events,
         )
         parts = (picture.run(), attempts.run(), self.controller.run(), self.hold_watcher.run(self.controller.plan_soon))
         self._lives += [loop.create_task(part) for part in parts]

@@ -24,8 +24,13 @@ def announcing(kind: str, at: float = NOW + 30.0, *, name: str = "n", machine: s
     return replace(made, bought=SPOT.key, scheduled_event=ScheduledEvent(kind, f"e-{kind}", at))
 
 
-def observed(*nodes: Node, reported: dict[str, str] | None = None, foreign: frozenset[str] = frozenset()) -> NodeEvents:
-    return observe(reported or {}, MachineIndex.of(Cluster.of(nodes), LISTED), foreign, NOW)
+def observed(
+    *nodes: Node,
+    reported: dict[str, str] | None = None,
+    foreign: frozenset[str] = frozenset(),
+    pages: dict[str, ScheduledEvent] | None = None,
+) -> NodeEvents:
+    return observe(reported or {}, MachineIndex.of(Cluster.of(nodes), LISTED), foreign, NOW, pages=pages)
 
 
 def reconciled(*nodes: Node, memory: Memory | None = None, facts: Facts | None = None) -> Reconciliation:
@@ -69,6 +74,13 @@ def test_old_events_and_events_of_foreign_machines_and_of_nodes_that_share_an_id
         {},
         ["the cloud announces the Preempt of machine i-1; another node has the same spec.providerID, so it is ignored"],
     )
+
+
+def test_an_event_on_an_exporters_page_counts_for_its_node_unless_the_node_itself_has_one() -> None:
+    pages = {name: ScheduledEvent(PREEMPT, "e-1", NOW + 60.0) for name in ("n", "m", "gone")}
+    events = observed(announcing(PREEMPT), node("m", SPOT, provider_id="i-2"), pages=pages)
+
+    assert events.taken_away_at == {"i-1": NOW + 30.0, "i-2": NOW + 60.0}
 
 
 def test_a_preempted_machine_is_removed_at_once_like_one_with_a_notice_of_the_cloud_and_no_other_is() -> None:

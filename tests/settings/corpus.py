@@ -40,6 +40,7 @@ GOOD = {
         "leader_election: {enabled: false, name: other, lease: 30s, renew: 20s, retry: 5s}\n"
         "rate_limit: {qps: 0.5, burst: 1}\nhttp: {enabled: false, address: '[::1]:0', certificate: a.pem, key: b.pem, alive_within: 5m}\n"
         "pages: {enabled: true, address: 'localhost:0', authenticated: {address: ':8443', certificate: a.pem, key: b.pem}}\n"
+        "exporters: {namespace: gpu-exporter, port: 9500, interval: 1s}\n"
         "history: {folder: /data, decisions: 1, bytes: 1Gi}\nlog: {level: debug}"
     ),
     "run keys without values": (
@@ -261,6 +262,8 @@ BAD_FORM = [
     Bad(_top("http: {address: '8080'}"), "http.address", "HOST:PORT"),
     Bad(_top("pages: {address: 127.0.0.1}"), "pages.address", "HOST:PORT"),
     Bad(_top("pages: {authenticated: {address: ':8443', certificate: a.pem}}"), "pages.authenticated", "key"),
+    Bad(_top("exporters: {namespace: A_b}"), "exporters.namespace", "a namespace such as gpu-exporter"),
+    Bad(_top("exporters: {port: 0}"), "exporters.port", "a port from 1 to 65535"),
     Bad(_top("history: {decisions: 0}"), "history.decisions", "1 or more"),
     Bad(_top("history: {bytes: [1]}"), "history.bytes", "such as 64Mi"),
     Bad(_top("log: {level: verbose}"), "log.level", "expected one of debug, info"),
@@ -284,6 +287,8 @@ BAD_MEANING = [
     Bad(_top("http: {certificate: a.pem}"), "http", "saw certificate without key"),
     Bad(_top("pages: {address: ':8081'}"), "pages.address", 'saw ":8081", expected a loopback address such as 127.0.0.1:8081'),
     Bad(_top("pages: {address: '10.0.0.1:8081'}"), "pages.address", "for another address set pages.authenticated"),
+    Bad(_top("exporters: {port: 70000}"), "exporters.port", "a port from 1 to 65535"),
+    Bad(_top("exporters: {interval: 500ms}"), "exporters.interval", "a duration of at least 1s"),
     Bad(_top("history: {bytes: 0}"), "history.bytes", "such as 64Mi"),
     Bad(_pool("min: 5\n  max: 4"), "pools[0].min", "saw 5, expected at most max, which is 4"),
     Bad("region: us-east-1\npools: [{name: a, types: [m6i.large], spare: {gpus: 2}}]", "pools[0].spare.gpus", "spare: N"),

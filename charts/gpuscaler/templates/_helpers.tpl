@@ -112,7 +112,7 @@ automountServiceAccountToken: false
 
 {{/* Settings of the run file that take effect only at a start: a change restarts the pods. Other changes are applied without a restart. */}}
 {{- define "gpuscaler.startSettings" -}}
-{{- $start := pick .Values.config "cloud" "simulated" "aws" "azure" "namespace" "leader_election" "rate_limit" "http" "pages" "history" -}}
+{{- $start := pick .Values.config "cloud" "simulated" "aws" "azure" "namespace" "leader_election" "rate_limit" "http" "pages" "exporters" "history" -}}
 {{- if eq (toString .Values.config.cloud) "aws" }}{{ $_ := set $start "region" .Values.config.region }}{{ end -}}
 {{- toJson $start -}}
 {{- end }}

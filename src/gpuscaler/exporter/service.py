@@ -75,7 +75,9 @@ class Exporter:
             await self.attributor.close()
 
     def pages(self) -> Pages:
-        return {"/metrics": self._metrics, "/healthz": self._health, "/readyz": self._health, "/": self._front_page}
+        pages = {"/metrics": self._metrics, "/healthz": self._health, "/readyz": self._health, "/": self._front_page}
+        events = self.events
+        return pages if events is None else {**pages, "/scheduled-events": lambda: Answer(events.page(), "application/json")}
 
     def _take(self, line: Line) -> None:
         self.measured.apply(line)

@@ -1,9 +1,10 @@
 """Events that clouds schedule for machines, as agents on the nodes report them: the same as the cloud's own announcements, but per node.
 
-An annotation concerns only the node that has it. It counts as long as it is there: an agent removes it once the cloud cancels the event.
+An annotation concerns only the node that has it, and an agent's page only the node that the agent runs on. Either counts as long as it is
+there: an agent removes the event once the cloud cancels it.
 """
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 
 from msgspec import Struct
 
@@ -28,21 +29,25 @@ class NodeEvents(Struct, frozen=True, gc=False):
     reported: Mapping[str, str] = {}
 
 
-def observe(reported: Mapping[str, str], index: MachineIndex, foreign: Set[str], now: float) -> NodeEvents:
+def observe(
+    reported: Mapping[str, str], index: MachineIndex, foreign: Set[str], now: float, *, pages: Mapping[str, ScheduledEvent] | None = None
+) -> NodeEvents:
     """Return what the nodes of machines that are not ``foreign`` announce at ``now``; ``reported`` were reported before.
+
+    ``pages`` are events of nodes, by name, that stand on an agent's page and not on the node.
 
     A machine that only pauses is left alone: that costs its pods less than a restart elsewhere.
     """
-    if not index.announcing:
+    if not (index.announcing or pages):
         return NodeEvents()
     taken_away_at: dict[str, float] = {}
     maintenance_at: dict[str, float] = {}
     why: dict[str, str] = {}
     remarks: list[Remark] = []
     now_reported: dict[str, str] = {}
-    for node in index.announcing:
-        event, machine = node.scheduled_event, node.provider_id
-        if event is None or machine in foreign or (event.at and now > event.at + STALE_SECONDS):
+    for node, event in _announced(index, pages or {}):
+        machine = node.provider_id
+        if machine in foreign or (event.at and now > event.at + STALE_SECONDS):
             continue
         shared = len(index.by_machine[machine]) > 1
         if shared or event.kind not in INTERRUPTIONS:
@@ -58,6 +63,16 @@ def observe(reported: Mapping[str, str], index: MachineIndex, foreign: Set[str],
         elif event.kind in RESTARTS:
             maintenance_at[machine] = event.at
     return NodeEvents(taken_away_at, maintenance_at, why, tuple(remarks), now_reported)
+
+
+def _announced(index: MachineIndex, pages: Mapping[str, ScheduledEvent]) -> Iterator[tuple[Node, ScheduledEvent]]:
+    for node in index.announcing:
+        if node.scheduled_event is not None:
+            yield node, node.scheduled_event
+    for name, event in pages.items():
+        node_of_page = index.nodes.get(name)
+        if node_of_page is not None and node_of_page.provider_id and node_of_page.scheduled_event is None:
+            yield node_of_page, event
 
 
 def _remark(node: Node, event: ScheduledEvent, *, shared: bool, now: float) -> Remark:

@@ -169,6 +169,28 @@ class PagesSettings(Group, frozen=True, gc=False):
             )
 
 
+class ExportersSettings(Group, frozen=True, gc=False):
+    """The exporters whose pages are read for scheduled events, on port ``port`` of their pods; none without a namespace."""
+
+    namespace: Annotated[
+        str,
+        dns_label("a namespace such as gpu-exporter", words="name of a namespace"),
+        Field(
+            "the namespace of the exporters; needed only if they may not write scheduled events on their nodes. Only pods of DaemonSets "
+            "with the chart's labels count, and each is believed only about its own node",
+            default="pages are not read",
+        ),
+    ] = ""
+    port: Annotated[int, count(1, "a port from 1 to 65535"), Field("the port of their pages")] = 9400
+    interval: Annotated[Wait, Field("how often the pages are read", type="duration ≥ 1s")] = 2.0
+
+    def check(self, at: Cursor) -> None:
+        if self.port > 65535:
+            at.descend("port").wrong("a port from 1 to 65535")
+        if self.interval < 1.0:
+            at.descend("interval").wrong("a duration of at least 1s")
+
+
 class HistorySettings(Group, frozen=True, gc=False):
     """How many decisions are kept for ``why`` and ``replay``; ``folder`` is empty if they are kept in memory only."""
 
@@ -230,6 +252,7 @@ class RunSettings(Group, frozen=True, gc=False):
     rate_limit: Annotated[RateSettings, Field("[how many requests the API server gets](#rate-limit)")] = RateSettings()
     http: Annotated[HttpSettings, Field("[where metrics and health are served](#http)")] = HttpSettings()
     pages: Annotated[PagesSettings, Field("[where status, explanations and decisions are served](#pages)")] = PagesSettings()
+    exporters: Annotated[ExportersSettings, Field("[whose pages are read for scheduled events](#exporters)")] = ExportersSettings()
     history: Annotated[HistorySettings, Field("[which decisions are kept](#history)")] = HistorySettings()
     log: Annotated[LogSettings, Field("[the log](#log)")] = LogSettings()
     limits_stated: bool = False

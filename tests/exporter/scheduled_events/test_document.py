@@ -24,7 +24,11 @@ def test_an_event_is_read_with_its_kind_time_status_and_machines() -> None:
     assert parsed is not None
     first, second = parsed.events
 
-    assert (first.event, first.started, first.machines) == (ScheduledEvent("Preempt", "e-1", 1_800_000_030.0), False, frozenset({MACHINE, "other"}))
+    assert (first.event, first.started, first.machines) == (
+        ScheduledEvent("Preempt", "e-1", 1_800_000_030.0),
+        False,
+        frozenset({MACHINE, "other"}),
+    )
     assert (second.event, second.started) == (ScheduledEvent("Freeze", "e-2", 0.0), True)
     assert parsed.incarnation == 7
 

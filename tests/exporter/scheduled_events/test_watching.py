@@ -209,7 +209,7 @@ async def test_the_report_of_an_earlier_process_is_removed_if_there_is_no_event_
         assert await here.annotation() is None
 
 
-async def test_a_report_that_somebody_removed_is_written_again() -> None:
+async def test_a_report_that_something_else_removed_is_written_again() -> None:
     async with machine() as here:
         here.azure.schedule(event())
         await here.poll()

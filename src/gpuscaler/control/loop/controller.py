@@ -44,6 +44,7 @@ from gpuscaler.model.holds import ACTIVITIES, BUYING, REMOVING, Holds
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod, PodSpec
 from gpuscaler.model.pools import Policy
+from gpuscaler.model.scheduled_events import ScheduledEvent
 from gpuscaler.planning.capacity.storage_labels import with_storage_places
 from gpuscaler.planning.planner import Planner
 from gpuscaler.planning.result import without_removals
@@ -89,6 +90,7 @@ class Controller:
     ``picture`` must be running. ``now`` is the wall clock in seconds since the epoch. ``client`` is fenced and, on a dry run, withholds
     writes; with ``dry_run`` nothing is changed in the cloud either, and plans only go to ``recorder``. ``attempts`` has the time of the
     scheduler's last failed attempt for each pod, and must be running. ``hold_watcher`` knows the holds; without one there are none.
+    ``page_events`` returns the scheduled events of nodes, by name, that are not on the nodes themselves.
     """
 
     def __init__(
@@ -105,13 +107,14 @@ class Controller:
         pace: Pace = NORMAL,
         dry_run: bool = False,
         hold_watcher: HoldWatcher | None = None,
+        page_events: Callable[[], Mapping[str, ScheduledEvent]] = dict,
     ) -> None:
         self.memory = Memory()
         self.plans = 0
         self._unreadable = ""
         self._picture, self._store, self._recorder = picture, store, recorder
         self._now, self._attempts, self._dry_run = now, attempts, dry_run
-        self._alarm, self._hold_watcher = Alarm(pace), hold_watcher
+        self._alarm, self._hold_watcher, self._page_events = Alarm(pace), hold_watcher, page_events
         self._client, self._actor = client, ClusterWriter(client)
         self._cloud = Cloud(provider, now=now, fence=client.fence, wake=self._alarm.wake)
         self._policy = policy
@@ -160,6 +163,10 @@ class Controller:
     def plan_soon(self) -> None:
         """Make a plan due: something that plans depend on has changed outside of the cluster's objects."""
         self._alarm.plan_by(self._time())
+
+    def turn_soon(self) -> None:
+        """Make a turn due now: something that removals depend on has changed outside of the cluster's objects."""
+        self._alarm.wake()
 
     def set_pace(self, pace: Pace) -> None:
         """Use ``pace`` from the next turn on."""
@@ -350,6 +357,7 @@ class Controller:
             taken_away_at=self._cloud.taken_away_at,
             maintenance_at=self._cloud.maintenance_at,
             why=self._cloud.why,
+            page_events=self._page_events(),
             protection_answers=self._cloud.take_protection_answers(),
             announced=announced,
             vanished=vanished,

@@ -11,6 +11,7 @@ import structlog
 from gpuscaler.clouds.protocol import Provider
 from gpuscaler.control.loop.attempts import Attempts
 from gpuscaler.control.loop.controller import Controller
+from gpuscaler.control.loop.exporter_pages import ExporterPages
 from gpuscaler.control.loop.holding import HoldWatcher
 from gpuscaler.control.loop.recorder import Recorder
 from gpuscaler.control.loop.store import MemoryStore, OvertakenError, StoreError
@@ -28,7 +29,7 @@ from gpuscaler.kube.transport import Transport
 from gpuscaler.lifecycle.pacing import Pace
 from gpuscaler.model.decoding.interning import Interner
 from gpuscaler.model.pools import Policy, boundless_warning, with_default_limit
-from gpuscaler.settings.run_settings import PaceSettings, RunSettings
+from gpuscaler.settings.run_settings import ExportersSettings, PaceSettings, RunSettings
 
 _LOG = structlog.get_logger(__name__)
 
@@ -66,12 +67,14 @@ class ProcessContext:
     expander: PriorityExpander
     attempts: Attempts
     hold_watcher: HoldWatcher
+    exporter_pages: ExporterPages | None = None
 
     def troubles(self) -> tuple[str, ...]:
         """What is wrong now, a sentence each."""
         election = self.election.trouble if self.election else ""
         clock = self.now.trouble if isinstance(self.now, SteadyClock) else ""
-        own = (self.file.trouble, self.expander.trouble, self.hold_watcher.trouble, election, clock, self.attempts.trouble)
+        pages = self.exporter_pages.trouble if self.exporter_pages else ""
+        own = (self.file.trouble, self.expander.trouble, self.hold_watcher.trouble, election, clock, self.attempts.trouble, pages)
         return tuple(trouble for trouble in (*own, *self.picture.troubles) if trouble)
 
 
@@ -198,6 +201,7 @@ class ControllerProcess:
             expander=PriorityExpander(client),
             attempts=Attempts(client),
             hold_watcher=HoldWatcher(client, namespace=namespace, now=now),
+            exporter_pages=_exporter_pages(settings.exporters, client),
         )
 
 
@@ -241,6 +245,7 @@ class _Leadership:
             # The file has changed while there was no controller to get the new settings.
             settings = self._running.file.settings
             setup.reload(settings)
+        pages = context.exporter_pages
         controller = Controller(
             picture=context.picture,
             client=context.client,
@@ -253,6 +258,7 @@ class _Leadership:
             pace=pace_of(settings.pace),
             dry_run=context.dry_run,
             hold_watcher=context.hold_watcher,
+            page_events=lambda: pages.events if pages is not None else {},
         )
         self._controller, self._setup = controller, setup
         if setup.discovered_pools is not None:
@@ -263,6 +269,8 @@ class _Leadership:
             async with asyncio.TaskGroup() as tasks:
                 for part in (*setup.parts, controller.run):
                     tasks.create_task(part())
+                if pages is not None:
+                    tasks.create_task(pages.run(controller.turn_soon))
         finally:
             self._controller = self._setup = None
             self._records.led_by(None)
@@ -302,6 +310,13 @@ class _Leadership:
             if warning:
                 _LOG.warning("no limit is set", problem=warning)
         return policy
+
+
+def _exporter_pages(settings: ExportersSettings, client: Client) -> ExporterPages | None:
+    """What reads the pages of exporters, unless no namespace is set."""
+    if not settings.namespace:
+        return None
+    return ExporterPages(client.urgently(), settings.namespace, settings.port, settings.interval)
 
 
 def log_file_trouble(trouble: str) -> None:

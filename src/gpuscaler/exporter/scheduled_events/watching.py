@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
+import msgspec
 from msgspec.structs import replace
 
 from gpuscaler.exporter.exposition import Page, format_labels, format_number
@@ -27,7 +28,7 @@ from gpuscaler.model.scheduled_events import format_scheduled_event, urgency
 
 #: The pause after failures grows to at most this many seconds: every second of a notice counts.
 LONGEST_PAUSE = 10.0
-#: How often a report is written again although nothing changed, in case somebody removed it, and how long a forbidden write is not
+#: How often a report is written again although nothing changed, in case something else removed it, and how long a forbidden write is not
 #: repeated, in seconds.
 REPEAT_SECONDS, FORBIDDEN_SECONDS = 30.0, 60.0
 #: How long the check whether the node is drained may take, in seconds.
@@ -57,7 +58,7 @@ class NodeWriter(Protocol):
 class EventWatcher:
     """Reads the events every ``interval`` seconds and reports those of node ``node``.
 
-    Without ``writer`` they are only on the exporter's page. With ``acknowledges``, Azure is told to go on with an event as soon as the node
+    Without ``writer`` they are only on the exporter's page. With ``acknowledges``, Azure may go on with an event as soon as the node
     is drained, unless the event also concerns other machines. ``log`` takes a level and a sentence; ``clock`` is monotonic, in seconds.
 
     ``events`` are the current events of this machine, the most urgent first; ``reading`` and ``writing`` say what fails now, empty if
@@ -126,6 +127,15 @@ class EventWatcher:
         for event in self.events:
             yield f"scheduled events: {event.event.kind} of this machine, {event.event.id}: {event.event.description}"
         yield from (f"scheduled events: {trouble}" for trouble in (self.reading, self.writing) if trouble)
+
+    def page(self) -> bytes:
+        """The most urgent event as JSON, for a controller that cannot see it on the Node, and whether it is ``written`` there.
+
+        Raises no error; before the first answer of the service there is no event.
+        """
+        value = format_scheduled_event(self.events[0].event) if self.events else None
+        written = self._written_at is not None and self._written == value and not self.writing
+        return msgspec.json.encode({"written": written, "event": None if value is None else msgspec.Raw(value.encode())})
 
     def add_metrics(self, page: Page) -> None:
         """Add the events of this machine, and whether they can be read and reported."""

@@ -18,6 +18,7 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.holds import Holds
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Policy
+from gpuscaler.model.scheduled_events import ScheduledEvent
 from gpuscaler.planning.state import Upcoming, node_refusals, promises
 from gpuscaler.planning.state.ledger.ledger import Order
 
@@ -29,7 +30,8 @@ class Facts(Struct, frozen=True, gc=False):
     is when the cloud will take machines away, and ``maintenance_at`` when it will work on machines, as announced, by id; 0 if the time is
     unknown. ``why`` is the announced reason, where it is not the cloud's usual one. All other announcements are in ``announced``, as pairs
     of an id and one word, in the first pass after their arrival only. ``vanished`` are machines that the cloud no longer lists.
-    ``protection_answers`` are the results of requests to protect machines from scale-in.
+    ``protection_answers`` are the results of requests to protect machines from scale-in. ``page_events`` are scheduled events of nodes, by
+    name, from pages of exporters that cannot write them on their nodes.
 
     ``refused_evictions`` are the evictions that failed since the last pass, ``refused_bindings`` the bindings that were refused for good.
     ``late_pods_by_node`` are nodes where the final API read found pods missing from the watch, with a description. ``holds`` are the holds
@@ -44,6 +46,7 @@ class Facts(Struct, frozen=True, gc=False):
     why: Mapping[str, str] = {}
     protection_answers: tuple[scale_in_protection.ProtectionAnswered, ...] = ()
     announced: tuple[tuple[str, str], ...] = ()
+    page_events: Mapping[str, ScheduledEvent] = {}
     vanished: tuple[Instance, ...] = ()
     refused_evictions: tuple[termination.EvictionRefused, ...] = ()
     refused_bindings: tuple[BindingRefused, ...] = ()

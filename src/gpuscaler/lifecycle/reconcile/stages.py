@@ -170,7 +170,7 @@ def interrupt(findings: Reconciliation, view: View) -> Reconciliation:
         view.now,
     )
     maintenance_at, ends = _maintenance_times(memory.maintenance_at, facts, index), interruptions.update_ends(memory.ends, index.listed)
-    on_nodes = node_events.observe(memory.node_events, index, _foreign_machines(memory.ledger, index.foreign), now)
+    on_nodes = node_events.observe(memory.node_events, index, _foreign_machines(memory.ledger, index.foreign), now, pages=facts.page_events)
     announced = interruptions.Announcements(
         {**on_nodes.taken_away_at, **facts.taken_away_at},
         {**on_nodes.maintenance_at, **maintenance_at},
