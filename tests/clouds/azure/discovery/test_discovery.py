@@ -6,7 +6,7 @@ from tests.clouds.azure.discovery.accounts import AKS, CLUSTER, GROUP, NODE_GROU
 from tests.clouds.azure.discovery.documents import FAMILY, SIZE, SMALL
 
 from gpuscaler.clouds.azure.api.credentials import FixedToken
-from gpuscaler.clouds.azure.discovery.accounts import AVAILABILITY_SETS_SECONDS, Account
+from gpuscaler.clouds.azure.discovery.accounts import AVAILABILITY_SETS_SECONDS, Account, availability_sets_in
 from gpuscaler.clouds.azure.discovery.locations import SKUS_SECONDS
 from gpuscaler.clouds.azure.discovery.pools import AGENT_POOL, SCALE_SET
 from gpuscaler.embedded.azure import SUBSCRIPTION, Fault, making
@@ -380,6 +380,19 @@ async def test_a_pool_whose_tag_was_removed_is_released_and_one_that_is_gone_is_
     assert (discovered.pools, discovered.released) == ((), ())
 
 
+async def test_a_scale_set_that_cannot_be_read_keeps_its_last_state_and_is_reported(azure: Azure) -> None:
+    making.create_scale_set(azure.account, "own", "workers", SIZE, spot=True, tags=DISCOVERED)
+    making.create_scale_set(azure.account, "own", "more", SIZE, spot=True, tags=DISCOVERED)
+    discovery = azure.discovery(OWN)
+    await discovery.discover()
+    azure.account.group(SUBSCRIPTION, "own").scale_sets["workers"].model["zones"] = "odd"
+    discovered = await discovery.discover()
+
+    assert sorted(names(discovered.pools)) == ["more", "workers"]
+    assert pool(discovered, "workers").warnings[0].endswith("its last known state is used")
+    assert "expected a document" in reasons(discovered)["workers"]
+
+
 async def test_a_pool_that_aks_scales_from_now_on_is_released(azure: Azure, cluster: Cluster) -> None:
     discovery = azure.discovery()
     await discovery.discover()
@@ -422,6 +435,25 @@ async def test_pages_of_lists_are_followed(azure: Azure, cluster: Cluster) -> No
     azure.conditions(page=2)
 
     assert len((await azure.discover()).pools) == 8
+
+
+def test_machines_of_availability_sets_are_reported_with_their_pool() -> None:
+    group = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/own/providers/Microsoft.Compute"
+    members = {"availabilitySet": {"id": f"{group}/availabilitySets/agentpool1-availabilitySet-12345678"}}
+    machines = [
+        {"id": f"{group}/virtualMachines/{name}", "name": name, "properties": properties}
+        for name, properties in {
+            "k8s-gpu-12345678-0": members,
+            "k8s-gpu-12345678-1": members,
+            "k8s-master-12345678-0": members,
+            "jumpbox": members,
+            "workers_1": {},
+        }.items()
+    ]
+    first, second = availability_sets_in([None, *machines], "own")
+
+    assert (first.object, second.object) == ("AvailabilitySet own/gpu", "AvailabilitySet own/master")
+    assert first.reason.startswith("saw 2 machines of pool gpu in an availability set, as acs-engine and aks-engine made them")
 
 
 async def test_machines_of_virtual_machines_are_searched_once_an_hour(azure: Azure) -> None:

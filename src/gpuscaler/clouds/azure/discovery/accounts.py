@@ -46,13 +46,14 @@ class FoundPool(NamedTuple):
 class Contents(Struct, frozen=True):
     """What a part of an account holds. ``names`` are all agent pools and scale sets there, whether they are adopted or not.
 
-    ``foreign`` are folded ids of scale sets that belong to another cluster.
+    ``foreign`` are folded ids of scale sets that belong to another cluster, ``unreadable`` why documents with these names cannot be read.
     """
 
     found: tuple[FoundPool, ...] = ()
     set_aside: tuple[Skipped, ...] = ()
     names: tuple[str, ...] = ()
     foreign: frozenset[str] = frozenset()
+    unreadable: Mapping[str, str] = {}
 
 
 class ClusterPart:
@@ -75,7 +76,8 @@ class ClusterPart:
             self._arm.pages(scale_set_path(account.subscription, cluster.node_resource_group), version=COMPUTE),
         )
         set_aside = list(_cluster_notes(cluster, self.name))
-        scale_sets, unreadable = scale_sets_in(listed, cluster.node_resource_group)
+        scale_sets, unreadable = scale_sets_in(listed)
+        unreadable_sets = _skipped_sets(unreadable, cluster.node_resource_group)
         by_pool = {fold_id(agent_pool_in(scale_set)): scale_set for scale_set in scale_sets}
         found, names = [], []
         for document in documents:
@@ -85,6 +87,7 @@ class ClusterPart:
                 agent_pool = agent_pool_of(document, cluster)
             except ReadingError as error:
                 set_aside.append(skipped_pool(cluster.name, name, str(error)))
+                unreadable[name] = str(error)
                 continue
             scale_set = by_pool.pop(fold_id(name), None)
             tags = {**agent_pool.tags, **(scale_set.tags if scale_set is not None else {})}
@@ -94,7 +97,8 @@ class ClusterPart:
             else:
                 found.append(FoundPool(PoolResources(scale_set, agent_pool, cluster), ownership.source))
         own = _own_scale_sets(account, [scale_set for scale_set in scale_sets if not agent_pool_in(scale_set)])
-        return Contents((*found, *own.found), (*set_aside, *own.set_aside, *unreadable), (*names, *own.names), own.foreign)
+        set_aside += [*own.set_aside, *unreadable_sets]
+        return Contents((*found, *own.found), tuple(set_aside), (*names, *own.names), own.foreign, unreadable)
 
 
 class GroupPart:
@@ -113,7 +117,7 @@ class GroupPart:
         listed, _ = await asyncio.gather(
             self._arm.pages(scale_set_path(account.subscription, self._group), version=COMPUTE), self._search_availability_sets()
         )
-        scale_sets, unreadable = scale_sets_in(listed, self._group)
+        scale_sets, unreadable = scale_sets_in(listed)
         managed = [scale_set for scale_set in scale_sets if agent_pool_in(scale_set)]
         skipped = [
             skipped_set(scale_set, "AKS manages it; name its cluster, and the agent pool, in azure.subscriptions")
@@ -121,8 +125,9 @@ class GroupPart:
             if scale_set.name in account.pools
         ]
         own = _own_scale_sets(account, [scale_set for scale_set in scale_sets if scale_set not in managed])
-        set_aside = (*skipped, *own.set_aside, *unreadable, *self._availability_sets)
-        return Contents(own.found, set_aside, (*own.names, *(scale_set.name for scale_set in managed)), own.foreign)
+        set_aside = (*skipped, *own.set_aside, *_skipped_sets(unreadable, self._group), *self._availability_sets)
+        names = (*own.names, *(scale_set.name for scale_set in managed), *unreadable)
+        return Contents(own.found, set_aside, names, own.foreign, unreadable)
 
     async def _search_availability_sets(self) -> None:
         """Look for machines of availability sets, as acs-engine and aks-engine made them. They are reported, and never scaled."""
@@ -135,22 +140,7 @@ class GroupPart:
             # The list of scale sets, which is what matters, is read on its own.
             return
         self._searched_at = self._now()
-        counts: dict[str, int] = {}
-        for document in documents:
-            try:
-                machine = machine_of(document)
-            except ReadingError:
-                continue
-            if machine.availability_set_id and (pool := pool_in_name(machine.name)):
-                counts[pool] = counts.get(pool, 0) + 1
-        self._availability_sets = tuple(
-            Skipped(
-                f"AvailabilitySet {self._group}/{pool}",
-                f"saw {count} machines of pool {pool} in an availability set, as acs-engine and aks-engine made them, expected a scale "
-                "set: they are only scaled by deploying the cluster's template again; make the pool again as a scale set",
-            )
-            for pool, count in sorted(counts.items())
-        )
+        self._availability_sets = availability_sets_in(documents, self._group)
 
 
 def _own_scale_sets(account: Account, scale_sets: Sequence[ScaleSet]) -> Contents:
@@ -174,15 +164,35 @@ def _own_scale_sets(account: Account, scale_sets: Sequence[ScaleSet]) -> Content
     return Contents(tuple(found), tuple(set_aside), tuple(scale_set.name for scale_set in scale_sets), frozenset(foreign))
 
 
-def scale_sets_in(documents: Iterable[object], group: str) -> tuple[list[ScaleSet], list[Skipped]]:
-    """(the scale sets, those that cannot be read)."""
-    scale_sets, skipped = [], []
+def scale_sets_in(documents: Iterable[object]) -> tuple[list[ScaleSet], dict[str, str]]:
+    """(the scale sets, reasons why others cannot be read, by name)."""
+    scale_sets, unreadable = [], {}
     for document in documents:
         try:
             scale_sets.append(scale_set_of(document))
         except ReadingError as error:
-            skipped.append(Skipped(f"ScaleSet {group}/{name_of(document)}", str(error)))
-    return scale_sets, skipped
+            unreadable[name_of(document)] = str(error)
+    return scale_sets, unreadable
+
+
+def availability_sets_in(documents: Iterable[object], group: str) -> tuple[Skipped, ...]:
+    """Pools of acs-engine and aks-engine whose machines, in the list ``documents``, are in availability sets."""
+    counts: dict[str, int] = {}
+    for document in documents:
+        try:
+            machine = machine_of(document)
+        except ReadingError:
+            continue
+        if machine.availability_set_id and (pool := pool_in_name(machine.name)):
+            counts[pool] = counts.get(pool, 0) + 1
+    return tuple(
+        Skipped(
+            f"AvailabilitySet {group}/{pool}",
+            f"saw {count} machines of pool {pool} in an availability set, as acs-engine and aks-engine made them, expected a scale "
+            "set: they are only scaled by deploying the cluster's template again; make the pool again as a scale set",
+        )
+        for pool, count in sorted(counts.items())
+    )
 
 
 def _cluster_notes(cluster: Cluster, name: str) -> Iterable[Skipped]:
@@ -202,6 +212,10 @@ def name_of(document: object) -> str:
 
 def skipped_pool(cluster: str, name: str, reason: str) -> Skipped:
     return Skipped(f"AgentPool {cluster}/{name}", reason)
+
+
+def _skipped_sets(unreadable: Mapping[str, str], group: str) -> tuple[Skipped, ...]:
+    return tuple(Skipped(f"ScaleSet {group}/{name}", reason) for name, reason in unreadable.items())
 
 
 def skipped_set(scale_set: ScaleSet, reason: str) -> Skipped:

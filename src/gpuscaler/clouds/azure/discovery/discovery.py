@@ -206,11 +206,13 @@ class Discovery:
                 set_aside.append(skipped_resources(found.resources, NO_ACCELERATOR))
             else:
                 pools.append(azure_pool)
-        released += _untagged(contents, before, {azure_pool.id for azure_pool in (*pools, *released)})
+        stayed, lost = _not_found_again(contents, last, {azure_pool.id for azure_pool in (*pools, *released)})
+        pools += [azure_pool for azure_pool in stayed if azure_pool.id not in {azure_pool.id for azure_pool in last.released}]
+        released += [azure_pool for azure_pool in stayed if azure_pool.id in {azure_pool.id for azure_pool in last.released}] + lost
         return _PartResult(contents, tuple(pools), tuple(released), tuple(set_aside), result.forbidden)
 
     def _build(self, found: FoundPool, location_data: LocationData, before: Mapping[str, AzurePool]) -> AzurePool:
-        """The pool. A part of it that cannot be read now is no reason to forget its machines. Raises PoolError."""
+        """The pool, or its last state if a part of it cannot be read now. Raises PoolError."""
         resources = found.resources
         try:
             if resources.scale_set is None and resources.agent_pool is not None and is_word(resources.agent_pool.kind, SCALE_SETS):
@@ -221,8 +223,7 @@ class Discovery:
             earlier = before.get(resources.id)
             if not error.incomplete or earlier is None:
                 raise
-            warnings = (f"{error}; its last known state is used", *earlier.warnings)
-            return replace(earlier, warnings=tuple(dict.fromkeys(warnings)))
+            return _unchanged(earlier, str(error))
 
     def _named(self, results: Sequence[_PartResult]) -> tuple[tuple[AzurePool, ...], tuple[AzurePool, ...]]:
         """(pools with the user's overrides, released ones), with names that are unique over all parts."""
@@ -279,13 +280,29 @@ def _may_have_accelerators(found: FoundPool, location_data: LocationData) -> boo
     return any(sku is None or sku.gpus > 0 for sku in skus)
 
 
-def _untagged(contents: Contents, before: Mapping[str, AzurePool], listed: Collection[str]) -> Iterable[AzurePool]:
-    """Scale sets that were pools and still exist, but are not found any more since someone removed a tag."""
+def _not_found_again(contents: Contents, last: _PartResult, listed: Collection[str]) -> tuple[list[AzurePool], list[AzurePool]]:
+    """(pools whose documents cannot be read now, as they were; pools that still exist, and lost the tag by which they were found).
+
+    Pools that another cluster's tag claims now, or that are gone, are in neither.
+    """
     names = {fold_id(name) for name in contents.names}
+    unreadable = {fold_id(name): reason for name, reason in contents.unreadable.items()}
     found = {found_pool.resources.id for found_pool in contents.found}
-    for ident, azure_pool in before.items():
-        if ident not in {*listed, *found, *contents.foreign} and fold_id(azure_pool.resources.own_name) in names:
-            yield azure_pool
+    stayed, lost = [], []
+    for azure_pool in (*last.pools, *last.released):
+        name = fold_id(azure_pool.resources.own_name)
+        if azure_pool.id in {*listed, *found, *contents.foreign}:
+            continue
+        if name in unreadable:
+            stayed.append(_unchanged(azure_pool, unreadable[name]))
+        elif name in names:
+            lost.append(azure_pool)
+    return stayed, lost
+
+
+def _unchanged(earlier: AzurePool, reason: str) -> AzurePool:
+    """The last known state of a pool of which a part cannot be read now: that is no reason to forget its machines."""
+    return replace(earlier, warnings=tuple(dict.fromkeys((f"{reason}; its last known state is used", *earlier.warnings))))
 
 
 async def _no_notes() -> Mapping[str, str]:

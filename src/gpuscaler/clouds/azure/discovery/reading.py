@@ -80,7 +80,7 @@ def scale_set_of(document: object) -> ScaleSet:
         market=SPOT if is_word(profile.priority, "Spot") or is_word(profile.priority, "Low") else ON_DEMAND,
         eviction=profile.eviction_policy or "",
         max_price=_max_price(profile.billing_profile.max_price if profile.billing_profile else None),
-        tags=wire.tags or {},
+        tags=_texts(wire.tags),
         state=properties.provisioning_state or "",
         overprovision=properties.overprovision,
         single_placement=bool(properties.single_placement_group),
@@ -128,10 +128,10 @@ def agent_pool_of(document: object, cluster: Cluster) -> AgentPool:
         mode=properties.mode or "User",
         market=SPOT if is_word(properties.scale_set_priority, "Spot") else ON_DEMAND,
         zones=_zones(properties.availability_zones),
-        labels=properties.node_labels or {},
+        labels=_texts(properties.node_labels),
         taints=tuple(properties.node_taints or ()),
         initialization_taints=tuple(properties.node_initialization_taints or ()),
-        tags=properties.tags or {},
+        tags=_texts(properties.tags),
         autoscaling=bool(properties.enable_auto_scaling) or bool(scale and scale.autoscale),
         scale_down_mode=properties.scale_down_mode or "Delete",
         eviction=properties.scale_set_eviction_policy or "",
@@ -203,7 +203,7 @@ def machine_of(document: object) -> VirtualMachine:
         protected=bool(properties.protection_policy and properties.protection_policy.protect_from_scale_in),
         scale_set_id=(properties.virtual_machine_scale_set.id or "") if properties.virtual_machine_scale_set else "",
         availability_set_id=(properties.availability_set.id or "") if properties.availability_set else "",
-        tags=wire.tags or {},
+        tags=_texts(wire.tags),
     )
 
 
@@ -230,6 +230,11 @@ def _location(text: str) -> str:
 
 def _zones(zones: Iterable[str] | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(zone for zone in zones or () if zone and zone != NO_ZONE))
+
+
+def _texts(values: Mapping[str, object] | None) -> dict[str, str]:
+    """The values that are texts, as all tags and labels should be."""
+    return {key: value for key, value in (values or {}).items() if isinstance(value, str)}
 
 
 def _max_price(price: float | None) -> float | None:
