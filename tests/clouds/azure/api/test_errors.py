@@ -148,7 +148,7 @@ def test_a_quota_that_aks_writes_as_code_and_message_is_read_with_its_numbers() 
     ("text", "scope", "family", "room", "seconds"),
     [
         (FAMILY, "family", "standardNCADSH100v5Family", 8, 600),
-        (quota_text("Standard NCADS_H100_v5 Family Cores", limit=0, usage=0, required=4), "family", "Standard NCADS_H100_v5 Family", 0, 3600),
+        (quota_text("Standard NCADSH100v5 Family Cores", limit=0, usage=0, required=4), "family", "Standard NCADSH100v5 Family", 0, 3600),
         (quota_text("Total Regional Cores", limit=100, usage=88, required=40), "region", "", 12, 600),
         (quota_text("cores", limit=100, usage=120, required=40), "region", "", 0, 600),
         (SPOT, "spot", "", 3, 3600),

@@ -163,20 +163,18 @@ def _joined(response: ClientResponse) -> dict[str, str]:
     return {name: ",".join(response.headers.getall(name)) for name in names}
 
 
-class _RepeatedError(aiohttp.ClientConnectionError):
+class _DisconnectedError(aiohttp.ClientConnectionError):
     """A kept connection broke."""
 
 
 async def _forbid_retries(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
-    """Keep aiohttp from repeating a PUT or DELETE when a kept connection breaks: the first one may have been carried out."""
+    """Keep aiohttp from repeating a request when a kept connection breaks: a PUT or DELETE may have been carried out."""
     try:
         return await handler(request)
     except aiohttp.ClientConnectorError:
         raise
     except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
-        if request.method == "GET":
-            raise
-        raise _RepeatedError from error
+        raise _DisconnectedError from error
 
 
 def _describe(error: Exception, url: str, seconds: float) -> str:
@@ -202,7 +200,7 @@ def _describe(error: Exception, url: str, seconds: float) -> str:
             return f"no connection to {host} within {min(CONNECT_SECONDS, seconds):g} s"
         case TimeoutError():
             return f"no answer of {host} within {seconds:g} s"
-        case aiohttp.ServerDisconnectedError() | aiohttp.ClientPayloadError() | _RepeatedError():
+        case aiohttp.ServerDisconnectedError() | aiohttp.ClientPayloadError() | _DisconnectedError():
             return f"{host} closed the connection before it answered"
         case OSError():
             return f"the connection to {host} broke ({_os_reason(error)})"
