@@ -177,7 +177,7 @@ class ExportersSettings(Group, frozen=True, gc=False):
         dns_label("a namespace such as gpu-exporter", words="name of a namespace"),
         Field(
             "the namespace of the exporters; needed only if they may not write scheduled events on their nodes. Only pods of DaemonSets "
-            "with the chart's labels count, and each is believed only about its own node",
+            "with the label app.kubernetes.io/component: exporter count, and each is believed only about its own node",
             default="pages are not read",
         ),
     ] = ""

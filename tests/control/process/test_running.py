@@ -181,6 +181,18 @@ async def test_a_missing_right_to_watch_events_is_reported_until_it_is_granted(c
     assert recorder.place.troubles() == ()
 
 
+async def test_exporters_whose_pages_are_to_be_read_and_cannot_be_listed_are_reported_until_they_can(cluster: Cluster) -> None:
+    cluster.api.faults.add(Fault(path="/namespaces/gpu-exporter/pods", refusal=Failure(403, "Forbidden", "pods is forbidden")))
+    _, recorder = cluster.start(f"{SMALL}exporters: {{namespace: gpu-exporter}}")
+    await asyncio.sleep(10)
+    assert recorder.place is not None
+    (trouble,) = recorder.place.troubles()
+    assert trouble.startswith("the exporters in namespace gpu-exporter cannot be listed: pods is forbidden")
+    cluster.api.faults.clear()
+    await asyncio.sleep(10)
+    assert recorder.place.troubles() == ()
+
+
 async def test_a_pending_pod_gets_a_machine_of_the_simulated_cloud(cluster: Cluster) -> None:
     cluster.start()
     await cluster.submit("train")

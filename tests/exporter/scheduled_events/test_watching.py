@@ -378,3 +378,19 @@ async def test_an_acknowledgement_that_failed_is_repeated() -> None:
         await here.poll()
 
         assert here.azure.started == ["e-1"]
+
+
+async def test_the_page_for_controllers_has_the_most_urgent_event_and_whether_it_is_on_the_node() -> None:
+    async with machine() as here:
+        before = msgspec.json.decode(here.watcher.page())
+        here.azure.schedule(event(), event("Freeze", id="e-2"))
+        await here.poll()
+        written = msgspec.json.decode(here.watcher.page())
+        here.azure.schedule(event("Terminate", id="e-3"))
+        here.api.faults.add(Fault(method="PATCH", path="/nodes/", refusal=FORBIDDEN))
+        await here.poll()
+        refused = msgspec.json.decode(here.watcher.page())
+
+    assert before == {"written": False, "event": None}
+    assert (written["written"], written["event"]["id"], written["event"]["at"]) == (True, "e-1", "2027-01-15T08:00:30Z")
+    assert (refused["written"], refused["event"]["kind"]) == (False, "Terminate")

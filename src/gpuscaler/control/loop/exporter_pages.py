@@ -18,8 +18,8 @@ from gpuscaler.kube.resources import PODS
 from gpuscaler.model.scheduled_events import LONGEST_VALUE, ScheduledEvent, parse_scheduled_event
 
 _LOG = structlog.get_logger(__name__)
-#: The path of the page, and the labels of pods with it.
-PATH, SELECTOR = "/scheduled-events", "app.kubernetes.io/name=gpuscaler,app.kubernetes.io/component=exporter"
+#: The path of the page, and the label that the chart gives to pods with it, whatever the release is called.
+PATH, SELECTOR = "/scheduled-events", "app.kubernetes.io/component=exporter"
 #: How often the pods are listed, and how often exporters are asked that write on their nodes, or that have no such page, in seconds.
 LIST_SECONDS, RARELY_SECONDS = 10.0, 60.0
 #: How long one answer may take, in seconds, its greatest size in bytes, and the most requests in progress.
