@@ -15,6 +15,7 @@ from gpuscaler.clouds.azure.api.causes import ArmFailure, failure_of, meaning_of
 from gpuscaler.clouds.azure.api.credentials import ENDPOINT_URL, Credentials
 from gpuscaler.clouds.azure.api.errors import clean
 from gpuscaler.clouds.azure.api.http import ANSWER_SECONDS, BrokenError, Http, HttpReply, UnsentError
+from gpuscaler.clouds.azure.api.rights import describe_denial
 from gpuscaler.clouds.azure.api.throttling import Throttle, retry_after_of
 from gpuscaler.clouds.protocol import THROTTLED, UNAUTHORISED, UNKNOWN, CloudError, LostAnswerError
 
@@ -232,8 +233,9 @@ class Arm:
         wait = max(wait, meaning.seconds if meaning.cause == THROTTLED else 0.0)
         cause = UNAUTHORISED if reply.status in (401, 403) and meaning.cause == UNKNOWN else meaning.cause
         detail = f"{method} {_short(path)}: answered {reply.status}: {meaning.detail}"
-        if failure.action and cause == UNAUTHORISED:
-            detail = f"Azure does not allow {failure.action}; add it to the role (gpuscaler generate azure-role prints one): {detail}"
+        denial = describe_denial(failure) if cause == UNAUTHORISED else ""
+        if denial:
+            detail = f"{denial}: {detail}"
         kind = {404: GoneError, 412: PreconditionFailedError}.get(reply.status, ArmError)
         return kind(cause, detail, failure=failure, retry_after=wait)
 

@@ -100,13 +100,11 @@ def describe_denial(failure: ArmFailure) -> str:
     action, scope = found[-1]["action"], _SUBSCRIPTION.sub("", found[-1]["scope"] or "", count=1)
     right = right_of(action)
     name = right.action if right else clean(action, 100)
-    where = f" over {clean(scope, 150)}" if scope else ""
-    purpose = f"to {right.purpose}" if right else "for this call"
     if _DENY in failure.text.lower():
-        return (
-            f"saw a deny assignment that forbids {name}{where}, needed {purpose}; roles cannot change that (a locked node resource group?)"
-        )
-    return f"saw no right {name}{where}, needed {purpose}; add it to the role (gpuscaler generate azure-role prints it)"
+        return f"Azure does not allow {name}: a deny assignment forbids it, as in a locked node resource group; no role can change that"
+    where = f" at {clean(scope, 150)}" if scope else ""
+    purpose = f", to {right.purpose}" if right else ""
+    return f"Azure does not allow {name}; add it to the role (gpuscaler generate azure-role prints one){where}{purpose}"
 
 
 def custom_roles(
