@@ -103,7 +103,7 @@ async def test_own_scale_sets_are_adopted_by_their_tags(azure: Azure) -> None:
         "workers": DISCOVERED,
         "ours": {"gpuscaler.io_cluster": CLUSTER},
         "others": {"gpuscaler.io_cluster": "other"},
-        "nobodys": {},
+        "untagged": {},
     }.items():
         making.create_scale_set(azure.account, "own", name, SIZE, spot=True, tags=tags)
     discovered = await azure.discover(OWN)

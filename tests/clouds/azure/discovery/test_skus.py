@@ -23,7 +23,7 @@ def test_a_size_that_the_catalogue_does_not_list_has_the_product_of_its_model() 
 
 
 @pytest.mark.parametrize("name", ["Standard_ND96isr_MI355X_v6", "Standard_NV24ads_V710_v5"])
-def test_gpus_of_amd_are_told_from_those_of_nvidia_by_their_model(name: str) -> None:
+def test_gpus_of_amd_are_distinguished_by_their_model(name: str) -> None:
     assert sku(name).gpu_resource == "amd.com/gpu"
 
 

@@ -110,7 +110,7 @@ def pool_of(resources: PoolResources, source: str, location_data: LocationData, 
     offerings = (*sold, *builder.retired_offerings(sold))
     if not offerings:
         raise PoolError("; ".join(builder.warnings) or "saw no size of machines, expected one", incomplete=builder.incomplete)
-    pool, limit_warnings = _pool(resources, sold, offerings, template)
+    pool, limit_warnings = _assembled(resources, sold, offerings, template)
     way = way_of(resources, api)
     warnings = [*builder.warnings, *hints.warnings, *limit_warnings]
     warnings += findings_of(resources, builder.skus.values(), template.taints(resources.markets[0]), by_scale_set=way == SCALE_SET)
@@ -135,7 +135,7 @@ def pool_of(resources: PoolResources, source: str, location_data: LocationData, 
     )
 
 
-def _pool(
+def _assembled(
     resources: PoolResources, sold: tuple[Offering, ...], offerings: tuple[Offering, ...], template: NodeTemplate
 ) -> tuple[Pool, list[str]]:
     """(the pool, warnings about its limits). Azure chooses among zones, sizes of a SKU profile, and markets of a mix."""

@@ -25,7 +25,7 @@ SPOT_TAINT = Taint("kubernetes.azure.com/scalesetpriority", "spot")
 #: The number of pods of a node whose pool does not say it: kubelet's default.
 _PODS = 110
 #: Prefixes of labels that are written only by software a cluster may not run.
-_OTHERS = ("karpenter.", "nvidia.com/gpu.")
+_OPTIONAL_PREFIXES = ("karpenter.", "nvidia.com/gpu.")
 
 
 class NodeTemplate(Struct, frozen=True):
@@ -100,7 +100,7 @@ class NodeTemplate(Struct, frozen=True):
         )
         # The disk driver leaves the zone of a node without one empty.
         labels[STORAGE_ZONES["azure"]] = zone_key(self.location, zone) if zone else ""
-        return {key: value for key, value in labels.items() if not key.startswith(_OTHERS) and key != POOL_LABEL}
+        return {key: value for key, value in labels.items() if not key.startswith(_OPTIONAL_PREFIXES) and key != POOL_LABEL}
 
     def _aks_labels(self, agent_pool: AgentPool, sku: Sku) -> dict[str, str]:
         labels = {

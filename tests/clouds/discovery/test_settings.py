@@ -1,0 +1,87 @@
+import msgspec
+import pytest
+from msgspec import Struct
+
+from gpuscaler.clouds.discovery.describing import common_labels, least_resources, pools_by_warning, shortened_names, template_as_json
+from gpuscaler.clouds.discovery.settings import label_value_of, matching_exclusion, with_overrides, with_unique_names
+from gpuscaler.model.overrides import PoolOverride
+from gpuscaler.model.pools import Offering, Pool
+
+
+class Found(Struct, frozen=True):
+    """A pool as a cloud finds it."""
+
+    pool: Pool
+    place: str = "here"
+    warnings: tuple[str, ...] = ()
+
+
+def found(name: str, place: str = "here", **fields: object) -> Found:
+    offering = Offering(name, "spot", "large", f"{place}-1", 1.0, {"cpu": 4000, "memory": 100}, {"team": "ml", "size": "large"})
+    return Found(msgspec.structs.replace(Pool(name, (offering,)), **fields), place)
+
+
+@pytest.mark.parametrize(
+    ("entry", "excludes"),
+    [
+        ("workers", True),
+        ("work*", True),
+        ("other-*", False),
+        ("tag:team", True),
+        ("tag:team=ml", True),
+        ("tag:team=web", False),
+        ("tag:owner", False),
+    ],
+)
+def test_an_exclusion_names_a_pattern_or_a_tag(entry: str, excludes: bool) -> None:
+    assert matching_exclusion("workers", {"team": "ml"}, ["nothing", entry]) == (entry if excludes else "")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("gpu", "gpu"), ("my workers!", "my-workers"), ("äö", "pool"), ("", "pool"), ("x" * 80, "x" * 63)]
+)
+def test_a_name_becomes_a_label_value(name: str, value: str) -> None:
+    assert label_value_of(name, "pool") == value
+
+
+def test_names_that_two_places_share_get_the_place_and_then_a_number() -> None:
+    named = with_unique_names([found("gpu"), found("gpu"), found("gpu", "there"), found("cpu")], lambda one: one.place)
+
+    assert [one.pool.name for one in named] == ["gpu.here", "gpu.here.1", "gpu.there", "cpu"]
+    assert [one.pool.offerings[0].pool for one in named] == ["gpu.here", "gpu.here.1", "gpu.there", "cpu"]
+    assert named[0].warnings == ("the pool is called gpu.here here, since another pool has its name",)
+    assert named[3].warnings == ()
+
+
+def test_overrides_are_applied_and_impossible_limits_reported() -> None:
+    gpu, cpu = with_overrides([found("gpu", min=3), found("cpu")], {"gpu": PoolOverride("gpu", max=2)})
+
+    assert (gpu.pool.max, gpu.warnings) == (2, ("its minimum 3 is above its maximum 2",))
+    assert (cpu.pool.max, cpu.warnings) == (None, ())
+
+
+def test_pools_with_the_most_identifying_labels_come_first() -> None:
+    ordered = with_overrides([found("gpu"), found("special", match_labels={"team": "ml"})], {})
+
+    assert [one.pool.name for one in ordered] == ["special", "gpu"]
+
+
+def test_warnings_are_listed_once_with_their_pools() -> None:
+    pools = [msgspec.structs.replace(found(name), warnings=("odd",)) for name in ("a", "b", "c", "d")]
+
+    assert pools_by_warning(pools) == {"odd": ["a", "b", "c", "d"]}
+    assert shortened_names(["a", "b", "c", "d"]) == "a, b, c and 1 more"
+
+
+def test_a_template_is_described_by_what_all_machines_have() -> None:
+    (large,) = found("gpu").pool.offerings
+    small = msgspec.structs.replace(
+        large, instance_type="small", allocatable={"cpu": 2000}, labels={"team": "ml", "size": "small"}, count=3
+    )
+
+    assert common_labels([large, small]) == {"team": "ml"}
+    assert least_resources([large, small]) == {"cpu": "2000m"}
+    assert template_as_json(Pool("gpu", (large, small)))["offerings"] == [
+        {"type": "large", "market": "spot", "zone": "here-1", "price": 1.0},
+        {"type": "small", "market": "spot", "zone": "here-1", "price": 1.0, "count": 3},
+    ]
