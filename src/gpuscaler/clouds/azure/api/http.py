@@ -22,7 +22,7 @@ CONNECT_SECONDS, ANSWER_SECONDS = 5.0, 10.0
 #: The longest answer that is read, in bytes: the sizes of a region are two megabytes, those of all regions fifty.
 LONGEST_ANSWER: Final = 64 * 2**20
 #: What aiohttp raises before it has sent anything of a request.
-_UNSENT: Final = (aiohttp.ClientConnectorError, aiohttp.ClientHttpProxyError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL)
+_UNSENT: Final = (aiohttp.ClientConnectorError, aiohttp.ClientHttpProxyError, aiohttp.ConnectionTimeoutError)
 _FAILURES: Final = (aiohttp.ClientError, TimeoutError, OSError, ssl.SSLError, ValueError)
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
@@ -81,15 +81,13 @@ class Http:
         self, method: str, url: str, *, headers: Mapping[str, str], body: bytes, seconds: float, longest: int, direct: bool
     ) -> tuple[HttpReply | None, UnsentError | BrokenError]:
         head: ClientResponse | None = None
-        try:
-            address = URL(url, encoded=True)
-        except ValueError:
+        if not _is_address(url):
             return None, UnsentError("saw an odd address, expected https://HOST/…")
         try:
             async with asyncio.timeout(seconds):
                 head = await self._open_session().request(
                     method,
-                    address,
+                    URL(url, encoded=True),
                     data=body or None,
                     headers={"user-agent": f"gpuscaler/{__version__}", "accept": "application/json", **headers},
                     allow_redirects=False,
@@ -147,6 +145,16 @@ def is_loopback(url: str) -> bool:
     return urlsplit(url).hostname in _LOOPBACK
 
 
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return (
+            parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0 and URL(url, encoded=True).host is not None
+        )
+    except ValueError:
+        return False
+
+
 async def _read(response: ClientResponse, longest: int) -> bytes | None:
     """The body, None if it is longer than ``longest`` bytes."""
     pieces, length = [], 0
@@ -194,8 +202,6 @@ def _describe(error: Exception, url: str, seconds: float) -> str:
             return f"TLS with {host} failed ({getattr(error, 'reason', None) or 'no reason given'})"
         case aiohttp.ClientConnectorError():
             return f"cannot connect to {error.host}:{error.port} ({_os_reason(error.os_error)})"
-        case aiohttp.InvalidURL():
-            return f"saw an address without a host or with an odd one, expected https://HOST: {parts.scheme}://{host}"
         case aiohttp.ConnectionTimeoutError():
             return f"no connection to {host} within {min(CONNECT_SECONDS, seconds):g} s"
         case TimeoutError():
