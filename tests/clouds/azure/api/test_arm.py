@@ -274,18 +274,28 @@ async def test_an_empty_answer_has_no_body() -> None:
 
 
 async def test_all_pages_of_a_list_are_read() -> None:
-    async with serving(Say()) as server:
-        pages = [{"value": [1, 2], "nextLink": f"{server.url}/next?page=2&api-version=x"}, {"value": [3], "nextLink": ""}]
-        async with calling(*(Say(200, page) for page in pages)) as caller:
-            arm = Arm(Renewed(), endpoint_url=server.url, fence=print, now=lambda: 0.0, sleep=asyncio.sleep)
-            server.answers = [Say(200, page) for page in pages]
-            assert await arm.pages(PATH, version=COMPUTE) == [1, 2, 3]
-            await arm.close()
-            del caller
+    async with calling() as caller:
+        link = f"{caller.server.url}/next?page=2&api-version=x"
+        caller.server.answers = [Say(200, {"value": [1, 2], "nextLink": link}), Say(200, {"value": [3], "nextLink": ""})]
+        assert await caller.arm.pages(PATH, version=COMPUTE) == [1, 2, 3]
 
-    assert [(asked.path, dict(asked.query)) for asked in server.asked] == [
+    assert [(asked.path, asked.query) for asked in caller.server.asked] == [
         (PATH, {"api-version": COMPUTE}), ("/next", {"page": "2", "api-version": "x"})
     ]  # fmt: skip
+
+
+async def test_a_clock_that_lags_behind_a_wait_only_adds_a_short_one() -> None:
+    async with calling(Say(429, headers={"Retry-After": "2"}), Say(200, {})) as caller:
+
+        async def sleep(seconds: float) -> None:
+            caller.waited.append(seconds)
+            caller.time[0] += seconds - 0.001
+
+        caller.arm.sleep = sleep
+        await caller.arm.read(PATH, version=COMPUTE)
+
+    assert len(caller.waited) == 2
+    assert caller.waited[0] == 2
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,10 @@ FAMILY = quota_text("standardNCADSH100v5Family Cores", limit=200, usage=192, req
 SPOT = quota_text("LowPriorityCores", limit=3, usage=0, required=40)
 
 
+def statuses(state: str, text: str) -> list[dict[str, str]]:
+    return [{"code": f"ProvisioningState/{state}", "message": text}]
+
+
 def error(code: str, text: str, **more: Any) -> dict[str, Any]:
     return {"error": {"code": code, "message": text, **more}}
 
@@ -120,7 +124,7 @@ def test_a_throttled_read_names_its_bucket_and_has_a_readable_text() -> None:
         error("CreateVMSSAgentPoolFailed", f"VMSSAgentPoolReconciler retry failed: Code='ZonalAllocationFailed' Message='{NO_CAPACITY}'"),
         {"status": "Failed", **error("ZonalAllocationFailed", NO_CAPACITY)},
         {"properties": {"status": {"provisioningError": error("ZonalAllocationFailed", NO_CAPACITY)}}},
-        {"instanceView": {"statuses": [{"code": "ProvisioningState/failed/ZonalAllocationFailed", "message": NO_CAPACITY}]}},
+        {"instanceView": {"statuses": [{"code": "PowerState/running"}, *statuses("failed/ZonalAllocationFailed", NO_CAPACITY)]}},
         json.dumps(error("ZonalAllocationFailed", NO_CAPACITY)),
         error("Conflict", "", details={"code": "BadRequest", "details": [{"code": "ZonalAllocationFailed", "message": NO_CAPACITY}]}),
         error("ZonalAllocationFailed", NO_CAPACITY, details=[{"code": "InvalidRequestContent", "message": "see above"}, {"code": "X1"}]),
@@ -199,6 +203,11 @@ def test_texts_are_short_and_in_one_line_without_control_characters() -> None:
     assert failure.code == "Odd [31m"
     assert len(meaning_of(failure).detail) <= 400
     assert clean("a b") == "a b"
+
+
+def test_a_machine_that_is_fine_has_no_error() -> None:
+    assert failure_of(0, {"statuses": statuses("succeeded", "Provisioning succeeded")}) == ArmFailure()
+    assert failure_of(0, error("Microsoft.Compute/Odd", "odd")).code == "Odd"
 
 
 def test_a_status_without_an_error_is_named() -> None:

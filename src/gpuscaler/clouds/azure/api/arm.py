@@ -220,7 +220,7 @@ class Arm:
         """Raise while Azure's last answer to such calls asks to wait."""
         wait = self.budget.wait_for(method, path)
         if wait > 0:
-            raise CloudError(THROTTLED, f"{method} {_short(path)}: held back for {wait:.0f} s, as Azure asked", retry_after=wait)
+            raise _HeldBackError(THROTTLED, f"{method} {_short(path)}: held back for {wait:.0f} s, as Azure asked", retry_after=wait)
 
     def _error(self, method: str, path: str, reply: HttpReply) -> ArmError:
         try:
@@ -255,6 +255,10 @@ class _UnreachableError(CloudError):
     """A read had no answer; it may be repeated."""
 
 
+class _HeldBackError(CloudError):
+    """A call was not made, since Azure asked to wait."""
+
+
 def etag_of(reply: ArmReply) -> str:
     """The ETag of an object in an answer: of the header, else of the body, where scale sets and agent pools have it in different places."""
     body = reply.body if isinstance(reply.body, dict) else {}
@@ -268,7 +272,7 @@ def _is_transient(error: CloudError) -> bool:
     """Whether a repeated read may succeed: after throttling, without an answer, and after an error of the service itself."""
     if isinstance(error, ArmError):
         return error.cause == THROTTLED or error.failure.status >= 500 or error.failure.status == 408
-    return isinstance(error, _UnreachableError)
+    return isinstance(error, _UnreachableError | _HeldBackError)
 
 
 def _decoded(body: bytes) -> Any:

@@ -131,6 +131,8 @@ _WRITTEN: Final = re.compile(
     r"Code\s*[=:]\s*\\?[\"'](?P<code>[A-Za-z_.]+)\\?[\"'],?\s*Message\s*[=:]\s*\\?[\"'](?P<text>.*)", re.IGNORECASE | re.DOTALL
 )
 _AFTER_TEXT: Final = re.compile(r"\\?[\"'],?\s*Target\s*[=:]\s*\\?[\"'](?P<target>[^\"'\\]*)\\?[\"'].*\Z", re.DOTALL)
+#: States of machines, which are errors only if they failed.
+_STATES: Final = ("provisioningstate", "powerstate")
 #: Where errors are in others, in operations, in agent pools and in what machines report.
 _NESTED: Final = (
     "error", "innererror", "innerError", "innerexception", "statusMessage", "details",
@@ -219,9 +221,10 @@ def _errors_in(body: Any) -> Iterator[tuple[int, str, str, str]]:
         elif isinstance(node, Mapping):
             code, message, target = (value if isinstance(value, str) else "" for value in map(node.get, ("code", "message", "target")))
             text = clean(message, LONGEST_TEXT) if message.strip() and not message.lstrip().startswith(("{", "[")) else outer
-            if code or message:
-                # A machine's status has the code at the end: ProvisioningState/failed/AllocationFailed.
-                yield level, clean(code.rpartition("/")[2], 80), text, clean(target, 80)
+            # A machine's status has the code at the end: ProvisioningState/failed/AllocationFailed.
+            kind, _, code = code.rpartition("/")
+            if (code or message) and not (kind.lower().startswith(_STATES) and not kind.lower().endswith("/failed")):
+                yield level, clean(code, 80), text, clean(target, 80)
             waiting += [(inner, level + 2, text) for inner in _in_text(message)]
             waiting += [(node[key], level + 1, text) for key in _NESTED if node.get(key)]
 
