@@ -116,7 +116,7 @@ class AzureProvider:
         if self._unknown:
             problem = f"nothing is known yet about {', '.join(self._unknown)}, and a list without the machines there would be incomplete"
             raise CloudError(UNAUTHORISED if self._forbidden else UNKNOWN, "; ".join((*self._failed, problem)))
-        self._increments.clear_soon()
+        self._increments.tend_soon()
         at = self._now()
         lists = await self._lists.refresh(self._azure_pools, self._increments.watched)
         machines = {

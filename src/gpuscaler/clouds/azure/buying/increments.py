@@ -17,26 +17,30 @@ from gpuscaler.clouds.azure.api.arm import Arm, ArmError, PreconditionFailedErro
 from gpuscaler.clouds.azure.api.causes import ArmFailure
 from gpuscaler.clouds.azure.api.operations import OperationState, read_operation
 from gpuscaler.clouds.azure.buying.capacity import Count, lowered_capacity, raised_capacity
+from gpuscaler.clouds.azure.buying.clearing import READ_LAG, SKEW_SECONDS, Clearing, check_deletions
 from gpuscaler.clouds.azure.buying.groups import Group, group_of
 from gpuscaler.clouds.azure.discovery.pools import AzurePool
 from gpuscaler.clouds.azure.discovery.resources import VirtualMachine
-from gpuscaler.clouds.azure.machines.listing import instance_of, is_leaving, is_unallocated
+from gpuscaler.clouds.azure.machines.listing import instance_of, is_leaving, is_unallocated, state_of
 from gpuscaler.clouds.protocol import THROTTLED, UNKNOWN, BuyResult, CloudError, LostAnswerError, Order, Refusal, UnfilledOrder
 from gpuscaler.model.azure_names import fold_id
+from gpuscaler.model.instances import PENDING
 
 _LOG = structlog.get_logger(__name__)
 #: The time for an order until it is left to :meth:`Increments.follow`, and between two looks at its operation, in seconds.
 ORDER_SECONDS, OBSERVE_SECONDS = 6.0, 1.0
-#: How far Azure's lists may be behind, in seconds: Azure documents no figure.
-READ_LAG: Final = 10.0
+#: The most answers that are kept for the next question.
+MOST_ANSWERS: Final = 1000
 #: How often a write is derived again from a fresh read, because somebody else wrote in between.
 MAX_WRITES: Final = 3
 #: How long a group is not asked again after Azure said that another operation runs in it, in seconds.
 BUSY_SECONDS: Final = 30.0
+#: How long an order waits for deletions that run in its group, in seconds.
+DELETIONS_SECONDS: Final = 60.0
 #: The longest wait for which an order is kept until Azure takes it, in seconds; for longer ones, other offerings are tried.
 QUEUED_SECONDS: Final = 60.0
-#: How long machines of another process's order may take to be named from the list, and how far clocks may differ, in seconds.
-NAMED_SECONDS, SKEW_SECONDS = 20.0, 30.0
+#: How long machines of another process's order may take to be named from the list, in seconds.
+NAMED_SECONDS: Final = 20.0
 #: The longest time between two reads of an operation, in seconds, even if Azure asks for more: pods wait for the answer.
 SELDOM_SECONDS: Final = 8.0
 #: Codes of operations that a later one has replaced: the later one tries for all machines.
@@ -73,17 +77,6 @@ class Increment:
         return max(0, self.order.count - len(self.machines))
 
 
-@dataclass(slots=True, eq=False)
-class Remains:
-    """What an attempt that failed ``at`` left behind: ``entries`` without machines, and up to ``number`` of the capacity."""
-
-    group: Group
-    entries: tuple[VirtualMachine, ...]
-    number: int
-    at: float
-    tries: int = 0
-
-
 class Increments:
     """Raises capacities for orders. ``tokens`` maps a machine's folded id to the order it came from, as far as this process knows.
 
@@ -95,11 +88,11 @@ class Increments:
         self._arm, self._now, self._sleep, self._refuse = arm, now, sleep, refuse
         self._open: dict[str, Increment] = {}
         self._settled: dict[str, None] = {}
-        self._remains: list[Remains] = []
         self._late_answers: list[tuple[str, BuyResult]] = []
         self._locks: dict[tuple[str, str], asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[object]] = set()
-        self._clearing: asyncio.Task[None] | None = None
+        self._tending: asyncio.Task[None] | None = None
+        self._clearing = Clearing(now=now, lock=self.lock, expected=self.unfilled, runs=self._is_busy)
 
     def lock(self, group: Group) -> asyncio.Lock:
         """The lock of a resource: an agent pool's profiles share theirs."""
@@ -112,9 +105,7 @@ class Increments:
     @property
     def watched(self) -> frozenset[str]:
         """Keys of the resources in which something of ours is going on: their machines are listed anew."""
-        return frozenset(
-            (*(increment.group.key[0] for increment in self._open.values()), *(remains.group.key[0] for remains in self._remains))
-        )
+        return self._clearing.watched | {increment.group.key[0] for increment in self._open.values()}
 
     # Buying
 
@@ -153,6 +144,8 @@ class Increments:
         first_target = None
         for _ in range(MAX_WRITES):
             count, machines = await group.count()
+            if self._now() < min(increment.at for increment in increments) + DELETIONS_SECONDS:
+                check_deletions(group, machines)
             target = raised_capacity(count, wanted)
             if first_target is not None and count.capacity >= first_target:
                 # Somebody else raised it to where we wanted it: those machines are on their way, and no more are needed.
@@ -171,7 +164,7 @@ class Increments:
                 return BuyResult(refusals=self._refuse(increments[0].azure_pool, increments[0].order, error.failure, error.detail))
             except LostAnswerError:
                 url = await self._was_written(group, count, target)
-            self._begin(increments, count, machines, url)
+            self._begin(increments, machines, url)
             return None
         detail = f"{group.name}: others wrote its capacity {MAX_WRITES} times between our reads and writes; it is tried again"
         raise CloudError(THROTTLED, detail, retry_after=OBSERVE_SECONDS)
@@ -183,11 +176,8 @@ class Increments:
             raise LostAnswerError(f"{group.name}: the answer to a write of capacity {target} was lost; it is {fresh.capacity} now")
         return ""
 
-    def _begin(self, increments: Sequence[Increment], count: Count, machines: Sequence[VirtualMachine], url: str) -> None:
+    def _begin(self, increments: Sequence[Increment], machines: Sequence[VirtualMachine], url: str) -> None:
         before = frozenset(fold_id(machine.id) for machine in machines)
-        if not count.busy:
-            # Entries that an earlier attempt left over are tried again, and may become machines of this one.
-            before -= {fold_id(machine.id) for machine in machines if is_unallocated(machine)}
         for increment in increments:
             increment.url, increment.queued, increment.before, increment.at = url, False, before, self._now()
             self._open[increment.order.token] = increment
@@ -217,20 +207,25 @@ class Increments:
 
     async def follow(self) -> list[tuple[str, BuyResult]]:
         """Final answers of settled orders, each returned once."""
-        self.clear_soon()
+        failure = await self._settle_all()
+        self.tend_soon()
+        if failure is not None and not (self._late_answers and isinstance(failure, CloudError | LostAnswerError)):
+            raise failure
+        answered, self._late_answers = self._late_answers, []
+        return answered
+
+    async def _settle_all(self) -> BaseException | None:
+        """Send orders that waited, and settle those that have an outcome; returns an error if the outcome of one cannot be read."""
         await self._send_queued()
         failure: BaseException | None = None
         open_now = [increment for increment in self._open.values() if not increment.queued]
         answers = await asyncio.gather(*map(self._settle, open_now), return_exceptions=True)
         for increment, answer in zip(open_now, answers, strict=True):
             if isinstance(answer, BuyResult):
-                self._late_answers.append((increment.order.token, answer))
+                self._late_answers = [*self._late_answers[-MOST_ANSWERS:], (increment.order.token, answer)]
             elif isinstance(answer, BaseException):
                 failure = answer
-        if failure is not None and not (self._late_answers and isinstance(failure, CloudError | LostAnswerError)):
-            raise failure
-        answered, self._late_answers = self._late_answers, []
-        return answered
+        return failure
 
     def resume(self, rest: UnfilledOrder, azure_pool: AzurePool) -> None:
         """Continue an order of another process.
@@ -265,6 +260,7 @@ class Increments:
             others = self.unfilled(increment.group) - increment.missing
             target = lowered_capacity(count, increment.missing, others)
             if target < count.capacity:
+                check_deletions(increment.group, machines)
                 if increment.group.one_at_a_time and count.busy:
                     raise CloudError(
                         THROTTLED, f"{increment.group.name} cannot be lowered while an operation runs", retry_after=BUSY_SECONDS
@@ -313,9 +309,9 @@ class Increments:
             increment.failure = state.failure
             count, machines = await increment.group.count()
             self._assign(increment, machines)
-            if increment.missing and self._may_be_unseen(increment, count, machines):
+            if self._may_be_unseen(increment, count, machines):
                 return None
-            return self._conclude(increment, machines)
+            return self._conclude(increment)
 
     async def _state(self, increment: Increment) -> OperationState:
         """The state of the increment's operation; where none is known, the group's own state decides."""
@@ -334,16 +330,7 @@ class Increments:
             if increment.url:
                 return OperationState(done=False, succeeded=False, failure=None)
         count, machines = await increment.group.count()
-        failed = next(
-            (
-                machine
-                for machine in machines
-                if is_unallocated(machine)
-                and fold_id(machine.id) not in increment.before
-                and machine.created >= increment.at - SKEW_SECONDS
-            ),
-            None,
-        )
+        failed = next((machine for machine in machines if is_unallocated(machine) and self._is_new(machine, increment)), None)
         failure = ArmFailure(code=failed.fault_code, text=failed.fault) if failed is not None and failed.fault_code else None
         return OperationState(done=not count.busy, succeeded=failure is None, failure=failure)
 
@@ -354,29 +341,44 @@ class Increments:
         """Whether machines may be missing only because a list is behind: Azure's, if it lacks any of the capacity, or the caller's."""
         if increment.resumed and any(self._may_be_of(machine, increment) for machine in machines):
             return self._now() < increment.ended_at + NAMED_SECONDS
-        if not count.unfilled:
+        if any(state_of(machine) == PENDING for machine in machines if self._is_new(machine, increment)):
+            # The operation has ended: a machine that still starts has in truth started or failed.
+            return self._now() < increment.ended_at + READ_LAG
+        if not (count.unfilled and increment.missing):
             return False
         lag = READ_LAG / 2 if increment.failure is not None else READ_LAG
         return self._now() < increment.ended_at + lag
 
     def _assign(self, increment: Increment, machines: Sequence[VirtualMachine]) -> None:
-        """Assign new machines to the increment, as long as it lacks any."""
+        """Assign new machines to the increment, as long as it lacks any; those that failed after all are no machines."""
         for machine in machines:
+            if is_unallocated(machine) and increment.machines.pop(fold_id(machine.id), None):
+                self.tokens.pop(fold_id(machine.id), None)
             if not increment.resumed and increment.missing and self._may_be_of(machine, increment):
                 increment.machines[fold_id(machine.id)] = machine
                 self.tokens[fold_id(machine.id)] = increment.order.token
 
     def _may_be_of(self, machine: VirtualMachine, increment: Increment) -> bool:
         """Whether a machine came after the increment was made, and is nobody's yet."""
+        # A machine that is being ended already had come.
+        came = not is_unallocated(machine) and not (is_leaving(machine) and not machine.power)
+        return came and self._is_new(machine, increment) and not self._is_claimed(fold_id(machine.id))
+
+    def _is_new(self, machine: VirtualMachine, increment: Increment) -> bool:
+        """Whether an entry of the list came with this increment: after it, and before the next one."""
         ident = fold_id(machine.id)
-        if not ident or is_unallocated(machine) or is_leaving(machine) or ident in increment.before or self._is_claimed(ident):
+        if not ident or ident in increment.before or machine.created < increment.at - SKEW_SECONDS:
             return False
-        return not increment.resumed or machine.created >= increment.at - SKEW_SECONDS
+        return not any(
+            ident not in other.before and other.missing and other.at > increment.at and not (other.queued or other.resumed)
+            for other in self._open.values()
+            if other.group.key == increment.group.key
+        )
 
     def _is_claimed(self, ident: str) -> bool:
         return ident in self.tokens or any(ident in other.machines for other in self._open.values())
 
-    def _conclude(self, increment: Increment, machines: Sequence[VirtualMachine]) -> BuyResult:
+    def _conclude(self, increment: Increment) -> BuyResult:
         instances = tuple(
             instance_of(machine, increment.azure_pool, token=increment.order.token) for machine in increment.machines.values()
         )
@@ -384,16 +386,7 @@ class Increments:
         self._mark_final(increment)
         if not missing:
             return BuyResult(instances)
-        entries = tuple(
-            machine
-            for machine in machines
-            if machine.id
-            and is_unallocated(machine)
-            and fold_id(machine.id) not in increment.before
-            and machine.created >= increment.at - SKEW_SECONDS
-        )[:missing]
-        self._remains.append(Remains(increment.group, entries, missing - len(entries), self._now()))
-        self.clear_soon()
+        self._clearing.add(increment.group, missing, since=increment.at, before=increment.before)
         detail = (
             f"{increment.group.name}: {len(instances)} of {increment.order.count} machines came, and Azure gave no reason for the others"
         )
@@ -408,49 +401,24 @@ class Increments:
         while len(self._settled) > 1000:
             del self._settled[next(iter(self._settled))]
 
-    # Clearing what failed attempts left behind
+    # Beside the controller's questions
 
-    def clear_soon(self) -> None:
-        """Begin to clear remains, unless that is going on."""
-        if self._remains and (self._clearing is None or self._clearing.done()):
-            self._clearing = asyncio.create_task(self._clear())
-            self._tasks.add(self._clearing)
-            self._clearing.add_done_callback(self._tasks.discard)
+    def tend_soon(self) -> None:
+        """Begin to settle orders that nobody asks about any more, and to clear what failed attempts left behind, unless that goes on."""
+        if (self._open or self._clearing) and (self._tending is None or self._tending.done()):
+            self._tending = asyncio.create_task(self._tend())
+            self._tasks.add(self._tending)
+            self._tending.add_done_callback(self._tended)
 
-    async def _clear(self) -> None:
-        for remains in tuple(self._remains):
-            try:
-                done = await self._clear_one(remains)
-            except (CloudError, LostAnswerError) as error:
-                remains.tries += 1
-                _LOG.warning("what a failed purchase left behind could not be cleared", group=remains.group.name, problem=str(error))
-                done = False
-            if done:
-                self._remains.remove(remains)
+    async def _tend(self) -> None:
+        await self._settle_all()
+        await self._clearing.clear()
 
-    async def _clear_one(self, remains: Remains) -> bool:
-        async with self.lock(remains.group):
-            if remains.group.one_at_a_time and self._is_busy(remains.group):
-                return False
-            count, machines = await remains.group.count()
-            listed = {fold_id(machine.id): machine for machine in machines}
-            entries = [
-                present
-                for entry in remains.entries
-                if (present := listed.get(fold_id(entry.id))) is not None and is_unallocated(present) and not is_leaving(present)
-            ]
-            if entries:
-                await remains.group.delete(entries, force=False)
-                remains.entries = ()
-                return not remains.number
-            remains.entries = ()
-            if self._now() < remains.at + READ_LAG:
-                # A list that is behind would make machines that exist look like a number without machines.
-                return False
-            target = lowered_capacity(count, remains.number, self.unfilled(remains.group))
-            if not count.busy and target < count.capacity:
-                await remains.group.write(count, target)
-            return True
+    def _tended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # The controller asks, too, and gets the error itself.
+            _LOG.debug("orders could not be followed", problem=str(error))
 
     # Tasks
 

@@ -1,0 +1,130 @@
+"""Clears what failed purchases left behind: entries of machines that were never allocated, and numbers without machines."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+
+from gpuscaler.clouds.azure.buying.capacity import lowered_capacity
+from gpuscaler.clouds.azure.buying.groups import Group
+from gpuscaler.clouds.azure.discovery.resources import VirtualMachine
+from gpuscaler.clouds.azure.machines.listing import is_leaving, is_unallocated
+from gpuscaler.clouds.protocol import THROTTLED, CloudError, LostAnswerError
+from gpuscaler.model.azure_names import fold_id
+
+_LOG = structlog.get_logger(__name__)
+#: How far Azure's lists may be behind, in seconds: Azure documents no figure.
+READ_LAG: Final = 10.0
+#: How far the clocks of Azure and of this process may differ, in seconds.
+SKEW_SECONDS: Final = 30.0
+#: How long a write waits for deletions in its group, before it is tried again, in seconds.
+_DELETION_SECONDS: Final = 1.0
+
+
+@dataclass(slots=True, eq=False)
+class Remains:
+    """What failed attempts in a group left behind: ``number`` machines that did not come, the last at ``at``.
+
+    They are entries without machines that Azure made after ``since`` and that are not among ``before`` (folded ids), or only a part of the
+    capacity. ``deleted`` are entries whose deletion was asked for.
+    """
+
+    group: Group
+    number: int
+    at: float
+    since: float
+    before: frozenset[str]
+    deleted: set[str] = field(default_factory=set)
+
+
+class Clearing:
+    """Clears remains. ``lock`` is that of a group, ``expected`` how many machines orders still expect in it.
+
+    ``runs`` says whether an order's operation runs or waits in it.
+    """
+
+    def __init__(
+        self,
+        *,
+        now: Callable[[], float],
+        lock: Callable[[Group], asyncio.Lock],
+        expected: Callable[[Group], int],
+        runs: Callable[[Group], bool],
+    ) -> None:
+        self._now, self._lock, self._expected, self._runs = now, lock, expected, runs
+        self._remains: list[Remains] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._remains)
+
+    @property
+    def watched(self) -> frozenset[str]:
+        """Keys of the resources in which something is left."""
+        return frozenset(remains.group.key[0] for remains in self._remains)
+
+    def add(self, group: Group, number: int, *, since: float, before: frozenset[str]) -> None:
+        """Clear what is left of ``number`` machines that did not come. Lists do not say which entry belongs to which order."""
+        for remains in self._remains:
+            if remains.group.key == group.key:
+                remains.number += number
+                remains.at, remains.since, remains.before = self._now(), min(remains.since, since), remains.before & before
+                return
+        self._remains.append(Remains(group, number, self._now(), since, before))
+
+    async def clear(self) -> None:
+        """Clear what can be cleared now. A call that fails is made again the next time."""
+        for remains in tuple(self._remains):
+            try:
+                done = await self._clear(remains)
+            except (CloudError, LostAnswerError) as error:
+                if not (isinstance(error, CloudError) and error.cause == THROTTLED):
+                    _LOG.warning("what a failed purchase left behind could not be cleared", group=remains.group.name, problem=str(error))
+                continue
+            if done:
+                self._remains.remove(remains)
+
+    async def _clear(self, remains: Remains) -> bool:
+        group = remains.group
+        async with self._lock(group):
+            if group.one_at_a_time and self._runs(group):
+                return False
+            count, machines = await group.count()
+            failed = [machine for machine in machines if is_unallocated(machine) and fold_id(machine.id) in remains.deleted]
+            others = [machine for machine in machines if _may_be_of(machine, remains)]
+            failed += others[: remains.number]
+            if failed:
+                await group.delete(failed, force=False)
+                remains.number -= min(len(others), remains.number)
+                remains.deleted |= {fold_id(machine.id) for machine in failed}
+            if remains.deleted & {fold_id(machine.id) for machine in machines}:
+                # Another operation may end the deletion: it is over when the entries are no longer listed.
+                return False
+            if self._now() < remains.at + READ_LAG:
+                # A list that is behind would make machines that exist look like a number without machines.
+                return False
+            target = lowered_capacity(count, remains.number, self._expected(group))
+            if target < count.capacity:
+                if count.busy:
+                    # Machines may still come for the number.
+                    return False
+                check_deletions(group, machines)
+                await group.write(count, target)
+            return True
+
+
+def _may_be_of(machine: VirtualMachine, remains: Remains) -> bool:
+    """Whether an entry was left behind by the attempts of ``remains``."""
+    ident = fold_id(machine.id)
+    is_later = machine.created >= remains.since - SKEW_SECONDS and ident not in remains.before
+    return bool(ident) and is_unallocated(machine) and is_later and ident not in remains.deleted
+
+
+def check_deletions(group: Group, machines: Sequence[VirtualMachine]) -> None:
+    """Raise while machines are being deleted: a write of the capacity may end a deletion (``OperationPreempted``).
+
+    A machine that stays then counts again, and Azure would end another one that is not in the number.
+    """
+    if any(map(is_leaving, machines)):
+        raise CloudError(THROTTLED, f"{group.name}: machines are being deleted", retry_after=_DELETION_SECONDS)
