@@ -1,7 +1,7 @@
 """What Azure's errors mean for offerings: causes that breakers know, what is closed and for how long."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from msgspec import Struct
@@ -199,38 +199,35 @@ def _capacity_refusals(
 def _quota_refusals(
     meaning: ErrorMeaning, keys: tuple[OfferingKey, ...], everything: tuple[OfferingKey, ...], skus: Mapping[str, SkuFacts]
 ) -> list[Refusal]:
-    """Refusals of the sizes that no longer fit, by market: spot counts towards a quota of its own, whatever the family."""
+    """Refusals of the sizes that no longer fit, by market.
+
+    Spot counts towards a quota of its own, whatever the family: https://learn.microsoft.com/azure/quotas/spot-quota
+    """
     facts = {name.lower(): sku for name, sku in skus.items()}
     markets = [SPOT] if meaning.scope == SPOT_SCOPE else list(dict.fromkeys(key.market for key in keys if key.market != RESERVED))
     if meaning.scope == REGION_SCOPE and ON_DEMAND not in markets:
         markets.append(ON_DEMAND)
     result = []
     for market in markets:
-        candidates = [key for key in everything if key.market == market]
+        sizes = sorted({key.instance_type for key in everything if key.market == market})
         if meaning.scope == FAMILY_SCOPE:
-            family = _family(meaning.family)
-            families = {family} if family and any(_family(sku.family) == family for sku in facts.values()) else set()
-            own = {key.instance_type for key in keys}
-            families = families or {_family(facts[size.lower()].family) for size in own if size.lower() in facts}
-            candidates = [
-                key
-                for key in candidates
-                if (
-                    _family(facts[key.instance_type.lower()].family) in families
-                    if key.instance_type.lower() in facts
-                    else key.instance_type in own
-                )
-            ]
-        sizes = tuple(sorted({key.instance_type for key in candidates}))
-        room = meaning.room
-        if room is not None:
-            too_large = tuple(size for size in sizes if size.lower() not in facts or facts[size.lower()].vcpus > room)
-            none_fits = meaning.scope == SPOT_SCOPE and any(key.instance_type in too_large for key in keys)
-            sizes = sizes if none_fits else too_large
-        first = next((key for key in (*keys, *candidates) if key.market == market and key.instance_type in sizes), None)
+            sizes = _of_family(meaning.family, sizes, {key.instance_type for key in keys}, facts)
+        if meaning.room is not None:
+            too_large = [size for size in sizes if size.lower() not in facts or facts[size.lower()].vcpus > meaning.room]
+            # Where no machine of the requested size fits, all of spot closes, since smaller sizes would use up the little that is left.
+            closes_all = meaning.scope == SPOT_SCOPE and any(key.instance_type in too_large for key in keys)
+            sizes = sizes if closes_all else too_large
+        first = next((key for key in (*keys, *everything) if key.market == market and key.instance_type in sizes), None)
         if first is not None:
-            result.append(Refusal(QUOTA, first, meaning.detail, bucket=sizes, every_zone=True, retry_after=meaning.seconds))
+            result.append(Refusal(QUOTA, first, meaning.detail, bucket=tuple(sizes), every_zone=True, retry_after=meaning.seconds))
     return result
+
+
+def _of_family(name: str, sizes: Iterable[str], requested: Collection[str], facts: Mapping[str, SkuFacts]) -> list[str]:
+    """Those of ``sizes`` that are of the family, which is that of ``requested`` if no size is known to be of ``name``."""
+    families = {_family(name)} & {_family(sku.family) for sku in facts.values()}
+    families = families or {_family(facts[size.lower()].family) for size in requested if size.lower() in facts}
+    return [size for size in sizes if (_family(facts[size.lower()].family) in families if size.lower() in facts else size in requested)]
 
 
 def _family(name: str) -> str:

@@ -141,7 +141,7 @@ def _covers(entry: str, host: str) -> bool:
 
 
 def is_loopback(url: str) -> bool:
-    """Whether ``url`` is on this machine, so that nobody else can read what is sent there without TLS."""
+    """Whether ``url`` is on this machine, so that what is sent there cannot be read elsewhere, even without TLS."""
     return urlsplit(url).hostname in _LOOPBACK
 
 
