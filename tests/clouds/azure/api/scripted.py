@@ -51,10 +51,13 @@ class Server:
     url: str = ""
     asked: list[Asked] = field(default_factory=list)
     over: asyncio.Event = field(default_factory=asyncio.Event)
+    arrived: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         headers = {name.lower(): value for name, value in request.headers.items()}
         self.asked.append(Asked(request.method, request.path, dict(request.query), headers, await request.read()))
+        async with self.arrived:
+            self.arrived.notify_all()
         say = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if say.endless:
             await self.over.wait()

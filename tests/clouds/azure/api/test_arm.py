@@ -13,6 +13,7 @@ from tests.clouds.azure.api.test_errors import BUSY, FAMILY, THROTTLED_READ, err
 from gpuscaler.clouds.azure.api.arm import (
     COMPUTE,
     LONGEST_WAIT,
+    MOST_READS,
     TRIES,
     Arm,
     ArmError,
@@ -282,6 +283,21 @@ async def test_all_pages_of_a_list_are_read() -> None:
     assert [(asked.path, asked.query) for asked in caller.server.asked] == [
         (PATH, {"api-version": COMPUTE}), ("/next", {"page": "2", "api-version": "x"})
     ]  # fmt: skip
+
+
+async def test_few_reads_are_made_at_the_same_time_and_none_of_them_delays_a_write() -> None:
+    async with calling(*[Say(200, {}, endless=True)] * MOST_READS, Say(200, {})) as caller:
+        server = caller.server
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(3 * MOST_READS):
+                tasks.create_task(caller.arm.read(PATH, version=COMPUTE))
+            async with server.arrived:
+                await server.arrived.wait_for(lambda: len(server.asked) == MOST_READS)
+            await caller.arm.write("PUT", PATH, version=COMPUTE, body={})
+            assert [asked.method for asked in server.asked] == ["GET"] * MOST_READS + ["PUT"]
+            server.over.set()
+
+    assert len(server.asked) == 3 * MOST_READS + 1
 
 
 async def test_a_clock_that_lags_behind_a_wait_only_adds_a_short_one() -> None:

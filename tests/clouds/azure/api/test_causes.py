@@ -284,6 +284,15 @@ def test_several_errors_of_one_request_are_all_reported_once() -> None:
     ]  # fmt: skip
 
 
+def test_sizes_whose_family_is_not_known_are_no_family() -> None:
+    nameless = key("on-demand", "Standard_Nameless")
+    sizes = {**SIZES, "Standard_Nameless": Size("", 100)}
+
+    (refusal,) = refusals([meaning_of(failure_of(400, error("QuotaExceeded", "")))], [key("on-demand")], [*EASTUS, nameless], sizes)
+
+    assert set(refusal.bucket) == {SMALL, LARGE, HUGE}
+
+
 def test_sizes_are_compared_without_regard_to_case() -> None:
     offering = key("on-demand", LARGE.lower())
 

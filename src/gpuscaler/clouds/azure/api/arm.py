@@ -3,6 +3,7 @@
 https://github.com/cloud-and-ai-microsoft/resource-provider-contract has the rules for errors, pages and operations that all services keep.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from random import Random
 from typing import Any, Final
@@ -23,6 +24,8 @@ from gpuscaler.clouds.protocol import THROTTLED, UNAUTHORISED, UNKNOWN, CloudErr
 COMPUTE, CONTAINERSERVICE, SKUS, USAGES, RESERVATIONS = "2026-04-01", "2026-04-01", "2021-07-01", "2026-04-01", "2026-04-01"
 #: Number of tries of a throttled or failed read; the waits between them double, from the first up to the longest, in seconds.
 TRIES, FIRST_WAIT, LONGEST_WAIT = 5, 0.25, 4.0
+#: The most reads at the same time: Azure Resource Manager allows 25 a second.
+MOST_READS: Final = 16
 #: The most pages of a list; the largest have a few hundred items each.
 MOST_PAGES: Final = 1000
 #: HTTP statuses after which it is unknown whether a write was carried out.
@@ -76,6 +79,7 @@ class Arm:
         self.budget = Throttle(now)
         self._credentials, self._fence = credentials, fence
         self._http, self._random = http or Http(), random or Random()
+        self._reads = asyncio.Semaphore(MOST_READS)
 
     async def read(self, path: str, *, version: str, parameters: Mapping[str, str] | None = None) -> ArmReply:
         """The answer to a GET of ``path``.
@@ -174,7 +178,8 @@ class Arm:
         token = await self._credentials.token()
         for last in (False, True):
             try:
-                reply = await self._http.request("GET", url, headers={"authorization": f"Bearer {token}"})
+                async with self._reads:
+                    reply = await self._http.request("GET", url, headers={"authorization": f"Bearer {token}"})
             except (UnsentError, BrokenError) as error:
                 raise _UnreachableError(UNKNOWN, f"GET {_short(path)}: {error}") from None
             if reply.status != 401 or last:

@@ -225,7 +225,7 @@ def _quota_refusals(
 
 def _of_family(name: str, sizes: Iterable[str], requested: Collection[str], facts: Mapping[str, SkuFacts]) -> list[str]:
     """Those of ``sizes`` that are of the family, which is that of ``requested`` if no size is known to be of ``name``."""
-    families = {_family(name)} & {_family(sku.family) for sku in facts.values()}
+    families = ({_family(name)} - {""}) & {_family(sku.family) for sku in facts.values()}
     families = families or {_family(facts[size.lower()].family) for size in requested if size.lower() in facts}
     return [size for size in sizes if (_family(facts[size.lower()].family) in families if size.lower() in facts else size in requested)]
 

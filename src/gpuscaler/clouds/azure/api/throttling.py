@@ -20,7 +20,7 @@ from gpuscaler.clouds.azure.api.errors import ArmFailure
 #: Below this part of a limit, polls become rarer; at nothing left, this many times.
 LOW, RAREST = 0.1, 10.0
 #: The wait after a refusal that names none, and the longest that is believed, in seconds.
-USUAL_WAIT, LONGEST_WAIT = 15.0, 7200.0
+USUAL_WAIT, LONGEST_WAIT = 15.0, 86_400.0
 #: Azure Resource Manager's limits: https://learn.microsoft.com/azure/azure-resource-manager/management/request-limits-and-throttling
 _KNOWN_LIMITS: Final = {"reads": 250, "writes": 200, "deletes": 200}
 _RESOURCE, _SUBSCRIPTION = "x-ms-ratelimit-remaining-resource", re.compile(r"x-ms-ratelimit-remaining-(?:subscription|tenant)-([a-z-]+)")
