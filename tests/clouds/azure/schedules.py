@@ -6,7 +6,6 @@ named and Azure did not evict; no more machines came than were ordered; and noth
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -77,6 +76,7 @@ class Schedule:
         self.endpoint = Endpoint(self.account, seed=seed)
         self.market = "spot" if self.spot else "on-demand"
         self.tally = Tally()
+        self.in_doubt = False
         self.unfilled: dict[str, UnfilledOrder] = {}
         self.owners: dict[str, str] = {}
         self.evicted: set[str] = set()
@@ -197,7 +197,7 @@ class Schedule:
         except CloudError:
             self.unfilled.pop(token, None)
         except LostAnswerError:
-            return
+            self.in_doubt = True
         except asyncio.CancelledError:
             # Its process ended: what became of the order is not known.
             if provider is self.provider:
@@ -282,8 +282,8 @@ class Schedule:
         tally, scale_set = self.tally, self.scale_set
         tally.surplus = max(0, tally.came - tally.ordered - tally.raised_by_others)
         alive = sum(machine.state not in (DELETING, FAILED) or machine.cloud is not None for machine in scale_set.machines.values())
-        # What others left over is theirs, and a process that ends cannot clear what its orders left over.
-        tally.left_over = 0 if self.contested or self.restarts else scale_set.capacity - alive
+        # What others left over is theirs, and so may be what an order left over whose answer was lost, or whose process ended.
+        tally.left_over = 0 if self.contested or self.restarts or self.in_doubt else scale_set.capacity - alive
         return tally
 
     def key_of(self, ident: str) -> str:

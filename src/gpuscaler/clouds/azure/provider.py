@@ -77,7 +77,7 @@ class AzureProvider:
         self._listing = _Listing()
         self._lists = MachineLists(arm, now=now)
         self._increments = Increments(arm, now=now, sleep=sleep, refuse=self._refusals)
-        self._endings = Endings(arm, now=now, sleep=sleep)
+        self._endings = Endings(arm, self._increments.deletions, now=now, sleep=sleep)
         self._quotas = Quotas(arm, now=now)
 
     # Reading

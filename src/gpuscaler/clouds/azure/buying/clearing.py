@@ -1,16 +1,17 @@
 """Clears what failed purchases left behind: entries of machines that were never allocated, and numbers without machines."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
 
 from gpuscaler.clouds.azure.buying.capacity import lowered_capacity
+from gpuscaler.clouds.azure.buying.deletions import Deletions
 from gpuscaler.clouds.azure.buying.groups import Group
 from gpuscaler.clouds.azure.discovery.resources import VirtualMachine
-from gpuscaler.clouds.azure.machines.listing import is_leaving, is_unallocated
+from gpuscaler.clouds.azure.machines.listing import is_unallocated
 from gpuscaler.clouds.protocol import THROTTLED, CloudError, LostAnswerError
 from gpuscaler.model.azure_names import fold_id
 
@@ -19,8 +20,6 @@ _LOG = structlog.get_logger(__name__)
 READ_LAG: Final = 10.0
 #: How far the clocks of Azure and of this process may differ, in seconds.
 SKEW_SECONDS: Final = 30.0
-#: How long a write waits for deletions in its group, before it is tried again, in seconds.
-_DELETION_SECONDS: Final = 1.0
 
 
 @dataclass(slots=True, eq=False)
@@ -47,13 +46,14 @@ class Clearing:
 
     def __init__(
         self,
+        deletions: Deletions,
         *,
         now: Callable[[], float],
         lock: Callable[[Group], asyncio.Lock],
         expected: Callable[[Group], int],
         runs: Callable[[Group], bool],
     ) -> None:
-        self._now, self._lock, self._expected, self._runs = now, lock, expected, runs
+        self._deletions, self._now, self._lock, self._expected, self._runs = deletions, now, lock, expected, runs
         self._remains: list[Remains] = []
 
     def __bool__(self) -> bool:
@@ -95,6 +95,7 @@ class Clearing:
             others = [machine for machine in machines if _may_be_of(machine, remains)]
             failed += others[: remains.number]
             if failed:
+                self._deletions.begin(group, failed)
                 await group.delete(failed, force=False)
                 remains.number -= min(len(others), remains.number)
                 remains.deleted |= {fold_id(machine.id) for machine in failed}
@@ -109,7 +110,7 @@ class Clearing:
                 if count.busy:
                     # Machines may still come for the number.
                     return False
-                check_deletions(group, machines)
+                self._deletions.check(group, machines)
                 await group.write(count, target)
             return True
 
@@ -119,12 +120,3 @@ def _may_be_of(machine: VirtualMachine, remains: Remains) -> bool:
     ident = fold_id(machine.id)
     is_later = machine.created >= remains.since - SKEW_SECONDS and ident not in remains.before
     return bool(ident) and is_unallocated(machine) and is_later and ident not in remains.deleted
-
-
-def check_deletions(group: Group, machines: Sequence[VirtualMachine]) -> None:
-    """Raise while machines are being deleted: a write of the capacity may end a deletion (``OperationPreempted``).
-
-    A machine that stays then counts again, and Azure would end another one that is not in the number.
-    """
-    if any(map(is_leaving, machines)):
-        raise CloudError(THROTTLED, f"{group.name}: machines are being deleted", retry_after=_DELETION_SECONDS)

@@ -8,6 +8,7 @@ import structlog
 
 from gpuscaler.clouds.azure.api.arm import Arm, ArmError, GoneError
 from gpuscaler.clouds.azure.api.operations import read_operation
+from gpuscaler.clouds.azure.buying.deletions import Deletions
 from gpuscaler.clouds.azure.buying.groups import Group
 from gpuscaler.clouds.azure.discovery.resources import VirtualMachine
 from gpuscaler.clouds.azure.machines.listing import is_leaving
@@ -28,8 +29,8 @@ class Endings:
     An operation that another one replaced (``OperationPreempted``) is repeated once, with the machines that still exist.
     """
 
-    def __init__(self, arm: Arm, *, now: Callable[[], float], sleep: Callable[[float], Awaitable[None]]) -> None:
-        self._arm, self._now, self._sleep = arm, now, sleep
+    def __init__(self, arm: Arm, deletions: Deletions, *, now: Callable[[], float], sleep: Callable[[float], Awaitable[None]]) -> None:
+        self._arm, self._deletions, self._now, self._sleep = arm, deletions, now, sleep
         self._wanted: dict[tuple[str, str], dict[str, VirtualMachine]] = {}
         self._calls: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -65,7 +66,12 @@ class Endings:
             async with lock:
                 self._calls.pop(key, None)
                 machines = self._wanted.pop(key, {})
-                url = await self._delete_present(group, tuple(machines.values()), force=force)
+                self._deletions.begin(group, machines.values())
+                try:
+                    url = await self._delete_present(group, tuple(machines.values()), force=force)
+                except CloudError:
+                    self._deletions.end(group, machines.values())
+                    raise
                 self._ending |= machines.keys()
         finally:
             if self._calls.get(key) is asyncio.current_task():
@@ -111,6 +117,7 @@ class Endings:
                             return
                 # The machines are there still: the controller sees them on the list, and asks again.
                 self._ending -= {fold_id(machine.id) for machine in machines}
+                self._deletions.end(group, machines)
                 _LOG.warning("a deletion failed", group=group.name, code=state.failure.code, problem=state.failure.text)
                 return
         except (CloudError, LostAnswerError) as error:

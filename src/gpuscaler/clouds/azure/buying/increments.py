@@ -17,7 +17,8 @@ from gpuscaler.clouds.azure.api.arm import Arm, ArmError, PreconditionFailedErro
 from gpuscaler.clouds.azure.api.causes import ArmFailure
 from gpuscaler.clouds.azure.api.operations import OperationState, read_operation
 from gpuscaler.clouds.azure.buying.capacity import Count, lowered_capacity, raised_capacity
-from gpuscaler.clouds.azure.buying.clearing import READ_LAG, SKEW_SECONDS, Clearing, check_deletions
+from gpuscaler.clouds.azure.buying.clearing import READ_LAG, SKEW_SECONDS, Clearing
+from gpuscaler.clouds.azure.buying.deletions import Deletions
 from gpuscaler.clouds.azure.buying.groups import Group, group_of
 from gpuscaler.clouds.azure.discovery.pools import AzurePool
 from gpuscaler.clouds.azure.discovery.resources import VirtualMachine
@@ -80,7 +81,7 @@ class Increment:
 class Increments:
     """Raises capacities for orders. ``tokens`` maps a machine's folded id to the order it came from, as far as this process knows.
 
-    ``refuse`` turns a failure (None: no reason is known, but the text says what happened) into refusals.
+    ``deletions`` are those that run. ``refuse`` turns a failure (None: no reason is known, but the text says what happened) into refusals.
     """
 
     def __init__(self, arm: Arm, *, now: Callable[[], float], sleep: Callable[[float], Awaitable[None]], refuse: Refuse) -> None:
@@ -92,7 +93,8 @@ class Increments:
         self._locks: dict[tuple[str, str], asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[object]] = set()
         self._tending: asyncio.Task[None] | None = None
-        self._clearing = Clearing(now=now, lock=self.lock, expected=self.unfilled, runs=self._is_busy)
+        self.deletions = Deletions(now=now)
+        self._clearing = Clearing(self.deletions, now=now, lock=self.lock, expected=self.unfilled, runs=self._is_busy)
 
     def lock(self, group: Group) -> asyncio.Lock:
         """The lock of a resource: an agent pool's profiles share theirs."""
@@ -145,7 +147,7 @@ class Increments:
         for _ in range(MAX_WRITES):
             count, machines = await group.count()
             if self._now() < min(increment.at for increment in increments) + DELETIONS_SECONDS:
-                check_deletions(group, machines)
+                self.deletions.check(group, machines)
             target = raised_capacity(count, wanted)
             if first_target is not None and count.capacity >= first_target:
                 # Somebody else raised it to where we wanted it: those machines are on their way, and no more are needed.
@@ -260,7 +262,7 @@ class Increments:
             others = self.unfilled(increment.group) - increment.missing
             target = lowered_capacity(count, increment.missing, others)
             if target < count.capacity:
-                check_deletions(increment.group, machines)
+                self.deletions.check(increment.group, machines)
                 if increment.group.one_at_a_time and count.busy:
                     raise CloudError(
                         THROTTLED, f"{increment.group.name} cannot be lowered while an operation runs", retry_after=BUSY_SECONDS
