@@ -15,8 +15,8 @@ from gpuscaler.clouds.azure.buying.increments import Increments
 from gpuscaler.clouds.azure.buying.quotas import Quotas
 from gpuscaler.clouds.azure.discovery.discovery import Discovery, DiscoveryResult
 from gpuscaler.clouds.azure.discovery.pools import AzurePool
-from gpuscaler.clouds.azure.discovery.resources import SPOT, VirtualMachine, is_word
-from gpuscaler.clouds.azure.discovery.skus import Sku
+from gpuscaler.clouds.azure.documents.resources import SPOT, VirtualMachine, is_word
+from gpuscaler.clouds.azure.documents.skus import Sku
 from gpuscaler.clouds.azure.machines.listing import instance_of, is_leaving, is_unallocated, known_size, provider_id
 from gpuscaler.clouds.azure.machines.lists import MachineLists, PoolMachines
 from gpuscaler.clouds.discovery.describing import pools_by_warning, shortened_names

@@ -5,7 +5,7 @@ from random import Random
 from typing import Any
 
 from msgspec.structs import replace
-from tests.clouds.azure.discovery.documents import Prices
+from tests.clouds.azure.documents.documents import Prices
 
 from gpuscaler.clouds.azure.api.arm import Arm
 from gpuscaler.clouds.azure.api.credentials import Credentials, FixedToken

@@ -1,6 +1,6 @@
 from typing import Any
 
-from tests.clouds.azure.discovery.documents import NODE_GROUP, SIZE, SUBSCRIPTION, agent_pool, aks_resources, built, own_resources, set_id
+from tests.clouds.azure.documents.documents import NODE_GROUP, SIZE, SUBSCRIPTION, agent_pool, aks_resources, built, own_resources, set_id
 
 from gpuscaler.clouds.azure.discovery.comparing import corrected_by_nodes
 from gpuscaler.clouds.azure.discovery.pool_resources import PoolResources

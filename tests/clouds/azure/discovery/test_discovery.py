@@ -3,7 +3,7 @@ from collections.abc import AsyncIterator
 import pytest
 from msgspec.structs import replace
 from tests.clouds.azure.discovery.accounts import AKS, CLUSTER, GROUP, NODE_GROUP, Azure, names, pool, reasons
-from tests.clouds.azure.discovery.documents import FAMILY, SIZE, SMALL
+from tests.clouds.azure.documents.documents import FAMILY, SIZE, SMALL
 
 from gpuscaler.clouds.azure.api.credentials import FixedToken
 from gpuscaler.clouds.azure.discovery.accounts import AVAILABILITY_SETS_SECONDS, Account, availability_sets_in

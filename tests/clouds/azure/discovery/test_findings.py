@@ -1,7 +1,7 @@
 from typing import Any
 
 import pytest
-from tests.clouds.azure.discovery.documents import (
+from tests.clouds.azure.documents.documents import (
     FAMILY,
     SIZE,
     aks_resources,

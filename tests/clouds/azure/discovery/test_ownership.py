@@ -2,7 +2,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from tests.clouds.azure.discovery.documents import scale_set
+from tests.clouds.azure.documents.documents import scale_set
 
 from gpuscaler.clouds.azure.discovery.ownership import Ownership, agent_pool_in, decide_agent_pool, decide_scale_set
 

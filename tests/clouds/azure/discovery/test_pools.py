@@ -1,5 +1,5 @@
 import pytest
-from tests.clouds.azure.discovery.documents import (
+from tests.clouds.azure.documents.documents import (
     CPU,
     SIZE,
     SMALL,

@@ -1,5 +1,5 @@
 import pytest
-from tests.clouds.azure.discovery.documents import NODE_GROUP, SIZE, agent_pool, sku
+from tests.clouds.azure.documents.documents import NODE_GROUP, SIZE, agent_pool, sku
 
 from gpuscaler.clouds.azure.templates.node_templates import NodeTemplate, taint_of
 from gpuscaler.clouds.azure.templates.tags import tag_hints

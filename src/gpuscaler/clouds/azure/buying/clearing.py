@@ -10,7 +10,7 @@ import structlog
 from gpuscaler.clouds.azure.buying.capacity import lowered_capacity
 from gpuscaler.clouds.azure.buying.deletions import Deletions
 from gpuscaler.clouds.azure.buying.groups import Group
-from gpuscaler.clouds.azure.discovery.resources import VirtualMachine
+from gpuscaler.clouds.azure.documents.resources import VirtualMachine
 from gpuscaler.clouds.azure.machines.listing import is_unallocated
 from gpuscaler.clouds.protocol import THROTTLED, CloudError, LostAnswerError
 from gpuscaler.model.azure_names import fold_id

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from gpuscaler.clouds.azure.buying.groups import Group
-from gpuscaler.clouds.azure.discovery.resources import VirtualMachine
+from gpuscaler.clouds.azure.documents.resources import VirtualMachine
 from gpuscaler.clouds.azure.machines.listing import is_leaving
 from gpuscaler.clouds.protocol import THROTTLED, CloudError
 from gpuscaler.model.azure_names import fold_id

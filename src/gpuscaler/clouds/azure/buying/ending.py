@@ -10,7 +10,7 @@ from gpuscaler.clouds.azure.api.arm import Arm, ArmError, GoneError
 from gpuscaler.clouds.azure.api.operations import read_operation
 from gpuscaler.clouds.azure.buying.deletions import Deletions
 from gpuscaler.clouds.azure.buying.groups import Group
-from gpuscaler.clouds.azure.discovery.resources import VirtualMachine
+from gpuscaler.clouds.azure.documents.resources import VirtualMachine
 from gpuscaler.clouds.azure.machines.listing import is_leaving
 from gpuscaler.clouds.protocol import CloudError, LostAnswerError
 from gpuscaler.model.azure_names import fold_id

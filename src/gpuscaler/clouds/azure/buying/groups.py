@@ -8,9 +8,9 @@ from gpuscaler.clouds.azure.api.ids import agent_pool_path, group_path, scale_se
 from gpuscaler.clouds.azure.api.operations import operation_url
 from gpuscaler.clouds.azure.buying.capacity import Count
 from gpuscaler.clouds.azure.discovery.pools import AGENT_POOL, AzurePool
-from gpuscaler.clouds.azure.discovery.reading import machine_of, scale_set_of
-from gpuscaler.clouds.azure.discovery.resources import MACHINES, ScaleSet, VirtualMachine, is_word
-from gpuscaler.clouds.azure.discovery.wire import ReadingError
+from gpuscaler.clouds.azure.documents.reading import machine_of, scale_set_of
+from gpuscaler.clouds.azure.documents.resources import MACHINES, ScaleSet, VirtualMachine, is_word
+from gpuscaler.clouds.azure.documents.wire import ReadingError
 from gpuscaler.clouds.azure.machines.listing import is_leaving
 from gpuscaler.clouds.protocol import CONFIGURATION, CloudError
 from gpuscaler.model.azure_names import fold_id, node_name

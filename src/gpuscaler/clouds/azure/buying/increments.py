@@ -21,7 +21,7 @@ from gpuscaler.clouds.azure.buying.clearing import READ_LAG, SKEW_SECONDS, Clear
 from gpuscaler.clouds.azure.buying.deletions import Deletions
 from gpuscaler.clouds.azure.buying.groups import Group, group_of
 from gpuscaler.clouds.azure.discovery.pools import AzurePool
-from gpuscaler.clouds.azure.discovery.resources import VirtualMachine
+from gpuscaler.clouds.azure.documents.resources import VirtualMachine
 from gpuscaler.clouds.azure.machines.listing import instance_of, is_leaving, is_unallocated, state_of
 from gpuscaler.clouds.protocol import THROTTLED, UNKNOWN, BuyResult, CloudError, LostAnswerError, Order, Refusal, UnfilledOrder
 from gpuscaler.model.azure_names import fold_id

@@ -5,9 +5,9 @@ from typing import Final
 
 from gpuscaler.clouds.azure.api.arm import USAGES, Arm
 from gpuscaler.clouds.azure.discovery.pools import AzurePool
-from gpuscaler.clouds.azure.discovery.resources import RESERVED
-from gpuscaler.clouds.azure.discovery.skus import Sku
-from gpuscaler.clouds.azure.discovery.usages import Usage, quota_name, quotas_of, room_of, usages_of
+from gpuscaler.clouds.azure.documents.resources import RESERVED
+from gpuscaler.clouds.azure.documents.skus import Sku
+from gpuscaler.clouds.azure.documents.usages import Usage, quota_name, quotas_of, room_of, usages_of
 from gpuscaler.clouds.protocol import CloudError
 
 #: How long usages are used before they are read again, in seconds.

@@ -1,1 +1,1 @@
-"""Discovery of pools in subscriptions: reading of scale sets, agent pools, sizes, quotas and reservations; ownership; findings."""
+"""Discovery of pools in subscriptions: parts of an account, ownership, offerings, findings."""

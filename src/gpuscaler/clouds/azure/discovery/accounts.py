@@ -10,9 +10,9 @@ from gpuscaler.clouds.azure.api.arm import COMPUTE, CONTAINERSERVICE, Arm
 from gpuscaler.clouds.azure.api.ids import agent_pool_path, cluster_path, group_path, scale_set_path
 from gpuscaler.clouds.azure.discovery.ownership import agent_pool_in, decide_agent_pool, decide_scale_set
 from gpuscaler.clouds.azure.discovery.pool_resources import PoolResources
-from gpuscaler.clouds.azure.discovery.reading import agent_pool_of, cluster_of, machine_of, scale_set_of
-from gpuscaler.clouds.azure.discovery.resources import Cluster, ScaleSet
-from gpuscaler.clouds.azure.discovery.wire import ReadingError
+from gpuscaler.clouds.azure.documents.reading import agent_pool_of, cluster_of, machine_of, scale_set_of
+from gpuscaler.clouds.azure.documents.resources import Cluster, ScaleSet
+from gpuscaler.clouds.azure.documents.wire import ReadingError
 from gpuscaler.clouds.protocol import CloudError
 from gpuscaler.model.aside import Skipped
 from gpuscaler.model.azure_names import fold_id, pool_in_name

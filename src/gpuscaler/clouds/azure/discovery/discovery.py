@@ -17,10 +17,10 @@ from gpuscaler.clouds.azure.discovery.locations import LocationReader
 from gpuscaler.clouds.azure.discovery.offerings import LocationData, PriceSource
 from gpuscaler.clouds.azure.discovery.ownership import AKS, NO_ACCELERATOR
 from gpuscaler.clouds.azure.discovery.pools import AUTO, AzurePool, PoolError, pool_of
-from gpuscaler.clouds.azure.discovery.resources import SCALE_SETS, is_word
-from gpuscaler.clouds.azure.discovery.skus import sku_in_catalogue
-from gpuscaler.clouds.azure.discovery.usages import Usage
-from gpuscaler.clouds.azure.discovery.wire import ReadingError
+from gpuscaler.clouds.azure.documents.resources import SCALE_SETS, is_word
+from gpuscaler.clouds.azure.documents.skus import sku_in_catalogue
+from gpuscaler.clouds.azure.documents.usages import Usage
+from gpuscaler.clouds.azure.documents.wire import ReadingError
 from gpuscaler.clouds.discovery.settings import with_overrides, with_unique_names
 from gpuscaler.clouds.protocol import CONFIGURATION, UNAUTHORISED, CloudError
 from gpuscaler.model.aside import Skipped

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from gpuscaler.clouds.azure.discovery.pool_resources import PoolResources
-from gpuscaler.clouds.azure.discovery.resources import AVAILABILITY_SET, MACHINES, SCALE_SETS, SPOT, UNIFORM, AgentPool, ScaleSet, is_word
-from gpuscaler.clouds.azure.discovery.skus import Sku
-from gpuscaler.clouds.azure.discovery.usages import Usage, quota_name, quotas_of
+from gpuscaler.clouds.azure.documents.resources import AVAILABILITY_SET, MACHINES, SCALE_SETS, SPOT, UNIFORM, AgentPool, ScaleSet, is_word
+from gpuscaler.clouds.azure.documents.skus import Sku
+from gpuscaler.clouds.azure.documents.usages import Usage, quota_name, quotas_of
 from gpuscaler.model.taints import HARD_EFFECTS, Taint
 from gpuscaler.model.well_known import ARRIVING_TAINT
 

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from gpuscaler.clouds.azure.api.arm import RESERVATIONS, SKUS, USAGES, Arm
 from gpuscaler.clouds.azure.api.ids import resource_id
 from gpuscaler.clouds.azure.discovery.offerings import LocationData
-from gpuscaler.clouds.azure.discovery.reservations import Reservation, reservations_of
-from gpuscaler.clouds.azure.discovery.skus import Sku, skus_of
-from gpuscaler.clouds.azure.discovery.usages import Usage, usages_of
-from gpuscaler.clouds.azure.discovery.wire import ReadingError
+from gpuscaler.clouds.azure.documents.reservations import Reservation, reservations_of
+from gpuscaler.clouds.azure.documents.skus import Sku, skus_of
+from gpuscaler.clouds.azure.documents.usages import Usage, usages_of
+from gpuscaler.clouds.azure.documents.wire import ReadingError
 from gpuscaler.clouds.protocol import CloudError
 from gpuscaler.model.azure_names import fold_id
 from gpuscaler.model.quantities import shorten_value

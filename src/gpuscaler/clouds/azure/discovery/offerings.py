@@ -9,10 +9,10 @@ from msgspec import Struct
 
 from gpuscaler.catalogue import InstanceType
 from gpuscaler.clouds.azure.discovery.pool_resources import PoolResources
-from gpuscaler.clouds.azure.discovery.reservations import Reservation, reservations_for
-from gpuscaler.clouds.azure.discovery.resources import ON_DEMAND, RESERVED, SPOT, zone_key
-from gpuscaler.clouds.azure.discovery.skus import Sku, sku_in_catalogue
-from gpuscaler.clouds.azure.discovery.usages import Usage
+from gpuscaler.clouds.azure.documents.reservations import Reservation, reservations_for
+from gpuscaler.clouds.azure.documents.resources import ON_DEMAND, RESERVED, SPOT, zone_key
+from gpuscaler.clouds.azure.documents.skus import Sku, sku_in_catalogue
+from gpuscaler.clouds.azure.documents.usages import Usage
 from gpuscaler.clouds.azure.templates.node_templates import NodeTemplate
 from gpuscaler.clouds.pricing import PriceToUse
 from gpuscaler.model.azure_names import fold_id

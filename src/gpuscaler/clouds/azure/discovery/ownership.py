@@ -8,7 +8,7 @@ gpuscaler's own. A scale set that any tag assigns to another cluster is never ad
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from gpuscaler.clouds.azure.discovery.resources import ScaleSet
+from gpuscaler.clouds.azure.documents.resources import ScaleSet
 from gpuscaler.clouds.azure.templates.tags import decoded_tags, encoded_key
 from gpuscaler.clouds.discovery.settings import matching_exclusion
 from gpuscaler.model.azure_names import fold_id, pool_in_name

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from gpuscaler.clouds.azure.discovery.resources import ON_DEMAND, SPOT, AgentPool, Cluster, ScaleSet
+from gpuscaler.clouds.azure.documents.resources import ON_DEMAND, SPOT, AgentPool, Cluster, ScaleSet
 from gpuscaler.model.azure_names import fold_id
 
 

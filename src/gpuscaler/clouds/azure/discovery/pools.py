@@ -8,9 +8,9 @@ from msgspec import Struct
 from gpuscaler.clouds.azure.discovery.findings import conflict_of, findings_of, quota_findings
 from gpuscaler.clouds.azure.discovery.offerings import LocationData, OfferingBuilder, PriceSource
 from gpuscaler.clouds.azure.discovery.pool_resources import PoolResources
-from gpuscaler.clouds.azure.discovery.reservations import Reservation
-from gpuscaler.clouds.azure.discovery.resources import MACHINES, AgentPool, ScaleSet, is_word
-from gpuscaler.clouds.azure.discovery.skus import Sku
+from gpuscaler.clouds.azure.documents.reservations import Reservation
+from gpuscaler.clouds.azure.documents.resources import MACHINES, AgentPool, ScaleSet, is_word
+from gpuscaler.clouds.azure.documents.skus import Sku
 from gpuscaler.clouds.azure.templates.node_templates import NodeTemplate
 from gpuscaler.clouds.azure.templates.tags import tag_hints
 from gpuscaler.clouds.discovery.settings import label_value_of

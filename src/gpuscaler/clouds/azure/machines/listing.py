@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from gpuscaler.clouds.azure.discovery.pools import AzurePool
-from gpuscaler.clouds.azure.discovery.resources import RESERVED, VirtualMachine, is_word, zone_key
+from gpuscaler.clouds.azure.documents.resources import RESERVED, VirtualMachine, is_word, zone_key
 from gpuscaler.model.azure_names import SCHEME, canonical_provider_id, fold_id
 from gpuscaler.model.instances import PENDING, RUNNING, STOPPING, Instance
 

@@ -15,9 +15,9 @@ from gpuscaler.clouds.azure.api.arm import COMPUTE, CONTAINERSERVICE, Arm, GoneE
 from gpuscaler.clouds.azure.api.ids import agent_pool_path, scale_set_path
 from gpuscaler.clouds.azure.buying.groups import is_busy, list_machines, list_pool_machines
 from gpuscaler.clouds.azure.discovery.pools import AzurePool
-from gpuscaler.clouds.azure.discovery.reading import agent_pool_of, scale_set_of
-from gpuscaler.clouds.azure.discovery.resources import AgentPool, Cluster, ScaleSet, VirtualMachine, is_word
-from gpuscaler.clouds.azure.discovery.wire import ReadingError
+from gpuscaler.clouds.azure.documents.reading import agent_pool_of, scale_set_of
+from gpuscaler.clouds.azure.documents.resources import AgentPool, Cluster, ScaleSet, VirtualMachine, is_word
+from gpuscaler.clouds.azure.documents.wire import ReadingError
 from gpuscaler.clouds.azure.machines.listing import is_leaving
 from gpuscaler.model.azure_names import fold_id
 

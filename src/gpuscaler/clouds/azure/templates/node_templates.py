@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from gpuscaler.catalogue import aks
 from gpuscaler.catalogue.node_labels import STORAGE_ZONES, node_labels
-from gpuscaler.clouds.azure.discovery.resources import MACHINES, RESERVED, SPOT, AgentPool, is_word, zone_key, zone_label
-from gpuscaler.clouds.azure.discovery.skus import Sku
+from gpuscaler.clouds.azure.documents.resources import MACHINES, RESERVED, SPOT, AgentPool, is_word, zone_key, zone_label
+from gpuscaler.clouds.azure.documents.skus import Sku
 from gpuscaler.clouds.discovery.hints import EFFECTS, Hints
 from gpuscaler.model.labels import is_label_value, is_qualified_name
 from gpuscaler.model.pods import Resources

@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from gpuscaler import catalogue
 from gpuscaler.catalogue import InstanceType, aks
-from gpuscaler.clouds.azure.discovery.resources import is_word
-from gpuscaler.clouds.azure.discovery.wire import ReadingError, decoded
+from gpuscaler.clouds.azure.documents.resources import is_word
+from gpuscaler.clouds.azure.documents.wire import ReadingError, decoded
 from gpuscaler.model.azure_names import fold_id
 from gpuscaler.model.quantities import shorten_value
 

@@ -8,7 +8,7 @@ import msgspec
 
 from gpuscaler.clouds.azure.api.errors import clean
 from gpuscaler.clouds.azure.api.ids import ResourceId, resource_id
-from gpuscaler.clouds.azure.discovery.resources import (
+from gpuscaler.clouds.azure.documents.resources import (
     AVAILABILITY_SET,
     FLEXIBLE,
     MACHINES,
@@ -24,7 +24,7 @@ from gpuscaler.clouds.azure.discovery.resources import (
     VirtualMachine,
     is_word,
 )
-from gpuscaler.clouds.azure.discovery.wire import (
+from gpuscaler.clouds.azure.documents.wire import (
     AgentPoolDocument,
     AgentPoolProperties,
     ClusterDocument,
@@ -52,7 +52,7 @@ _TEXT_LIMIT = 500
 
 
 def scale_set_of(document: object) -> ScaleSet:
-    """A scale set from its document. Raises :class:`~gpuscaler.clouds.azure.discovery.wire.ReadingError`."""
+    """A scale set from its document. Raises :class:`~gpuscaler.clouds.azure.documents.wire.ReadingError`."""
     wire = decoded(document, SetDocument)
     ident = _identity(wire.id, "microsoft.compute/virtualmachinescalesets")
     properties, sku = wire.properties or SetProperties(), wire.sku or SkuOfSet()
@@ -104,7 +104,7 @@ def scale_set_of(document: object) -> ScaleSet:
 
 
 def agent_pool_of(document: object, cluster: Cluster) -> AgentPool:
-    """An agent pool of ``cluster`` from its document. Raises :class:`~gpuscaler.clouds.azure.discovery.wire.ReadingError`."""
+    """An agent pool of ``cluster`` from its document. Raises :class:`~gpuscaler.clouds.azure.documents.wire.ReadingError`."""
     wire = decoded(document, AgentPoolDocument)
     properties = wire.properties or AgentPoolProperties()
     if not wire.name:
@@ -155,7 +155,7 @@ def agent_pool_of(document: object, cluster: Cluster) -> AgentPool:
 
 
 def cluster_of(document: object) -> Cluster:
-    """An AKS cluster from its document. Raises :class:`~gpuscaler.clouds.azure.discovery.wire.ReadingError`."""
+    """An AKS cluster from its document. Raises :class:`~gpuscaler.clouds.azure.documents.wire.ReadingError`."""
     wire = decoded(document, ClusterDocument)
     ident = _identity(wire.id, "microsoft.containerservice/managedclusters")
     properties = wire.properties or ClusterProperties()
@@ -177,7 +177,7 @@ def cluster_of(document: object) -> Cluster:
 
 
 def machine_of(document: object) -> VirtualMachine:
-    """A machine from its document, of either mode. Raises :class:`~gpuscaler.clouds.azure.discovery.wire.ReadingError`."""
+    """A machine from its document, of either mode. Raises :class:`~gpuscaler.clouds.azure.documents.wire.ReadingError`."""
     wire = decoded(document, MachineDocument)
     if not wire.id or not (wire.instance_id or wire.name):
         raise ReadingError("saw no id or no name, expected both")

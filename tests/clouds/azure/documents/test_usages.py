@@ -1,6 +1,6 @@
-from tests.clouds.azure.discovery.documents import FAMILY, SIZE, sku, usage_document, usages
+from tests.clouds.azure.documents.documents import FAMILY, SIZE, sku, usage_document, usages
 
-from gpuscaler.clouds.azure.discovery.usages import room_of
+from gpuscaler.clouds.azure.documents.usages import room_of
 
 
 def test_a_spot_machine_counts_towards_the_quota_of_all_spot_machines_only() -> None:

@@ -5,9 +5,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from gpuscaler.clouds.azure.discovery.resources import SPOT
-from gpuscaler.clouds.azure.discovery.skus import Sku
-from gpuscaler.clouds.azure.discovery.wire import ReadingError, decoded
+from gpuscaler.clouds.azure.documents.resources import SPOT
+from gpuscaler.clouds.azure.documents.skus import Sku
+from gpuscaler.clouds.azure.documents.wire import ReadingError, decoded
 from gpuscaler.model.azure_names import fold_id
 
 #: Quotas that are not of a family, as the usages name them: all vCPUs of the location, and those of spot machines of all sizes.

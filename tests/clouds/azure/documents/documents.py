@@ -9,11 +9,11 @@ from gpuscaler.catalogue import InstanceType
 from gpuscaler.clouds.azure.discovery.offerings import LocationData
 from gpuscaler.clouds.azure.discovery.pool_resources import PoolResources
 from gpuscaler.clouds.azure.discovery.pools import AzurePool, pool_of
-from gpuscaler.clouds.azure.discovery.reading import agent_pool_of, scale_set_of
-from gpuscaler.clouds.azure.discovery.reservations import Reservation, reservations_of
-from gpuscaler.clouds.azure.discovery.resources import AgentPool, Cluster, ScaleSet
-from gpuscaler.clouds.azure.discovery.skus import Sku, sku_of
-from gpuscaler.clouds.azure.discovery.usages import Usage, usages_of
+from gpuscaler.clouds.azure.documents.reading import agent_pool_of, scale_set_of
+from gpuscaler.clouds.azure.documents.reservations import Reservation, reservations_of
+from gpuscaler.clouds.azure.documents.resources import AgentPool, Cluster, ScaleSet
+from gpuscaler.clouds.azure.documents.skus import Sku, sku_of
+from gpuscaler.clouds.azure.documents.usages import Usage, usages_of
 from gpuscaler.clouds.pricing import PriceToUse
 from gpuscaler.model.azure_names import fold_id
 

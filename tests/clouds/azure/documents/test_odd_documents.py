@@ -5,7 +5,7 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-from tests.clouds.azure.discovery.documents import (
+from tests.clouds.azure.documents.documents import (
     CLUSTER,
     NODE_GROUP,
     SIZE,
@@ -18,11 +18,11 @@ from tests.clouds.azure.discovery.documents import (
     usage_document,
 )
 
-from gpuscaler.clouds.azure.discovery.reading import agent_pool_of, cluster_of, machine_of, scale_set_of
-from gpuscaler.clouds.azure.discovery.reservations import reservations_of
-from gpuscaler.clouds.azure.discovery.skus import sku_of
-from gpuscaler.clouds.azure.discovery.usages import usages_of
-from gpuscaler.clouds.azure.discovery.wire import ReadingError
+from gpuscaler.clouds.azure.documents.reading import agent_pool_of, cluster_of, machine_of, scale_set_of
+from gpuscaler.clouds.azure.documents.reservations import reservations_of
+from gpuscaler.clouds.azure.documents.skus import sku_of
+from gpuscaler.clouds.azure.documents.usages import usages_of
+from gpuscaler.clouds.azure.documents.wire import ReadingError
 
 ODD: tuple[object, ...] = (None, True, -1, 1e400, "", "odd", [], {}, [None], {"odd": None}, "x" * 100_000)
 FULL_SET = set_document(

@@ -5,8 +5,8 @@ from contextlib import suppress
 
 from msgspec import Struct
 
-from gpuscaler.clouds.azure.discovery.resources import is_word
-from gpuscaler.clouds.azure.discovery.wire import ReadingError, Reference, SkuOfSet, decoded
+from gpuscaler.clouds.azure.documents.resources import is_word
+from gpuscaler.clouds.azure.documents.wire import ReadingError, Reference, SkuOfSet, decoded
 from gpuscaler.model.azure_names import fold_id
 
 

@@ -1,7 +1,7 @@
 from typing import Any
 
 import pytest
-from tests.clouds.azure.discovery.documents import (
+from tests.clouds.azure.documents.documents import (
     CLUSTER,
     NODE_GROUP,
     SIZE,
@@ -13,9 +13,9 @@ from tests.clouds.azure.discovery.documents import (
     set_id,
 )
 
-from gpuscaler.clouds.azure.discovery.reading import agent_pool_of, cluster_of, machine_of, scale_set_of, seconds_of
-from gpuscaler.clouds.azure.discovery.resources import MACHINES, Profile, zone_key, zone_label
-from gpuscaler.clouds.azure.discovery.wire import ReadingError
+from gpuscaler.clouds.azure.documents.reading import agent_pool_of, cluster_of, machine_of, scale_set_of, seconds_of
+from gpuscaler.clouds.azure.documents.resources import MACHINES, Profile, zone_key, zone_label
+from gpuscaler.clouds.azure.documents.wire import ReadingError
 
 
 def test_a_scale_set_is_read_with_its_parts_of_the_id() -> None:

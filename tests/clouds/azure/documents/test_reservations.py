@@ -1,8 +1,8 @@
 import pytest
-from tests.clouds.azure.discovery.documents import SIZE, reservation_documents, reservations
+from tests.clouds.azure.documents.documents import SIZE, reservation_documents, reservations
 
-from gpuscaler.clouds.azure.discovery.reservations import reservations_for, reservations_of
-from gpuscaler.clouds.azure.discovery.wire import ReadingError
+from gpuscaler.clouds.azure.documents.reservations import reservations_for, reservations_of
+from gpuscaler.clouds.azure.documents.wire import ReadingError
 
 
 def test_what_is_free_is_what_is_reserved_without_the_machines_in_it() -> None:

@@ -1,6 +1,6 @@
 """The parts of Azure's JSON documents that are used, as the REST specification names them; all other fields are ignored.
 
-Azure leaves fields out or sets them to null, so every field is optional here; :mod:`~gpuscaler.clouds.azure.discovery.reading` says which
+Azure leaves fields out or sets them to null, so every field is optional here; :mod:`~gpuscaler.clouds.azure.documents.reading` says which
 ones are needed. Sources: azure-rest-api-specs, ``Microsoft.Compute`` and ``Microsoft.ContainerService``.
 """
 

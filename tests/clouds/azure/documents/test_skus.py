@@ -1,11 +1,11 @@
 from typing import Any
 
 import pytest
-from tests.clouds.azure.discovery.documents import FAMILY, SIZE, restriction, sku, sku_document
+from tests.clouds.azure.documents.documents import FAMILY, SIZE, restriction, sku, sku_document
 
 from gpuscaler import catalogue
-from gpuscaler.clouds.azure.discovery.skus import sku_in_catalogue, sku_of, skus_of
-from gpuscaler.clouds.azure.discovery.wire import ReadingError
+from gpuscaler.clouds.azure.documents.skus import sku_in_catalogue, sku_of, skus_of
+from gpuscaler.clouds.azure.documents.wire import ReadingError
 
 
 def test_a_size_has_its_gpus_from_azure_and_their_product_from_the_catalogue() -> None:
