@@ -37,6 +37,7 @@ async def test_an_order_raises_the_capacity_and_its_machines_are_found(azure: Az
     azure.later(2.0)
     starting = await azure.provider.inventory()
     assert [instance.state for instance in starting.instances if instance.pool == "demand"] == [PENDING, PENDING]
+    assert [delivery.missing for delivery in starting.deliveries if delivery.pool == "demand"] == [0]
 
     answers = await azure.follow([azure.unfilled(order, bought)], within=120)
     assert len(answers["order-1"].instances) == 2

@@ -17,7 +17,7 @@ from gpuscaler.clouds.azure.discovery.discovery import Discovery, DiscoveryResul
 from gpuscaler.clouds.azure.discovery.pools import AzurePool
 from gpuscaler.clouds.azure.documents.resources import SPOT, VirtualMachine, is_word
 from gpuscaler.clouds.azure.documents.skus import Sku
-from gpuscaler.clouds.azure.machines.listing import instance_of, is_leaving, is_unallocated, known_size, provider_id
+from gpuscaler.clouds.azure.machines.listing import has_come, instance_of, is_leaving, known_size, provider_id
 from gpuscaler.clouds.azure.machines.lists import MachineLists, PoolMachines
 from gpuscaler.clouds.discovery.describing import pools_by_warning, shortened_names
 from gpuscaler.clouds.protocol import (
@@ -123,7 +123,7 @@ class AzureProvider:
             provider_id(machine): (self._azure_pools[name], machine)
             for name, known in lists.items()
             for machine in known.machines
-            if not is_unallocated(machine)
+            if has_come(machine)
         }
         self._listing = _Listing(machines, dict(lists))
         self._endings.drop_gone(fold_id(machine.id) for _, machine in machines.values())
@@ -159,7 +159,9 @@ class AzureProvider:
     def _sku(self, azure_pool: AzurePool, size: str) -> Sku | None:
         return next((sku for name, sku in azure_pool.skus.items() if is_word(name, size)), None)
 
-    def _refusals(self, azure_pool: AzurePool, order: Order, failure: ArmFailure | None, detail: str) -> tuple[Refusal, ...]:
+    def _refusals(
+        self, azure_pool: AzurePool, order: Order, failure: ArmFailure | None, detail: str, *, partial: bool = False
+    ) -> tuple[Refusal, ...]:
         """Why machines of ``order`` did not come; without a failure, ``detail`` is all that is known."""
         if failure is None:
             return tuple(Refusal(CAPACITY, key, detail) for key in order.offerings)
@@ -170,7 +172,7 @@ class AzureProvider:
         beside = [other for other in self._azure_pools.values() if (other.subscription, other.location) == place]
         offered = [offering.key for other in beside for offering in other.pool.offerings]
         skus = {name: sku for other in beside for name, sku in other.skus.items()}
-        return refusals((meaning,), order.offerings, offered, skus)
+        return refusals((meaning,), order.offerings, offered, skus, partial=partial)
 
     async def follow(self, orders: Sequence[UnfilledOrder] = (), /) -> Sequence[tuple[str, BuyResult]]:
         """Final answers, by token, of orders that were ``pending`` and are settled now. ``orders`` of another process are continued."""
@@ -231,7 +233,7 @@ class AzureProvider:
         known = self._listing.pools.get(azure_pool.pool.name)
         others = known.machines if known is not None else ()
         return not any(
-            other.id != machine.id and not is_leaving(other) and not is_unallocated(other) and fold_id(other.id) not in self._endings.ending
+            other.id != machine.id and not is_leaving(other) and has_come(other) and fold_id(other.id) not in self._endings.ending
             for other in others
         )
 

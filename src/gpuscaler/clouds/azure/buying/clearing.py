@@ -64,6 +64,10 @@ class Clearing:
         """Keys of the resources in which something is left."""
         return frozenset(remains.group.key[0] for remains in self._remains)
 
+    def clears(self, group: Group) -> bool:
+        """Whether something is left in ``group``."""
+        return any(remains.group.key == group.key for remains in self._remains)
+
     def add(self, group: Group, number: int, *, since: float, before: frozenset[str]) -> None:
         """Clear what is left of ``number`` machines that did not come. Lists do not say which entry belongs to which order."""
         for remains in self._remains:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
+from msgspec.structs import replace
+
 from gpuscaler.clouds.azure.api.arm import COMPUTE, CONTAINERSERVICE, Arm, etag_of
 from gpuscaler.clouds.azure.api.ids import agent_pool_path, group_path, scale_set_path
 from gpuscaler.clouds.azure.api.operations import operation_url
@@ -20,6 +22,8 @@ from gpuscaler.model.pools import Pool
 _FINAL: Final = ("succeeded", "failed", "canceled")
 #: The tag by which AKS marks the machines of a pool of virtual machines.
 _POOL_TAG: Final = "aks-managed-poolname"
+#: The power state of a machine whose list does not have any.
+_UNKNOWN_POWER: Final = "unknown"
 #: The largest capacity of a scale set and of an agent pool.
 LARGEST: Final = 1000
 
@@ -200,7 +204,12 @@ async def list_pool_machines(arm: Arm, azure_pool: AzurePool) -> Sequence[Virtua
     assert agent_pool is not None, "a pool has a scale set or an agent pool"
     path = group_path(agent_pool.subscription, agent_pool.node_resource_group) + "/providers/Microsoft.Compute/virtualMachines"
     machines = map(_read_machine, await arm.pages(path, version=COMPUTE))
-    return [machine for machine in machines if _belongs_to(machine, agent_pool.name)]
+    # This list has no power states: a machine that failed may run and cost.
+    return [
+        replace(machine, power=machine.power or _UNKNOWN_POWER) if is_word(machine.state, "Failed") else machine
+        for machine in machines
+        if _belongs_to(machine, agent_pool.name)
+    ]
 
 
 def _belongs_to(machine: VirtualMachine, pool: str) -> bool:

@@ -8,7 +8,7 @@ machines is lowered. Nothing here must survive the process: an order of another 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 from msgspec.structs import replace
@@ -22,7 +22,7 @@ from gpuscaler.clouds.azure.buying.deletions import Deletions
 from gpuscaler.clouds.azure.buying.groups import Group, group_of
 from gpuscaler.clouds.azure.discovery.pools import AzurePool
 from gpuscaler.clouds.azure.documents.resources import VirtualMachine
-from gpuscaler.clouds.azure.machines.listing import instance_of, is_leaving, is_unallocated, state_of
+from gpuscaler.clouds.azure.machines.listing import has_come, instance_of, is_unallocated, state_of
 from gpuscaler.clouds.protocol import THROTTLED, UNKNOWN, BuyResult, CloudError, LostAnswerError, Order, Refusal, UnfilledOrder
 from gpuscaler.model.azure_names import fold_id
 from gpuscaler.model.instances import PENDING
@@ -47,7 +47,13 @@ SELDOM_SECONDS: Final = 8.0
 #: Codes of operations that a later one has replaced: the later one tries for all machines.
 _REPLACED: Final = ("operationpreempted", "canceled", "conflict")
 
-Refuse = Callable[[AzurePool, Order, ArmFailure | None, str], tuple[Refusal, ...]]
+
+class Refuse(Protocol):
+    """Turns a ``failure`` (None: no reason is known, but ``detail`` says what happened) into refusals; ``partial``: some machines came."""
+
+    def __call__(
+        self, azure_pool: AzurePool, order: Order, failure: ArmFailure | None, detail: str, *, partial: bool = False
+    ) -> tuple[Refusal, ...]: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -81,7 +87,7 @@ class Increment:
 class Increments:
     """Raises capacities for orders. ``tokens`` maps a machine's folded id to the order it came from, as far as this process knows.
 
-    ``deletions`` are those that run. ``refuse`` turns a failure (None: no reason is known, but the text says what happened) into refusals.
+    ``deletions`` are those that run.
     """
 
     def __init__(self, arm: Arm, *, now: Callable[[], float], sleep: Callable[[float], Awaitable[None]], refuse: Refuse) -> None:
@@ -148,6 +154,10 @@ class Increments:
             count, machines = await group.count()
             if self._now() < min(increment.at for increment in increments) + DELETIONS_SECONDS:
                 self.deletions.check(group, machines)
+                if self._clearing.clears(group) and not count.busy and count.unfilled > wanted:
+                    # Azure would try for all of the number again.
+                    detail = f"{group.name}: a number that earlier orders left is being lowered"
+                    raise CloudError(THROTTLED, detail, retry_after=OBSERVE_SECONDS)
             target = raised_capacity(count, wanted)
             if first_target is not None and count.capacity >= first_target:
                 # Somebody else raised it to where we wanted it: those machines are on their way, and no more are needed.
@@ -354,17 +364,16 @@ class Increments:
     def _assign(self, increment: Increment, machines: Sequence[VirtualMachine]) -> None:
         """Assign new machines to the increment, as long as it lacks any; those that failed after all are no machines."""
         for machine in machines:
-            if is_unallocated(machine) and increment.machines.pop(fold_id(machine.id), None):
-                self.tokens.pop(fold_id(machine.id), None)
+            ident = fold_id(machine.id)
+            if is_unallocated(machine) and ident in increment.machines:
+                del increment.machines[ident], self.tokens[ident]
             if not increment.resumed and increment.missing and self._may_be_of(machine, increment):
-                increment.machines[fold_id(machine.id)] = machine
-                self.tokens[fold_id(machine.id)] = increment.order.token
+                increment.machines[ident] = machine
+                self.tokens[ident] = increment.order.token
 
     def _may_be_of(self, machine: VirtualMachine, increment: Increment) -> bool:
         """Whether a machine came after the increment was made, and is nobody's yet."""
-        # A machine that is being ended already had come.
-        came = not is_unallocated(machine) and not (is_leaving(machine) and not machine.power)
-        return came and self._is_new(machine, increment) and not self._is_claimed(fold_id(machine.id))
+        return has_come(machine) and self._is_new(machine, increment) and not self._is_claimed(fold_id(machine.id))
 
     def _is_new(self, machine: VirtualMachine, increment: Increment) -> bool:
         """Whether an entry of the list came with this increment: after it, and before the next one."""
@@ -395,7 +404,8 @@ class Increments:
         if increment.resumed and not increment.url and increment.failure is None:
             # Perhaps it was never sent: that says nothing about the offering, and the next plan orders again what is needed.
             return BuyResult(instances)
-        return BuyResult(instances, 0, self._refuse(increment.azure_pool, increment.order, increment.failure, detail))
+        refused = self._refuse(increment.azure_pool, increment.order, increment.failure, detail, partial=bool(instances))
+        return BuyResult(instances, 0, refused)
 
     def _mark_final(self, increment: Increment) -> None:
         self._open.pop(increment.order.token, None)

@@ -20,6 +20,11 @@ def is_unallocated(machine: VirtualMachine) -> bool:
     return is_word(machine.state, "Failed") and not machine.power
 
 
+def has_come(machine: VirtualMachine) -> bool:
+    """Whether Azure has, or had, a machine for this entry: one that is being made or deleted without power may never be one."""
+    return bool(machine.power) or machine.state.lower() not in ("creating", "failed", "deleting")
+
+
 def is_leaving(machine: VirtualMachine) -> bool:
     """Whether the machine is being deleted: its group no longer counts it."""
     return is_word(machine.state, "Deleting")

@@ -18,7 +18,7 @@ from gpuscaler.clouds.azure.discovery.pools import AzurePool
 from gpuscaler.clouds.azure.documents.reading import agent_pool_of, scale_set_of
 from gpuscaler.clouds.azure.documents.resources import AgentPool, Cluster, ScaleSet, VirtualMachine, is_word
 from gpuscaler.clouds.azure.documents.wire import ReadingError
-from gpuscaler.clouds.azure.machines.listing import is_leaving
+from gpuscaler.clouds.azure.machines.listing import has_come, is_leaving
 from gpuscaler.model.azure_names import fold_id
 
 #: How long a list of machines is used while its scale set shows no change, in seconds: Cluster Autoscaler's is as old.
@@ -38,7 +38,7 @@ class PoolMachines(Struct, frozen=True):
     @property
     def missing(self) -> int:
         """How many machines are still coming. When nothing runs, a number without machines brings none."""
-        return max(0, self.capacity - sum(not is_leaving(machine) for machine in self.machines)) if self.busy else 0
+        return max(0, self.capacity - sum(has_come(machine) and not is_leaving(machine) for machine in self.machines)) if self.busy else 0
 
     @property
     def changes(self) -> bool:
