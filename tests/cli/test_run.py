@@ -129,7 +129,7 @@ def test_a_pools_file_without_a_cloud_exits_2_with_advice(tmp_path: Path) -> Non
     done = invoke(path, tmp_path / "absent")
 
     assert done.exit_code == 2
-    assert done.stderr == f"{path}: saw no cloud, expected one of simulated, aws; add cloud: …\n"
+    assert done.stderr == f"{path}: saw no cloud, expected one of simulated, aws, azure; add cloud: …\n"
 
 
 def test_a_missing_kubeconfig_exits_2(tmp_path: Path) -> None:

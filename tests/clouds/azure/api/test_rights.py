@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +191,13 @@ def test_a_denial_that_names_no_action_or_scope_is_described_as_far_as_it_goes(t
     short = "Azure does not allow x; add it to the role (gpuscaler generate azure-role prints one)"
 
     assert denial("AuthorizationFailed", text) in ("", short)
+
+
+def test_every_right_is_in_the_reference_and_no_other() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "reference" / "azure.md").read_text()
+    section = page.split("## Rights\n")[1].split("\n## ")[0]
+
+    assert set(re.findall(r"`(Microsoft\.[\w./]+)`", section)) == {right.action for right in RIGHTS}
 
 
 def test_rights_are_found_in_any_case() -> None:
