@@ -4,6 +4,7 @@ import io
 import json
 import re
 import sys
+from collections.abc import Iterable
 
 import click
 
@@ -107,19 +108,15 @@ def azure_role(
     from gpuscaler.clouds.azure.api.rights import custom_roles, federated_credential
 
     group = "the name of a resource group, such as MC_prod-rg_prod_eastus"
-    for option, pattern, texts, expected in (
-        ("--subscription", _UUID, (subscription,), "the id of a subscription, such as 00000000-0000-0000-0000-000000000000"),
-        ("--cluster", _AKS, (cluster,) if cluster else (), "letters, digits, '-' and '_'"),
-        ("--resource-group", _RESOURCE_GROUP, (resource_group,) if resource_group else (), group),
-        ("--node-resource-group", _RESOURCE_GROUP, node_groups, group),
-        ("--subnet", _SUBNET, subnets, "the id of a subnet, such as /subscriptions/.../virtualNetworks/NAME/subnets/NAME"),
-        ("--issuer", _ISSUER, (issuer,) if issuer else (), "an https URL, which az aks show --query oidcIssuerProfile.issuerUrl prints"),
-        ("--namespace", _DNS_LABEL, (namespace,), "the name of a namespace"),
-        ("--service-account", _DNS_LABEL, (service_account,), "the name of a ServiceAccount"),
-    ):
-        for text in texts:
-            if not pattern.fullmatch(text):
-                raise click.BadParameter(f"saw {text!r}, expected {expected}", param_hint=option)
+    _check("--subscription", _UUID, (subscription,), "the id of a subscription, such as 00000000-0000-0000-0000-000000000000")
+    _check("--cluster", _AKS, filter(None, (cluster,)), "letters, digits, '-' and '_'")
+    _check("--resource-group", _RESOURCE_GROUP, filter(None, (resource_group,)), group)
+    _check("--node-resource-group", _RESOURCE_GROUP, node_groups, group)
+    _check("--subnet", _SUBNET, subnets, "the id of a subnet, such as /subscriptions/.../virtualNetworks/NAME/subnets/NAME")
+    issuers = "a URL such as https://..., which `az aks show --query oidcIssuerProfile.issuerUrl` prints"
+    _check("--issuer", _ISSUER, filter(None, (issuer,)), issuers)
+    _check("--namespace", _DNS_LABEL, (namespace,), "the name of a namespace")
+    _check("--service-account", _DNS_LABEL, (service_account,), "the name of a ServiceAccount")
     if bool(cluster) != bool(resource_group):
         raise click.UsageError("saw one of --cluster and --resource-group, expected both for an AKS cluster; without AKS neither")
     if not node_groups and not cluster:
@@ -127,8 +124,8 @@ def azure_role(
     if not node_groups:
         # AKS's own name, of which only the location is unknown here.
         node_groups = (f"MC_{resource_group}_{cluster}_LOCATION",)
-        shown = f"az aks show --name {cluster} --resource-group {resource_group} --query nodeResourceGroup"
-        click.echo(f"note: saw no --node-resource-group; replace {node_groups[0]} by what this prints: {shown}", err=True)
+        shown = f"`az aks show --name {cluster} --resource-group {resource_group} --query nodeResourceGroup`"
+        click.echo(f"note: saw no --node-resource-group; replace {node_groups[0]} by what {shown} prints", err=True)
     document = custom_roles(
         subscription.lower(),
         cluster=cluster,
@@ -140,3 +137,10 @@ def azure_role(
     if issuer:
         document["federatedCredential"] = federated_credential(issuer, namespace, service_account)
     click.echo(json.dumps(document, indent=2))
+
+
+def _check(option: str, pattern: re.Pattern[str], texts: Iterable[str], expected: str) -> None:
+    """Refuse a value of ``option`` that the whole ``pattern`` does not match."""
+    for text in texts:
+        if not pattern.fullmatch(text):
+            raise click.BadParameter(f"saw {text!r}, expected {expected}", param_hint=option)

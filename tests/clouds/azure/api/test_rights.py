@@ -133,7 +133,7 @@ def test_the_federated_credential_is_for_the_service_account_of_the_chart() -> N
         ([*AKS, "--resource-group", "rg."], "expected the name of a resource group"),
         ([*AKS, "--subnet", "nodes"], "expected the id of a subnet"),
         ([*AKS, "--subnet", SUBNET_ID.replace("nodes", "*")], "expected the id of a subnet"),
-        ([*AKS, "--issuer", "http://eastus.oic.prod-aks.azure.com"], "expected an https URL"),
+        ([*AKS, "--issuer", "http://eastus.oic.prod-aks.azure.com"], "expected a URL such as https"),
         ([*AKS, "--issuer", ISSUER, "--namespace", "a:b"], "expected the name of a namespace"),
         ([*AKS, "--issuer", ISSUER, "--service-account", "*"], "expected the name of a ServiceAccount"),
     ],
