@@ -27,7 +27,6 @@ from gpuscaler.embedded.aws.account import Account
 from gpuscaler.embedded.aws.autoscaling.scaling import reclaim
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.aws.eks.managed import NodeGroups
-from gpuscaler.embedded.aws.nodes.node_faults import Nodes
 from gpuscaler.embedded.aws.nodes.nodes import NAMING, register_nodes
 from gpuscaler.embedded.aws.serving.control import Interruption, Limit, set_capacity
 from gpuscaler.embedded.aws.serving.endpoint import Endpoint
@@ -36,6 +35,7 @@ from gpuscaler.embedded.nodes.machines import Machines
 from gpuscaler.embedded.serving.cluster import Conditions as ClusterConditions
 from gpuscaler.embedded.serving.cluster import EmbeddedCluster
 from gpuscaler.embedded.serving.memory import MemoryTransport
+from gpuscaler.embedded.serving.node_faults import Nodes
 from gpuscaler.kube.resources import CONFIG_MAPS, DEPLOYMENTS, NODES, PODS
 from gpuscaler.model.pools import Policy
 from gpuscaler.settings.run_settings import RunSettings

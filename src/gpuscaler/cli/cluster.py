@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuscaler.cli.aws_account import aws_options, report_unusable_account, simulated_account
 from gpuscaler.cli.control_plane import REAL, check_release_option, compile_programs, control_plane_options, report_exited_programs
 from gpuscaler.cli.ending import until_terminated
+from gpuscaler.cli.simulated_account import account_options, report_unusable_account, simulated_account
 
 if TYPE_CHECKING:
-    from gpuscaler.embedded.aws.serving.beside import AwsAccountServer
     from gpuscaler.embedded.controlplane.alone import StandaloneControlPlane
+    from gpuscaler.embedded.serving.accounts import AccountServer
 
 #: ``2`` plain nodes, or ``g5.xlarge=2`` for nodes of an instance type in the catalogue.
 _NODES = re.compile(r"(?:(?P<type>[A-Za-z0-9._-]+)=)?(?P<count>[0-9]{1,5})")
@@ -35,7 +35,7 @@ _NODES = re.compile(r"(?:(?P<type>[A-Za-z0-9._-]+)=)?(?P<count>[0-9]{1,5})")
 @click.option("--tls", is_flag=True, help="Serve HTTPS, and require the token in the kubeconfig.")
 @click.option("--port", default=0, type=click.IntRange(0, 65535), metavar="N", help="Port on 127.0.0.1; default: a free one.")
 @control_plane_options
-@aws_options
+@account_options
 def cluster(  # noqa: PLR0917 - click passes them by their names
     kubeconfig: Path,
     nodes: tuple[str, ...],
@@ -44,7 +44,7 @@ def cluster(  # noqa: PLR0917 - click passes them by their names
     port: int,
     control_plane: str,
     kubernetes: str | None,
-    **aws: Any,
+    **clouds: Any,
 ) -> None:
     """Run a small Kubernetes cluster until Ctrl-C: API server, scheduler, kubelets that simulate pods, controllers."""
     from gpuscaler.embedded.serving.alone import ForeignFileError, StandaloneCluster
@@ -54,16 +54,16 @@ def cluster(  # noqa: PLR0917 - click passes them by their names
 
     node_objects = parse_nodes(nodes)
     check_release_option(control_plane, kubernetes)
-    aws_account = simulated_account(**aws)
+    account = simulated_account(**clouds)
     if control_plane == REAL and speed != 1.0:
         raise click.BadParameter(f"saw {speed:g}, expected 1: a real control plane runs on this machine's clock", param_hint="--speed")
     try:
         if control_plane == REAL:
-            real = _real_cluster(kubeconfig, node_objects, port=port, kubernetes=kubernetes, ready=ready, aws_account=aws_account)
+            real = _real_cluster(kubeconfig, node_objects, port=port, kubernetes=kubernetes, ready=ready, account=account)
             with report_exited_programs(), report_unusable_account():
                 asyncio.run(until_terminated(real.run()))
         else:
-            alone = StandaloneCluster(kubeconfig, nodes=node_objects, speed=speed, tls=tls, port=port, ready=ready, beside=aws_account)
+            alone = StandaloneCluster(kubeconfig, nodes=node_objects, speed=speed, tls=tls, port=port, ready=ready, beside=account)
             with report_unusable_account():
                 asyncio.run(until_terminated(alone.run()))
     except ForeignFileError as error:
@@ -85,7 +85,7 @@ def _real_cluster(
     port: int,
     kubernetes: str | None,
     ready: Callable[[str], None],
-    aws_account: "AwsAccountServer | None",
+    account: "AccountServer | None",
 ) -> "StandaloneControlPlane":
     """Start a real control plane. Its programs are compiled first if necessary."""
     from gpuscaler.embedded.controlplane.alone import StandaloneControlPlane
@@ -94,7 +94,7 @@ def _real_cluster(
     # Checked before compiling, which takes minutes.
     check_overwritable(kubeconfig)
     return StandaloneControlPlane(
-        kubeconfig, compile_programs(kubernetes), environ=os.environ, nodes=nodes, port=port, ready=ready, beside=aws_account
+        kubeconfig, compile_programs(kubernetes), environ=os.environ, nodes=nodes, port=port, ready=ready, beside=account
     )
 
 

@@ -6,9 +6,9 @@ from typing import Final
 
 from gpuscaler.embedded.aws.autoscaling import scaling
 from gpuscaler.embedded.aws.conditions import Conditions
-from gpuscaler.embedded.aws.nodes.node_faults import Nodes
 from gpuscaler.embedded.aws.region import Region
 from gpuscaler.embedded.aws.wire.errors import AwsError
+from gpuscaler.embedded.serving.node_faults import Nodes
 from gpuscaler.simulation.cloud.markets import Markets
 
 #: Where the Pricing API is served: AWS Price List, "Endpoints".

@@ -50,7 +50,8 @@ class Machine:
     """A virtual machine, in a scale set or by itself in an agent pool of type VirtualMachines.
 
     ``key`` is its instance id in a Uniform scale set, else its name. ``cloud`` is its hardware, None if none was allocated. ``power`` is
-    the part behind ``PowerState/``, empty if it has none. ``reported`` is the error of its extension or operating system.
+    the part behind ``PowerState/``, empty if it has none. ``reported`` is the error of its extension or operating system; ``doomed``
+    is the one that it will report.
     ``ended_by`` is the operation that deletes it.
     """
 
@@ -72,6 +73,7 @@ class Machine:
     state_at: float = 0.0
     deallocated: bool = False
     reserved: bool = False
+    doomed: Failure | None = None
 
     @property
     def counted(self) -> bool:

@@ -9,10 +9,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from gpuscaler.embedded.aws.serving.beside import AwsAccountServer
 from gpuscaler.embedded.controlplane.building import Programs
 from gpuscaler.embedded.controlplane.plane import ADMIN, MASTERS, ControlPlane
 from gpuscaler.embedded.nodes.kubelets import Kubelets
+from gpuscaler.embedded.serving.accounts import AccountServer
 from gpuscaler.embedded.serving.alone import PULL, check_overwritable, kubeconfig_text, ready_conditions, write_kubeconfig
 from gpuscaler.embedded.serving.cluster import UNLIMITED
 from gpuscaler.kube.client import Client
@@ -26,8 +26,8 @@ class StandaloneControlPlane:
     """The control plane of ``programs`` at ``port`` (0: a free one) until :meth:`run` is cancelled.
 
     ``nodes`` exist from the start. ``ready`` gets the URL once all parts are healthy. The kubeconfig is written then, readable only for its
-    owner; it is removed at the end, like all other files. ``environ`` is the environment of the programs. ``beside`` is an AWS account that
-    is served too.
+    owner; it is removed at the end, like all other files. ``environ`` is the environment of the programs. ``beside`` is an account of a
+    cloud that is served too.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class StandaloneControlPlane:
         nodes: Sequence[Mapping[str, Any]] = (),
         port: int = 0,
         ready: Callable[[str], None],
-        beside: AwsAccountServer | None = None,
+        beside: AccountServer | None = None,
     ) -> None:
         self._beside = beside
         self._kubeconfig, self._programs, self._environ = kubeconfig, programs, environ

@@ -13,9 +13,9 @@ from typing import Any, Final
 import yaml
 
 from gpuscaler.embedded.apiserver.aggregation.front_proxy import FrontProxy
-from gpuscaler.embedded.aws.serving.beside import AwsAccountServer
 from gpuscaler.embedded.nodes.machines import quantities
 from gpuscaler.embedded.nodes.scheduling import timestamp
+from gpuscaler.embedded.serving.accounts import AccountServer
 from gpuscaler.embedded.serving.cluster import Conditions, EmbeddedCluster
 from gpuscaler.embedded.serving.server import serve
 from gpuscaler.kube.resources import NODES
@@ -41,7 +41,7 @@ class StandaloneCluster:
 
     ``speed`` seconds of its time pass in one second. With ``tls`` the server has a certificate of its own and requires a token; without it,
     it accepts all requests from this machine. ``ready`` gets the URL once the server answers. The kubeconfig is written then, readable only
-    for its owner, and removed at the end. ``beside`` is an AWS account that is served too.
+    for its owner, and removed at the end. ``beside`` is an account of a cloud that is served too.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class StandaloneCluster:
         tls: bool = False,
         port: int = 0,
         ready: Callable[[str], None],
-        beside: AwsAccountServer | None = None,
+        beside: AccountServer | None = None,
     ) -> None:
         self._beside = beside
         self._kubeconfig, self._nodes, self._speed, self._port, self._ready = kubeconfig, nodes, speed, port, ready

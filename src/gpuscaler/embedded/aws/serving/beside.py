@@ -12,12 +12,12 @@ from gpuscaler.embedded.aws.conditions import Conditions, with_changes
 from gpuscaler.embedded.aws.eks.managed import NodeGroups
 from gpuscaler.embedded.aws.hardware.series import series_of
 from gpuscaler.embedded.aws.messages.queues import make_queue
-from gpuscaler.embedded.aws.nodes.node_faults import Nodes
 from gpuscaler.embedded.aws.nodes.nodes import NAMING, register_nodes
 from gpuscaler.embedded.aws.serving.endpoint import Endpoint
 from gpuscaler.embedded.aws.serving.server import Serving, serve
 from gpuscaler.embedded.nodes.kubelets import Kubelets
 from gpuscaler.embedded.nodes.machines import Machines
+from gpuscaler.embedded.serving.node_faults import Nodes
 from gpuscaler.kube.client import Client
 from gpuscaler.simulation.cloud.delays import NO_FAULTS, Delay, Delays
 

@@ -18,11 +18,11 @@ from gpuscaler.embedded.aws.autoscaling import scaling
 from gpuscaler.embedded.aws.conditions import CHANGEABLE, with_changes
 from gpuscaler.embedded.aws.hardware.hardware import Trouble
 from gpuscaler.embedded.aws.messages import notices
-from gpuscaler.embedded.aws.nodes import node_faults
 from gpuscaler.embedded.aws.region import Region
 from gpuscaler.embedded.aws.serving.faults import Fault, Faults
 from gpuscaler.embedded.aws.wire.reading import Request
 from gpuscaler.embedded.aws.wire.writing import Answer
+from gpuscaler.embedded.serving import node_faults
 
 PATH: Final = "/_control/"
 

@@ -146,6 +146,8 @@ def _allocate(account: Contents, scale_set: ScaleSet, machines: Sequence[Machine
         if isinstance(result, CloudMachine):
             machine.cloud, machine.power = result, "starting"
             account.owners[result.id] = (scale_set, machine)
+            where = f"{scale_set.location}-{machine.zone}"
+            machine.doomed = account.hardware.bootstrap_failure(machine.market, machine.size, where, machine.name)
             account.put(account.time + account.conditions.provisioning, partial(_finish_machine, account, scale_set, machine))
         else:
             _fail_machine(account, scale_set, machine, result)
@@ -189,8 +191,7 @@ def _finish_machine(account: Contents, scale_set: ScaleSet, machine: Machine) ->
     """A placed machine has been provisioned: it runs, whether its extension succeeded or not."""
     if scale_set.machines.get(machine.key) is not machine or machine.state != CREATING:
         return
-    where = f"{scale_set.location}-{machine.zone}"
-    machine.reported = account.hardware.bootstrap_failure(machine.market, machine.size, where, machine.name)
+    machine.reported = machine.doomed
     machine.state = FAILED if machine.reported is not None else SUCCEEDED
     machine.error, machine.power, machine.state_at = machine.reported, "running", account.time
     operation = scale_set.operation

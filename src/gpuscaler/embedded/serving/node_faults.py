@@ -1,15 +1,24 @@
-"""Faults of an account's nodes, for the control path: device plugins, resources that never appear, kubelets."""
+"""Faults of the nodes of a simulated account, for its control path: device plugins, resources that never appear, kubelets."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 from msgspec import Struct
 
-from gpuscaler.embedded.aws.wire.reading import Request
 from gpuscaler.embedded.nodes.devices import Devices
 from gpuscaler.embedded.nodes.kubelets import Kubelets
+
+
+class Request(Protocol):
+    """A request to a cloud's control path."""
+
+    @property
+    def method(self) -> str: ...
+
+    @property
+    def body(self) -> bytes: ...
 
 
 class Restart(Struct, frozen=True, forbid_unknown_fields=True):
