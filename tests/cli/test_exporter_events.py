@@ -52,7 +52,7 @@ def test_without_the_option_there_is_no_page_of_events() -> None:
     [
         (("--acknowledge-scheduled-events",), "saw no --scheduled-events, expected both"),
         (("--scheduled-events", "--scheduled-events-interval", "1s"), "saw '1s', expected a duration from 2s to 60s"),
-        (("--scheduled-events", "--metadata-url", "https://169.254.169.254/x"), "expected http://HOST[:PORT]"),
+        (("--scheduled-events", "--metadata-url", "https://169.254.169.254/x"), "expected http://HOST[:PORT][/PATH]"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(arguments: tuple[str, ...], words: str) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gpuscaler.exporter.scheduled_events.watching import EventWatcher
     from gpuscaler.kube.client import Client
 
-_METADATA_URL = re.compile(r"http://(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(?::[0-9]{1,5})?/?")
+_METADATA_URL = re.compile(r"http://(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(?::[0-9]{1,5})?(?:/[A-Za-z0-9._~/-]*)?")
 _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:\s]*)):([0-9]{1,5})")
 #: Modules of the extra ``exporter`` and the purpose of each.
 _EXTRA = {"pynvml": "the nvml backend", "grpc": "queries to the kubelet"}
@@ -51,13 +51,13 @@ class Interval(click.ParamType[float]):
 
 
 class MetadataUrl(click.ParamType[str]):
-    """The URL of a metadata service, without a path."""
+    """The URL of a metadata service."""
 
     name = "url"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if _METADATA_URL.fullmatch(value) is None:
-            self.fail(f"saw {value!r}, expected http://HOST[:PORT]", param, ctx)
+            self.fail(f"saw {value!r}, expected http://HOST[:PORT][/PATH]", param, ctx)
         return value.rstrip("/")
 
 
