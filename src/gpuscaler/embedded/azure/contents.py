@@ -200,6 +200,14 @@ class Contents:
                 used[family] = used.get(family, 0) + size.vcpu
         return used
 
+    # Scheduled events
+
+    def withdraw_events(self, machine: Machine) -> None:
+        """Drop the scheduled events of a machine that is gone."""
+        for ident in [event.id for event in self.events.values() if machine.name in event.resources]:
+            del self.events[ident]
+            self.incarnation += 1
+
     # Operations
 
     def begin(self, subscription: str, location: str, provider: str = COMPUTE) -> Operation:

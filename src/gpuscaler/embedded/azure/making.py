@@ -151,7 +151,7 @@ def create_reservation_group(
 def set_limit(account: Account, machines: int | None, *, market: str = "", size: str = "", zone: str = "", code: str = "") -> None:
     """Each market (of a size in a zone) that matches has ``machines`` machines (None: unlimited).
 
-    Machines beyond are evicted with their notice, requests beyond fail with ``code``.
+    Spot machines beyond are evicted with their notice, requests beyond fail with ``code``.
     ``market`` is ``spot`` or ``on-demand``, ``zone`` is such as ``eastus-1`` (``eastus-0``: not zonal) or a location; "" matches all. A
     ``code`` of "" stands for AllocationFailed, or ZonalAllocationFailed in a zone.
     """

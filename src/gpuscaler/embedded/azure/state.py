@@ -52,7 +52,8 @@ class Machine:
     ``key`` is its instance id in a Uniform scale set, else its name. ``cloud`` is its hardware, None if none was allocated. ``power`` is
     the part behind ``PowerState/``, empty if it has none. ``reported`` is the error of its extension or operating system; ``doomed``
     is the one that it will report.
-    ``ended_by`` is the operation that deletes it.
+    ``ended_by`` is the operation that deletes it; with ``falls_later`` the capacity falls at the end of that. An ``unwanted`` one survived
+    a deletion that was preempted.
     """
 
     key: str
@@ -74,6 +75,8 @@ class Machine:
     deallocated: bool = False
     reserved: bool = False
     doomed: Failure | None = None
+    falls_later: bool = False
+    unwanted: bool = False
 
     @property
     def counted(self) -> bool:

@@ -114,13 +114,13 @@ def scale(account: Contents, cluster: Cluster, pool: AgentPool, wanted: Mapping[
     if pool.kind != VIRTUAL_MACHINES:
         pool.count = next(iter(wanted.values()), pool.count)
     if early is not None:
-        account.put(account.time + account.conditions.aks_end, partial(_finish, account, pool, operation, [early]))
+        account.put(account.time + account.conditions.aks_end, partial(_finish, account, pool, operation, [early], list(parts.values())))
         return operation
     starts = []
     for key, count in wanted.items():
         if count != parts[key].capacity or count != len(parts[key].counted):
             starts.append(partial(capacity.set_capacity, account, parts[key], count, refused=refused[key]))
-    _follow(account, pool, operation, starts)
+    _follow(account, cluster, pool, operation, starts)
     return operation
 
 
@@ -133,7 +133,7 @@ def delete_machines(account: Contents, cluster: Cluster, pool: AgentPool, names:
         by_set.setdefault(f"{scale_set.name}/{scale_set.size}", (scale_set, []))[1].append(machine)
     pool.count = max(0, pool.count - len([machine for _, machine in found if machine.counted]))
     starts = [partial(capacity.delete_machines, account, scale_set, machines, force=False) for scale_set, machines in by_set.values()]
-    _follow(account, pool, operation, starts)
+    _follow(account, cluster, pool, operation, starts)
     return operation
 
 
@@ -153,7 +153,7 @@ def remove(account: Contents, cluster: Cluster, pool: AgentPool) -> Operation:
             cluster.pools.pop(pool.name.lower(), None)
 
     operation.then = finish
-    _follow(account, pool, operation, starts)
+    _follow(account, cluster, pool, operation, starts)
     return operation
 
 
@@ -166,8 +166,9 @@ def begin(account: Contents, cluster: Cluster, pool: AgentPool) -> Operation:
     return operation
 
 
-def _follow(account: Contents, pool: AgentPool, operation: Operation, starts: Iterable[Callable[[], Operation]]) -> None:
+def _follow(account: Contents, cluster: Cluster, pool: AgentPool, operation: Operation, starts: Iterable[Callable[[], Operation]]) -> None:
     """End AKS's operation when those of its scale sets have ended."""
+    parts = sets_of(account, cluster, pool)
     running: set[str] = set()
     failures: list[Failure] = []
 
@@ -176,7 +177,7 @@ def _follow(account: Contents, pool: AgentPool, operation: Operation, starts: It
         if ended.status in {FAILED, CANCELED} and ended.error is not None:
             failures.append(ended.error)
         if not running:
-            account.put(account.time + account.conditions.aks_end, partial(_finish, account, pool, operation, failures))
+            account.put(account.time + account.conditions.aks_end, partial(_finish, account, pool, operation, failures, parts))
 
     begun = [start() for start in starts]
     for inner in begun:
@@ -185,7 +186,7 @@ def _follow(account: Contents, pool: AgentPool, operation: Operation, starts: It
             before = inner.then
             inner.then = hear if before is None else partial(_both, before, hear)
     if not running:
-        account.put(account.time + account.conditions.aks_end, partial(_finish, account, pool, operation, failures))
+        account.put(account.time + account.conditions.aks_end, partial(_finish, account, pool, operation, failures, parts))
 
 
 def _both(first: Callable[[Operation], None], second: Callable[[Operation], None], operation: Operation) -> None:
@@ -193,11 +194,13 @@ def _both(first: Callable[[Operation], None], second: Callable[[Operation], None
     second(operation)
 
 
-def _finish(account: Contents, pool: AgentPool, operation: Operation, failures: list[Failure]) -> None:
+def _finish(account: Contents, pool: AgentPool, operation: Operation, failures: list[Failure], parts: list[ScaleSet]) -> None:
     if not operation.running:
         return
     if pool.operation is operation:
         pool.state = FAILED if failures else SUCCEEDED
+        for part in parts:
+            capacity.schedule_sync(account, part)
     if not failures:
         account.end(operation, SUCCEEDED)
         return

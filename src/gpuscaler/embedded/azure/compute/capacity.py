@@ -69,6 +69,9 @@ def set_capacity(account: Contents, scale_set: ScaleSet, capacity: int, *, refus
     if superseded is not None:
         account.end(superseded, CANCELED, PREEMPTED)
     scale_set.capacity = capacity
+    for machine in scale_set.machines.values():
+        # The number that was written is without what is being deleted.
+        machine.falls_later = False
     scale_set.state = UPDATING
     counted = scale_set.counted
     operation.waiting |= {machine.key for machine in counted if machine.state == CREATING}
@@ -90,6 +93,11 @@ def changed(account: Contents, scale_set: ScaleSet, *, etag: bool = True) -> Non
         scale_set.version += 1
     if account.conditions.read_lag:
         record_list(account, scale_set)
+    schedule_sync(account, scale_set)
+
+
+def schedule_sync(account: Contents, scale_set: ScaleSet) -> None:
+    """Have AKS notice a capacity that is not the count of its agent pool."""
     pool = scale_set.agent_pool
     if pool is not None and scale_set.mode == UNIFORM and pool.count != scale_set.capacity and not scale_set.sync_due:
         scale_set.sync_due = True
@@ -244,8 +252,9 @@ def _shrink(account: Contents, scale_set: ScaleSet, count: int) -> None:
         load: dict[str, int] = {}
         for machine in left:
             load[machine.zone] = load.get(machine.zone, 0) + 1
+        unwanted = [machine for machine in left if machine.unwanted]
         failed = [machine for machine in left if machine.state == FAILED and machine.cloud is None]
-        choice = failed or [machine for machine in left if load[machine.zone] == max(load.values())]
+        choice = unwanted or failed or [machine for machine in left if load[machine.zone] == max(load.values())]
         _begin_deletion(account, scale_set, [choice[-1]], force=False, operation=None, lowers=False)
 
 
@@ -279,25 +288,16 @@ def _begin_deletion(
             growing.waiting.discard(machine.key)
             _end_if_done(account, scale_set, growing)
         seconds = conditions.forced if force or machine.cloud is None else conditions.deleting
-        falls_later = lowers and not falls_now
-        account.put(
-            account.time + seconds,
-            partial(_finish_deletion, account, scale_set, machine, operation, falls_later=falls_later),
-        )
+        machine.falls_later = lowers and not falls_now
+        account.put(account.time + seconds, partial(_finish_deletion, account, scale_set, machine, operation))
 
 
-def _finish_deletion(
-    account: Contents,
-    scale_set: ScaleSet,
-    machine: Machine,
-    operation: Operation | None,
-    *,
-    falls_later: bool,
-) -> None:
+def _finish_deletion(account: Contents, scale_set: ScaleSet, machine: Machine, operation: Operation | None) -> None:
     if scale_set.machines.get(machine.key) is not machine or machine.state != DELETING or machine.ended_by is not operation:
         return
     del scale_set.machines[machine.key]
-    if falls_later:
+    account.withdraw_events(machine)
+    if machine.falls_later:
         scale_set.capacity = max(0, scale_set.capacity - 1)
     if machine.cloud is not None:
         account.hardware.end(machine.cloud, account.time)
@@ -321,7 +321,7 @@ def _preempt_deletions(account: Contents, scale_set: ScaleSet) -> None:
     account.preempt_deletions = max(0, account.preempt_deletions - 1)
     for machine in scale_set.machines.values():
         if machine.ended_by is not None and machine.ended_by.id in deletions:
-            machine.ended_by = None
+            machine.ended_by, machine.falls_later, machine.unwanted = None, False, True
             failed = machine.error is not None
             machine.state = FAILED if failed else SUCCEEDED if machine.cloud is not None else FAILED
             machine.power = "running" if machine.cloud is not None else ""
@@ -336,13 +336,14 @@ def handle_loss(account: Contents, scale_set: ScaleSet, machine: Machine) -> Non
     """A machine is evicted or lost: with the policy Delete it vanishes and the capacity falls, with Deallocate it stays without power."""
     if scale_set.machines.get(machine.key) is not machine:
         return
+    account.withdraw_events(machine)
     operation = scale_set.operation
     if scale_set.profile.get("evictionPolicy") == "Deallocate" and machine.market == SPOT:
         machine.power, machine.deallocated, machine.cloud = "deallocated", True, None
         machine.state = SUCCEEDED
     else:
         del scale_set.machines[machine.key]
-        if machine.counted:
+        if machine.counted or machine.falls_later:
             scale_set.capacity = max(0, scale_set.capacity - 1)
     ending = machine.ended_by
     if ending is not None and ending.running:

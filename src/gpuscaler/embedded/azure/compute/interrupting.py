@@ -24,7 +24,6 @@ def handle_event(account: Contents, event: CloudEvent) -> None:
         announce(account, machine, "Preempt", event.gone_at)
     elif event.kind == LOST:
         account.owners.pop(machine.cloud.id if machine.cloud is not None else "", None)
-        withdraw(account, machine)
         capacity.handle_loss(account, scale_set, machine)
 
 
@@ -54,15 +53,10 @@ def start(account: Contents, ident: str) -> bool:
     return True
 
 
-def withdraw(account: Contents, machine: Machine) -> None:
-    """Drop the events of a machine that is gone."""
-    for ident in [event.id for event in account.events.values() if machine.name in event.resources]:
-        del account.events[ident]
-        account.incarnation += 1
-
-
 def evict(account: Contents, scale_set: ScaleSet, machine: Machine, *, notice: float) -> None:
-    """Evict a spot machine ``notice`` seconds from now, announced if that is above 0."""
+    """Evict a spot machine ``notice`` seconds from now, announced if that is above 0. One that was never placed is left alone."""
+    if machine.cloud is None:
+        return
     if notice > 0:
         event = announce(account, machine, "Preempt", account.time + notice)
         event.act = partial(_evict_now, account, scale_set, machine)
@@ -73,9 +67,9 @@ def evict(account: Contents, scale_set: ScaleSet, machine: Machine, *, notice: f
 def _evict_now(account: Contents, scale_set: ScaleSet, machine: Machine) -> None:
     hardware = machine.cloud
     if hardware is None or scale_set.machines.get(machine.key) is not machine:
+        account.withdraw_events(machine)
         return
     account.owners.pop(hardware.id, None)
-    withdraw(account, machine)
     account.hardware.end(hardware, account.time)
     capacity.handle_loss(account, scale_set, machine)
 

@@ -42,7 +42,8 @@ class Scarcity(Markets):
         return found
 
     def capacity(self, key: OfferingKey, now: float) -> float:
-        return min(self._series.capacity(key, now), self.limit(key)[0])
+        """Machines of a market beyond this are evicted, which happens to spot machines only."""
+        return min(self._series.capacity(key, now), self.limit(key)[0]) if key.market == SPOT else float("inf")
 
     def next_change(self, key: OfferingKey, now: float) -> float | None:
         return self._series.next_change(key, now)
@@ -81,6 +82,11 @@ class Hardware:
         offering = self.offering(market, size, zone)
         if bid is not None and bid > 0 and market == SPOT and bid < self.markets.price(offering, now):
             return failure("SpotPriceGreaterThanMaxPrice", market=market, size=size, zone=zone)
+        limit, code = self.markets.limit(offering.key)
+        usual = "AllocationFailed" if zone.endswith("-0") else "ZonalAllocationFailed"
+        refused = failure(code or usual, market=market, size=size, zone=zone)
+        if market != SPOT and limit <= sum(machine.offering.key == offering.key for machine in self.core.list()):
+            return refused
         self._asked += 1
         token = str(self._asked)
         self.core.ask(token, (offering.key,), count=1, now=now)
@@ -89,9 +95,7 @@ class Hardware:
                 self._hear(event)
             elif event.answer.purchase == token and event.answer.machines:
                 return event.answer.machines[0]
-        _, code = self.markets.limit(offering.key)
-        usual = "AllocationFailed" if zone.endswith("-0") else "ZonalAllocationFailed"
-        return failure(code or usual, market=market, size=size, zone=zone)
+        return refused
 
     def add(self, market: str, size: str, zone: str, now: float) -> CloudMachine:
         """Add a machine that exists from the beginning."""
