@@ -1,4 +1,4 @@
-"""F23 to F27: machines that the cloud takes away, with much notice, little or none, and many at once."""
+"""F23 to F27, F121, F122: machines that the cloud takes away, with much notice, little or none, and many at once."""
 
 from typing import Any
 
@@ -11,6 +11,9 @@ from tests.faults.guarding import IDLE_STRANGER, Watch
 from tests.faults.kit import all_bound, faulty, markets, set_ready, taints, watch_of
 
 from gpuscaler.clouds.protocol import INTERRUPTION, Notice
+from gpuscaler.kube.resources import NODES
+from gpuscaler.lifecycle.node_events import STALE_SECONDS
+from gpuscaler.model.scheduled_events import PREEMPT, SCHEDULED_EVENT, ScheduledEvent, format_scheduled_event
 from gpuscaler.model.well_known import LEAVING_TAINT
 from gpuscaler.settings.pools_file import parse_policy
 from gpuscaler.simulation.cloud.delays import Delay, Faults
@@ -170,3 +173,46 @@ async def test_f27_fifty_machines_interrupted_within_ten_seconds_are_replaced_wi
         assert 50 <= len(watch.to("/eviction")) <= 150
         assert sum(LEAVING_TAINT.encode() in request.body for _, request in watch.to("/nodes/", "PATCH")) <= 100
         assert here.notes.failures == []
+
+
+async def announce(here: World, node: str, value: str) -> None:
+    """Write a scheduled event on a node, as an agent there does."""
+    await here.user.merge_patch(NODES, node, {"metadata": {"annotations": {SCHEDULED_EVENT: value}}})
+
+
+@pytest.mark.parametrize("late", [0.3, 3.7, 7.1])
+async def test_f121_a_machine_whose_node_announces_an_eviction_in_30_seconds_is_tainted_within_a_second_and_replaced(late: float) -> None:
+    async with faulty(SPOT) as here:
+        await run(here, "web", terminationGracePeriodSeconds=600)
+        await here.sleep(120.0 + late)
+        (home,) = set((await here.bound()).values())
+        began = here.now()
+        await announce(here, home, format_scheduled_event(ScheduledEvent(PREEMPT, "e-1", began + 30.0)))
+        await here.sleep(25.0)
+        watch = watch_of(here)
+        tainted = [at for at, request in watch.to("/nodes/", "PATCH") if LEAVING_TAINT.encode() in request.body]
+        assert tainted[0] <= began + 1.0
+        assert tainted[0] <= here.notes.orders[-1].at <= watch.to("/eviction")[0][0]
+        assert msgspec.json.decode(watch.to("/eviction")[0][1].body)["deleteOptions"]["gracePeriodSeconds"] <= 30
+        await here.sleep(300.0)
+
+        assert await all_bound(here)
+        assert markets(here) == ["spot", "on-demand"]
+
+
+async def test_f122_scheduled_events_that_are_old_unreadable_or_of_machines_that_are_not_ours_remove_nothing() -> None:
+    async with faulty(SPOT) as here:
+        await run(here, "web", replicas=2)
+        await here.sleep(120.0)
+        homes = await here.bound()
+        first, second = sorted(set(homes.values()))
+        await announce(here, first, format_scheduled_event(ScheduledEvent(PREEMPT, "e-1", here.now() - 2 * STALE_SECONDS)))
+        await announce(here, second, '{"kind":"Vanish","id":"e-2"}')
+        await announce(here, IDLE_STRANGER, format_scheduled_event(ScheduledEvent(PREEMPT, "e-3", here.now() + 30.0)))
+        await here.sleep(300.0)
+
+        assert await here.bound() == homes
+        assert watch_of(here).ended == []
+        assert here.notes.last is not None
+        assert any(SCHEDULED_EVENT in warning and second in warning for warning in here.notes.last.warnings)
+        await here.user.merge_patch(NODES, IDLE_STRANGER, {"metadata": {"annotations": None}})

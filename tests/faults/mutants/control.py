@@ -290,4 +290,11 @@ MUTANTS = (
         new="cordon != cordoned",
         removes="a person's cordon is treated as ours when the machine opens",
     ),
+    Mutant(
+        case=121,
+        at="Alarm._is_announced",
+        old="node.scheduled_event is not None",
+        new="False",
+        removes="an eviction that a node announces waits for the next turn",
+    ),
 )

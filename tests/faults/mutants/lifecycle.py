@@ -283,4 +283,18 @@ MUTANTS = (
         new='""',
         removes="removals in progress continue although a person holds removing",
     ),
+    Mutant(
+        case=121,
+        at="node_events.observe",
+        old="taken_away_at[machine] = event.at",
+        new="pass",
+        removes="evictions that nodes announce are ignored",
+    ),
+    Mutant(
+        case=122,
+        at="node_events.observe",
+        old="now > event.at + STALE_SECONDS",
+        new="now < 0",
+        removes="events count however old they are",
+    ),
 )
