@@ -12,7 +12,7 @@ from benchmarks.figures import Figure
 
 MODULES = (
     *("cost", "speed", "fleet", "scale_down", "replay", "simulation", "live", "restarts", "binding", "real"),
-    *("exporter", "metrics", "aws", "hostile", "attacks"),
+    *("exporter", "metrics", "aws", "azure", "hostile", "attacks"),
 )
 
 

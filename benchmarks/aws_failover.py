@@ -10,7 +10,8 @@ from itertools import islice, product
 
 from msgspec import Struct
 
-from benchmarks.aws_world import BOOT, REGION, AwsWorld, aws_world
+from benchmarks.aws_world import REGION, AwsWorld, aws_world
+from benchmarks.cloud_world import BOOT
 from benchmarks.figures import Figure
 from benchmarks.live_scenes import run_in_virtual_time
 from gpuscaler.embedded.aws.conditions import Conditions

@@ -8,7 +8,8 @@ from random import Random
 from msgspec import Struct
 
 from benchmarks.aws_failover import ANSWER_SECONDS, LAUNCH_SECONDS, TYPES
-from benchmarks.aws_world import BOOT, REGION, aws_world
+from benchmarks.aws_world import REGION, aws_world
+from benchmarks.cloud_world import BOOT
 from benchmarks.figures import Figure
 from benchmarks.live_scenes import run_in_virtual_time
 from gpuscaler.embedded.aws.conditions import Conditions

@@ -12,7 +12,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from benchmarks.aws_world import BOOT, REGION, AwsWorld, aws_world
+from benchmarks.aws_world import REGION, AwsWorld, aws_world
+from benchmarks.cloud_world import BOOT
 from benchmarks.figures import Figure
 from benchmarks.live_scenes import run_in_virtual_time
 from gpuscaler.clouds.aws.machines.inbox import MessageCounts

@@ -1,28 +1,21 @@
 """A whole cluster on an emulated AWS account, with the real controller, AwsProvider and boto3 in virtual time."""
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import cache, partial
 from random import Random
 from typing import Any
 from urllib.parse import parse_qsl
 
-import msgspec
 from tests.clouds.aws.user_data import encoded, node_config
-from tests.control.world import BEGAN, CountingRecorder
 from tests.embedded.aws.memory import LoopExecutor, Session
-from tests.objects import pod
 
+from benchmarks.cloud_world import CloudWorld
 from gpuscaler.clouds.aws.api.calls import Calls
 from gpuscaler.clouds.aws.discovery.discovery import Discovery
 from gpuscaler.clouds.aws.discovery.regions import Scope
 from gpuscaler.clouds.aws.provider import AwsProvider
-from gpuscaler.control.loop.attempts import Attempts
-from gpuscaler.control.loop.controller import Controller
-from gpuscaler.control.loop.store import MemoryStore
-from gpuscaler.embedded.apiserver.api import ApiServer
 from gpuscaler.embedded.aws.account import Account
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.aws.nodes.nodes import NAMING, register_nodes
@@ -32,22 +25,9 @@ from gpuscaler.embedded.aws.wire.models import Models
 from gpuscaler.embedded.aws.wire.reading import Request
 from gpuscaler.embedded.aws.wire.writing import Answer
 from gpuscaler.embedded.nodes.machines import Machines
-from gpuscaler.embedded.serving.cluster import Conditions as ClusterConditions
-from gpuscaler.embedded.serving.cluster import EmbeddedCluster
-from gpuscaler.embedded.serving.memory import MemoryTransport
-from gpuscaler.kube.client import Client
-from gpuscaler.kube.resources import PODS
-from gpuscaler.kube.transport import Answer as KubeAnswer
-from gpuscaler.kube.transport import Request as KubeRequest
-from gpuscaler.model.pools import Policy
-from gpuscaler.simulation.cloud.delays import Delay, Delays
 
 CLUSTER, REGION, QUEUE = "bench", "us-east-1", "events"
 TAGS = {"k8s.io/cluster-autoscaler/enabled": "true", f"k8s.io/cluster-autoscaler/{CLUSTER}": "owned"}
-#: Machines boot in a minute and show their GPUs half a minute later.
-BOOT = Delays(boot=Delay(60.0, 60.0, 60.0), device_plugin=Delay(30.0, 30.0, 30.0), image_pull=Delay(0.0, 0.0, 0.0))
-#: Interval at which the account's clock advances, in seconds.
-ADVANCE_SECONDS = 0.1
 MODELS = Models()
 
 
@@ -73,49 +53,21 @@ class LoggedEndpoint(Endpoint):
         return answer
 
 
-class LoggedTransport(MemoryTransport):
-    """A transport that records each write: (moment, method, path, body)."""
-
-    def __init__(self, api: ApiServer, now: Callable[[], float]) -> None:
-        super().__init__(api)
-        self._now = now
-        self.log: list[tuple[float, str, str, bytes]] = []
-
-    @asynccontextmanager
-    async def exchange(self, request: KubeRequest) -> AsyncIterator[KubeAnswer]:
-        if request.method != "GET":
-            self.log.append((self._now(), request.method, request.path, request.body or b""))
-        async with super().exchange(request) as answer:
-            yield answer
-
-
-class AwsWorld:
-    """A cluster beside an account with ``conditions``; ``now`` is the clock of both. The controller leads from :meth:`start` on."""
+class AwsWorld(CloudWorld):
+    """A cluster beside an account with ``conditions``. The controller leads from :meth:`start` on."""
 
     def __init__(self, conditions: Conditions, *, launch: str) -> None:
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        self.now: Callable[[], float] = lambda: BEGAN + loop.time() - began
+        super().__init__()
         self.account = Account(now=self.now, regions=(REGION,), conditions=conditions)
         self.endpoint = LoggedEndpoint(self.account)
-        self.cluster = EmbeddedCluster(Policy(pools=()), now=self.now, conditions=ClusterConditions(delays=BOOT))
-        self.user = self.cluster.client("user")
-        self.network = LoggedTransport(self.cluster.api, self.now)
-        self.recorder = CountingRecorder()
         self._launch = launch
         self._executor = LoopExecutor()
         self._session = Session(self.endpoint, self._executor.took)
-        self._machines = Machines(self.cluster.client("aws"), now=self.now, naming=NAMING)
-        register_nodes(self.account.region(REGION), self._machines)
-        self._tasks = [loop.create_task(part) for part in (self.cluster.run(), self._machines.run(), self._advance_account())]
+        machines = Machines(self.cluster.client("aws"), now=self.now, naming=NAMING)
+        register_nodes(self.account.region(REGION), machines)
+        self.run_beside(machines.run(), self.advance(self.account.advance))
         self._clients = cache(partial(Session(self.endpoint).client, region_name=REGION))
         self.provider: AwsProvider
-        self.controller: Controller
-
-    async def _advance_account(self) -> None:
-        while True:
-            self.account.advance()
-            await asyncio.sleep(ADVANCE_SECONDS)
 
     def client(self, service: str) -> Any:
         """A user's own boto3 client."""
@@ -150,36 +102,16 @@ class AwsWorld:
         """Read the account, then lead."""
         calls = Calls(sleep=lambda _seconds: None, random=Random(0), session=self._session)
         discovery = Discovery(calls, Scope(CLUSTER), regions=(REGION,), now=self.now, launch=self._launch)
-        client = Client(self.network, field_manager="gpuscaler")
         self.provider = AwsProvider(
-            calls, discovery, fence=client.fence, now=self.now, executor=self._executor, queue_url=queue_url, queue_region=REGION
-        )
-        picture, attempts = self.cluster.picture(client), Attempts(client)
-        self.controller = Controller(
-            picture=picture,
-            client=client,
-            provider=self.provider,
-            store=MemoryStore(client, namespace="kube-system"),
-            policy=Policy(pools=tuple(await self.provider.pools()), region=REGION),
-            recorder=self.recorder,
+            calls,
+            discovery,
+            fence=self.network_client.fence,
             now=self.now,
-            attempts=attempts,
+            executor=self._executor,
+            queue_url=queue_url,
+            queue_region=REGION,
         )
-        loop = asyncio.get_running_loop()
-        self._tasks += [loop.create_task(part.run()) for part in (picture, attempts, self.controller)]
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-        for task in self._tasks:
-            if task.done():
-                task.result()
-
-    async def submit(self, names: Iterable[str], gpus: int = 1, annotations: Mapping[str, str] | None = None) -> None:
-        for name in names:
-            await self.user.create(PODS, pod(name, gpus, annotations), namespace="default")
-
-    async def count_bound(self) -> int:
-        return sum(bool(msgspec.json.decode(body)["spec"].get("nodeName")) for body in await self.user.list_all(PODS, namespace="default"))
+        await self.lead(self.provider, REGION)
 
     def launched_by_group(self) -> dict[str, int]:
         """The number of instances ever launched, by group."""
@@ -187,11 +119,6 @@ class AwsWorld:
         for instance in self.account.region(REGION).instances.values():
             counts[instance.group] = counts.get(instance.group, 0) + 1
         return counts
-
-    async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 @asynccontextmanager

@@ -176,10 +176,11 @@ class AzureProvider:
 
     async def follow(self, orders: Sequence[UnfilledOrder] = (), /) -> Sequence[tuple[str, BuyResult]]:
         """Final answers, by token, of orders that were ``pending`` and are settled now. ``orders`` of another process are continued."""
-        self._increments.drop_resumed_except([unfilled.order.token for unfilled in orders])
+        tokens = {unfilled.order.token for unfilled in orders}
+        self._increments.drop_resumed_except(tokens)
         for unfilled in orders:
             self._resume(unfilled)
-        return await self._increments.follow()
+        return await self._increments.follow(tokens)
 
     async def withdraw(self, rest: UnfilledOrder, /) -> None:
         """Cancel what an order still lacks."""

@@ -227,7 +227,7 @@ class Cloud:
             answers = await self.provider.follow([to_unfilled(*unfilled_order) for unfilled_order in self._unfilled.values()])
         for token, bought in answers:
             if (entry := self._unfilled.pop(token, None)) is not None:
-                self._answers.append(order_answer(entry[0], bought, self._now()))
+                await self._keep_answer(order_answer(entry[0], bought, self._now()))
                 self._wake()
 
     def take_announcements(self) -> tuple[tuple[tuple[str, str], ...], tuple[Instance, ...]]:
@@ -326,6 +326,14 @@ class Cloud:
             answer = OrderAnswer(order, (ledger.Doubted(order.token, self._now()),), (), describe_unexpected_error(error))
         finally:
             self._sending.discard(order.token)
+        await self._keep_answer(answer)
+
+    async def _keep_answer(self, answer: OrderAnswer) -> None:
+        """Keep an answer. Machines that the group still launches according to the list may be those that the cloud has just refused."""
+        deliveries = self.inventory.deliveries if self.inventory is not None else ()
+        if answer.detail and any(delivery.pool == answer.order.pool and delivery.missing for delivery in deliveries):
+            with suppress(CloudError, LostAnswerError, TimeoutError):
+                await self.refresh()
         self._answers.append(answer)
 
     async def _end(self, instance: str, node: str, check: Callable[[], Coroutine[Any, Any, str]] | None) -> None:

@@ -61,8 +61,8 @@ class Increment:
     """A raise of a capacity for an order. ``before`` are the folded ids of machines that were there before; ``at`` is when it was made.
 
     ``url`` is that of the operation, empty if there is none. A ``queued`` order has not been sent, and is not sent before ``not_before``.
-    The operation is not read before ``read_at``; ``ended_at`` is when its end was seen, 0 before. ``resumed`` marks the order of another
-    process.
+    An ``awaited`` one is settled by the call that made it. The operation is not read before ``read_at``; ``ended_at`` is when its end was
+    seen, 0 before. ``resumed`` marks the order of another process.
     """
 
     order: Order
@@ -72,6 +72,7 @@ class Increment:
     at: float
     url: str = ""
     queued: bool = False
+    awaited: bool = False
     not_before: float = 0.0
     resumed: bool = False
     read_at: float = 0.0
@@ -204,7 +205,14 @@ class Increments:
         )
 
     async def _wait_for(self, increment: Increment) -> BuyResult:
-        until = increment.at + ORDER_SECONDS
+        increment.awaited = True
+        try:
+            settled = await self._settled_within(increment, increment.at + ORDER_SECONDS)
+        finally:
+            increment.awaited = False
+        return settled or BuyResult(pending=increment.missing, operation=increment.url)
+
+    async def _settled_within(self, increment: Increment, until: float) -> BuyResult | None:
         while self._now() + OBSERVE_SECONDS < until:
             await self._sleep(OBSERVE_SECONDS)
             try:
@@ -213,24 +221,25 @@ class Increments:
             except (CloudError, LostAnswerError):
                 # It was raised: an error of reading says nothing about the order, which is followed on.
                 break
-        return BuyResult(pending=increment.missing, operation=increment.url)
+        return None
 
     # Following
 
-    async def follow(self) -> list[tuple[str, BuyResult]]:
-        """Final answers of settled orders, each returned once."""
+    async def follow(self, tokens: Collection[str]) -> list[tuple[str, BuyResult]]:
+        """Final answers of the orders with these tokens, each returned once."""
         failure = await self._settle_all()
         self.tend_soon()
-        if failure is not None and not (self._late_answers and isinstance(failure, CloudError | LostAnswerError)):
+        answered = [answer for answer in self._late_answers if answer[0] in tokens]
+        if failure is not None and not (answered and isinstance(failure, CloudError | LostAnswerError)):
             raise failure
-        answered, self._late_answers = self._late_answers, []
+        self._late_answers = [answer for answer in self._late_answers if answer[0] not in tokens]
         return answered
 
     async def _settle_all(self) -> BaseException | None:
         """Send orders that waited, and settle those that have an outcome; returns an error if the outcome of one cannot be read."""
         await self._send_queued()
         failure: BaseException | None = None
-        open_now = [increment for increment in self._open.values() if not increment.queued]
+        open_now = [increment for increment in self._open.values() if not (increment.queued or increment.awaited)]
         answers = await asyncio.gather(*map(self._settle, open_now), return_exceptions=True)
         for increment, answer in zip(open_now, answers, strict=True):
             if isinstance(answer, BuyResult):
@@ -358,8 +367,10 @@ class Increments:
             return self._now() < increment.ended_at + READ_LAG
         if not (count.unfilled and increment.missing):
             return False
-        lag = READ_LAG / 2 if increment.failure is not None else READ_LAG
-        return self._now() < increment.ended_at + lag
+        if increment.failure is not None:
+            # Azure lists what it tries to allocate from the start of the operation.
+            return self._now() < increment.at + READ_LAG / 2
+        return self._now() < increment.ended_at + READ_LAG
 
     def _assign(self, increment: Increment, machines: Sequence[VirtualMachine]) -> None:
         """Assign new machines to the increment, as long as it lacks any; those that failed after all are no machines."""

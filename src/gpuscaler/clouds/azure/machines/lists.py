@@ -72,7 +72,7 @@ class MachineLists:
             for name, azure_pool in azure_pools.items()
             if self._is_due(name, state := states.get(azure_pool.id, _GroupState(0, "", busy=False)), azure_pool, watched)
         }
-        lists = await asyncio.gather(*(self._list(azure_pools[name], state) for name, state in read.items()))
+        lists = await asyncio.gather(*(self._list(name, azure_pools[name], state) for name, state in read.items()))
         self._lists = {name: known for name, known in self._lists.items() if name in azure_pools} | dict(zip(read, lists, strict=True))
         return self._lists
 
@@ -82,8 +82,11 @@ class MachineLists:
             return True
         return not watched_paths(azure_pool).isdisjoint(watched) or self._now() >= known.at + OLDEST_LIST * self._arm.budget.stretch()
 
-    async def _list(self, azure_pool: AzurePool, state: _GroupState) -> PoolMachines:
+    async def _list(self, name: str, azure_pool: AzurePool, state: _GroupState) -> PoolMachines:
+        """The machines of a pool; one that is set to none, and was not listed before, is not asked for."""
         at = self._now()
+        if not state.capacity and not state.busy and name not in self._lists:
+            return PoolMachines(at, 0, state.etag, busy=False)
         try:
             machines = await self._machines(azure_pool)
         except GoneError:

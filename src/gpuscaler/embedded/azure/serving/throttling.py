@@ -83,7 +83,7 @@ class Throttling:
         if route.bucket in self.aks:
             self._aks(route.bucket, call)
         elif route.bucket in self.compute:
-            headers |= self._compute(route.bucket, subscription)
+            headers |= self._compute(route.bucket, f"{subscription} {self._location(call, subscription)}")
         return headers
 
     def _arm(self, call: Call, subscription: str) -> dict[str, str]:
@@ -109,12 +109,17 @@ class Throttling:
             text = f"The request is throttled: too many requests of this kind were sent. Please retry after {ceil(wait)} seconds."
             raise _throttled(Failure("Throttled", text), wait, {})
 
-    def _compute(self, kind: str, subscription: str) -> dict[str, str]:
+    def _location(self, call: Call, subscription: str) -> str:
+        """The location of a call, since Microsoft.Compute counts by subscription and location."""
+        group = self.account.groups.get((subscription, call.names.get("group", "").lower()))
+        return group.location if group is not None else call.names.get("location", "").lower()
+
+    def _compute(self, kind: str, place: str) -> dict[str, str]:
         name, *limits = self.compute[kind]
         now, left = self.account.time, []
-        for place, suffix, seconds in _WINDOWS:
-            policy, limit = f"{name}{suffix}", limits[place]
-            window = self._windows.setdefault((policy, subscription), Window(now))
+        for number, suffix, seconds in _WINDOWS:
+            policy, limit = f"{name}{suffix}", limits[number]
+            window = self._windows.setdefault((policy, place), Window(now))
             if now - window.began >= seconds:
                 window.began, window.used = now, 0
             end = max(window.began + seconds if window.used >= limit else now, self.closed.get(policy, now))
