@@ -7,6 +7,7 @@ machines again, so that anything that was left behind would arrive.
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice, product
+from typing import Literal
 
 from msgspec import Struct
 
@@ -44,7 +45,7 @@ class Failover(Struct, frozen=True):
 
 
 def figures() -> Iterator[Figure]:
-    failed = ("stay", "vanish")
+    failed: tuple[Literal["stay", "vanish"], ...] = ("stay", "vanish")
     failovers = [
         worst(run_in_virtual_time(partial(_play_failover, pools, phase, kind)) for phase, kind in product(PHASES, failed))
         for pools in DRY_POOLS
@@ -77,7 +78,7 @@ def worst(failovers: Iterator[Failover]) -> Failover:
     )
 
 
-async def _play_failover(pools: int, phase: float, failed: str) -> Failover:
+async def _play_failover(pools: int, phase: float, failed: Literal["stay", "vanish"]) -> Failover:
     conditions = Conditions(allocation=FAILURE_SECONDS, provisioning=30.0, failed=failed, fails_fast=True, boot=BOOT)
     async with azure_world(conditions) as here:
         for index, (zone, size) in enumerate(islice(product("123", SIZES), pools)):

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 from msgspec.structs import replace
 from tests.embedded.azure.memory import URL, MemoryHttp
@@ -248,7 +248,7 @@ class Schedule:
 
     async def break_connection(self) -> None:
         method = self.draw.choice(("PUT", "PUT", "POST", "GET"))
-        sever = self.draw.choice(("before", "after"))
+        sever: Literal["before", "after"] = self.draw.choice(("before", "after"))
         self.endpoint.faults.all.append(Fault(method=method, path="*virtualMachineScaleSets*", times=1, sever=sever))
 
     async def preempt(self) -> None:

@@ -12,6 +12,7 @@ from gpuscaler.clouds.protocol import CAPACITY, QUOTA, LostAnswerError, Order, U
 from gpuscaler.embedded.azure import Fault, making
 from gpuscaler.embedded.azure.compute.capacity import set_capacity
 from gpuscaler.embedded.azure.state import ScaleSet
+from gpuscaler.embedded.azure.wire.requests import Answer, Request
 from gpuscaler.model.instances import RUNNING
 
 
@@ -35,14 +36,13 @@ class Between:
     def __init__(self, azure: AzureHarness, capacities: list[int]) -> None:
         self.azure, self.capacities = azure, capacities
         self.handle = azure.endpoint.handle
-        azure.endpoint.handle = self  # type: ignore[method-assign]
+        azure.endpoint.handle = self.write_first  # type: ignore[method-assign]
 
-    def __call__(self, request: object) -> object:
-        method, path = getattr(request, "method", ""), getattr(request, "path", "")
-        if method == "PUT" and "virtualMachineScaleSets" in path and self.capacities:
+    def write_first(self, request: Request) -> Answer:
+        if request.method == "PUT" and "virtualMachineScaleSets" in request.path and self.capacities:
             scale_set = self.azure.scale_set("demand")
             set_capacity(self.azure.account, scale_set, self.capacities.pop(0))
-        return self.handle(request)  # type: ignore[arg-type]
+        return self.handle(request)
 
 
 async def settle(azure: AzureHarness, seconds: float = 120.0, provider: AzureProvider | None = None) -> None:

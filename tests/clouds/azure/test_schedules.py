@@ -1,0 +1,24 @@
+"""A few of the random schedules that `make bench` plays by the thousand."""
+
+from functools import partial
+
+import pytest
+from benchmarks.live_scenes import run_in_virtual_time
+from tests.clouds.azure.schedules import play
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_nothing_is_bought_twice_and_only_named_machines_end(seed: int) -> None:
+    tally = run_in_virtual_time(partial(play, seed))
+
+    assert tally.ordered
+    assert not tally.unnamed
+    assert not tally.surplus
+    assert not tally.left_over
+
+
+def test_schedules_see_machines_come_and_go() -> None:
+    tallies = [run_in_virtual_time(partial(play, seed)) for seed in range(10, 14)]
+
+    assert sum(tally.came for tally in tallies) > 10
+    assert sum(len(tally.named) for tally in tallies) > 3
