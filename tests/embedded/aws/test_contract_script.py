@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from tests.embedded.aws.conftest import Aws, boto3
 from tests.embedded.aws.contract import __main__ as program
-from tests.embedded.aws.contract.comparing import Normalizer, differences
-from tests.embedded.aws.contract.playing import Report, account_side, compare, cost, our_side
+from tests.embedded.aws.contract.comparing import Normalizer
+from tests.embedded.aws.contract.playing import account_side, compare, cost, our_side
 from tests.embedded.aws.contract.steps import FREE, PAID
 from tests.embedded.aws.memory import Session
+from tests.embedded.contract.comparing import Report, differences
 
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.aws.serving.faults import denied

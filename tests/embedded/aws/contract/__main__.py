@@ -45,9 +45,8 @@ def main(arguments: list[str] | None = None) -> int:
     except (ClientError, BotoCoreError) as error:
         print(f"the account cannot be read: {error}", file=sys.stderr)
         return 3
-    count = sum(map(len, report.differences.values()))
-    print(f"{report.steps} steps, {count} differences in {len(report.differences)} of them, {len(report.left)} things left")
-    return 1 if count or report.left else 0
+    print(report.summary())
+    return 1 if report.differences or report.left else 0
 
 
 def wrong(why: str) -> int:

@@ -1,7 +1,6 @@
-"""Compares replies of two accounts: values that always differ are normalised, every other difference is reported."""
+"""Makes replies of two accounts comparable: values that always differ are normalised."""
 
 import re
-from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -45,21 +44,3 @@ class Normalizer:
             self._counts[kind] = self._counts.get(kind, 0) + 1
             self._ids[match.group()] = f"{kind}-#{self._counts[kind]}"
         return self._ids[match.group()]
-
-
-def differences(account: Any, emulated: Any, path: str = "") -> Iterator[str]:
-    """A sentence for each place in which ``emulated`` differs from ``account``."""
-    if isinstance(account, Mapping) and isinstance(emulated, Mapping):
-        for key in sorted({*account, *emulated}):
-            place = f"{path}.{key}" if path else str(key)
-            if key not in emulated:
-                yield f"{place}: only the account has it: {account[key]!r}"
-            elif key not in account:
-                yield f"{place}: only ours has it: {emulated[key]!r}"
-            else:
-                yield from differences(account[key], emulated[key], place)
-    elif isinstance(account, list) and isinstance(emulated, list) and len(account) == len(emulated):
-        for number, (left, right) in enumerate(zip(account, emulated, strict=True)):
-            yield from differences(left, right, f"{path}[{number}]")
-    elif account != emulated:
-        yield f"{path}: the account says {account!r}, ours says {emulated!r}"

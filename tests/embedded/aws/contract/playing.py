@@ -1,17 +1,17 @@
 """Runs the script in an account and against our endpoint, and compares the two."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
 
 from botocore.config import Config
 from botocore.exceptions import ClientError
 from botocore.parsers import ResponseParserError
-from tests.embedded.aws.contract.comparing import Normalizer, differences
+from tests.embedded.aws.contract.comparing import Normalizer
 from tests.embedded.aws.contract.sides import Side
 from tests.embedded.aws.contract.steps import FREE, MOST_HOURS, MOST_MACHINES, PAID, Step
 from tests.embedded.aws.memory import Session
+from tests.embedded.contract.comparing import Report
 
 from gpuscaler.catalogue import lookup
 from gpuscaler.embedded.aws.account import Account
@@ -21,15 +21,6 @@ from gpuscaler.embedded.aws.serving.endpoint import Endpoint
 
 #: The time at which our own account begins; its value does not matter.
 BEGAN: Final = 1_790_000_000.0
-
-
-@dataclass(slots=True)
-class Report:
-    """Differences by step, resources ``left`` in the account, and the number of steps."""
-
-    differences: dict[str, list[str]] = field(default_factory=dict)
-    left: list[str] = field(default_factory=list)
-    steps: int = 0
 
 
 def cost(kind: str, region: str) -> float:
@@ -78,18 +69,11 @@ def compare(theirs: Side, ours: Side, *, paid: bool, tell: Callable[[str], None]
     try:
         for step in (*FREE, *(PAID if paid else ())):
             answers = [alike.value(play_step(step, side)) for side, alike in sides]
-            report.steps += 1
-            differing = list(differences(*answers))
-            tell(f"{'same     ' if not differing else 'DIFFERENT'} {step.name}")
-            for difference in differing:
-                tell(f"    {difference}")
-            if differing:
-                report.differences[step.name] = differing
+            report.add(step.name, *answers, tell)
     finally:
-        report.left = [*theirs.clean(), *remaining(theirs)]
+        left = [*theirs.clean(), *remaining(theirs)]
         ours.clean()
-        for difference in report.left:
-            tell(f"STILL THERE: {difference}")
+        report.add_left(left, tell)
     return report
 
 
