@@ -18,6 +18,7 @@ from gpuscaler.embedded.azure import SUBSCRIPTION, making
         ("restrictions", {"size": SIZE, "zones": ["1"]}),
         ("throttling", {"name": "HighCostGetVMScaleSet30Min", "seconds": 60}),
         ("deletions", 1),
+        ("locks", {"group": "rg"}),
     ],
 )
 async def test_what_is_put_is_shown_until_it_is_deleted(azure: Azure, name: str, body: Any) -> None:
@@ -25,8 +26,7 @@ async def test_what_is_put_is_shown_until_it_is_deleted(azure: Azure, name: str,
     status, shown, _ = await azure.call("PUT", f"/_control/{name}", body)
     assert status == 200
     assert shown not in ([], {}, empty)
-    if name != "deletions":
-        assert (await azure.call("DELETE", f"/_control/{name}"))[1] == empty
+    assert (await azure.call("DELETE", f"/_control/{name}"))[1] == empty
 
 
 async def test_conditions_change_by_name(azure: Azure, workers: str) -> None:

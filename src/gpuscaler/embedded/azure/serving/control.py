@@ -232,6 +232,8 @@ def _operations(service: Service, request: Request) -> Any:
 def _deletions(service: Service, request: Request) -> Any:
     if request.method == "PUT":
         service.account.preempt_deletions = int(msgspec.json.decode(request.body))
+    elif request.method == "DELETE":
+        service.account.preempt_deletions = 0
     return service.account.preempt_deletions
 
 
@@ -244,6 +246,9 @@ def _locks(service: Service, request: Request) -> Any:
             raise ValueError(f"saw {lock.group}, expected a resource group of this account")
         for group in found:
             group.locked, group.read_only_for_users = lock.locked and not lock.lockdown, lock.locked and lock.lockdown
+    elif request.method == "DELETE":
+        for group in groups.values():
+            group.locked = group.read_only_for_users = False
     return [group.name for group in groups.values() if group.locked or group.read_only_for_users]
 
 
