@@ -18,7 +18,6 @@ from gpuscaler.embedded.azure import SUBSCRIPTION, making
         ("restrictions", {"size": SIZE, "zones": ["1"]}),
         ("throttling", {"name": "HighCostGetVMScaleSet30Min", "seconds": 60}),
         ("deletions", 1),
-        ("locks", {"group": "rg"}),
     ],
 )
 async def test_what_is_put_is_shown_until_it_is_deleted(azure: Azure, name: str, body: Any) -> None:
@@ -44,6 +43,8 @@ async def test_groups_are_locked_and_operations_lost(azure: Azure, workers: str)
     assert (await azure.call("PUT", "/_control/locks", {"group": "RG", "lockdown": True}))[1] == ["rg"]
     assert (await azure.call("PATCH", workers, {"sku": {"capacity": 1}}))[0] == 403
     assert (await azure.call("PUT", "/_control/locks", {"group": "rg", "locked": False}))[1] == []
+    assert (await azure.call("PUT", "/_control/locks", {"group": "rg"}))[1] == ["rg"]
+    assert (await azure.call("DELETE", "/_control/locks"))[1] == []
     await azure.call("PATCH", workers, {"sku": {"capacity": 1}})
     assert len((await azure.call("GET", "/_control/operations"))[1]) == 1
     assert (await azure.call("DELETE", "/_control/operations"))[1] == []
