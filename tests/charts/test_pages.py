@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.charts.rendering import ROOT, call
+from tests.charts.rendering import ROOT, call, objects, text
 from tests.docs.test_examples import EXAMPLES, every
 
 from gpuscaler.settings import load_settings
@@ -36,9 +36,21 @@ def test_the_installation_pages_contain_helm_commands() -> None:
     assert len(COMMANDS) >= 3
 
 
-@pytest.mark.parametrize("values", ["values.yaml", "aws-values.yaml"])
+@pytest.mark.parametrize("values", ["values.yaml", "aws-values.yaml", "azure-values.yaml"])
 def test_the_settings_in_documented_values_are_valid(values: str, tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(yaml.safe_dump(yaml.safe_load((EXAMPLES / values).read_text())["config"]))
 
     assert load_settings(path).policy.limits.gpus == 64
+
+
+def test_with_the_documented_values_aks_gives_the_controllers_pods_their_identity() -> None:
+    """AKS's webhook acts on pods with this label whose ServiceAccount has this annotation."""
+    made = objects(text(yaml.safe_load((EXAMPLES / "azure-values.yaml").read_text())))
+    pod = made["Deployment/gpuscaler-controller"]["spec"]["template"]
+
+    assert pod["metadata"]["labels"]["azure.workload.identity/use"] == "true"
+    assert pod["spec"]["serviceAccountName"] == "gpuscaler-controller"
+    assert made["ServiceAccount/gpuscaler-controller"]["metadata"]["annotations"] == {
+        "azure.workload.identity/client-id": "00000000-0000-0000-0000-000000000000"
+    }
