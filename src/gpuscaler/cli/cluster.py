@@ -73,7 +73,9 @@ def cluster(  # noqa: PLR0917 - click passes them by their names
         if error.filename:
             text = f"{kubeconfig}: saw {error.strerror}, expected a file that can be written (--kubeconfig)"
         else:
-            text = f"port {port}: saw {error.strerror or error}, expected a free port; choose another or omit --port"
+            ports = {"--port": port, **{f"--{name.replace('_', '-')}": value for name, value in clouds.items() if name.endswith("_port")}}
+            option = next((name for name, number in ports.items() if number and str(number) in str(error)), "--port")
+            text = f"port {ports[option]}: saw {error.strerror or error}, expected a free port; choose another or omit {option}"
         click.echo(text, err=True)
         sys.exit(2)
 

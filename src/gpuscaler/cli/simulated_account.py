@@ -29,7 +29,7 @@ _OPTIONS = (
         "--aws-condition", multiple=True, metavar="KEY=VALUE", help="Behaviour of the account, such as spelling=random; repeatable."
     ),
     click.option("--azure-port", default=0, type=click.IntRange(0, 65535), metavar="N", help="Port of the account; default: a free one."),
-    click.option("--azure-location", multiple=True, metavar="LOCATION", help="Location of the account; repeatable. Default: eastus."),
+    click.option("--azure-location", multiple=True, metavar="LOCATION", help="Location of the account; repeatable. Default: 'eastus'."),
     click.option("--azure-boot", metavar="DURATION", help="How long machines boot, such as 20s; default: about 3 minutes."),
     click.option(
         "--azure-condition", multiple=True, metavar="KEY=VALUE", help="Behaviour of the account, such as failed=vanish; repeatable."

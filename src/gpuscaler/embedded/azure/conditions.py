@@ -16,7 +16,7 @@ class Conditions(Struct, frozen=True, gc=False):
     ``provisioning`` from there to Succeeded, ``deleting`` and ``forced`` from a deletion, without or with force, to its end. ``failed``
     says whether machines that failed to be placed ``stay`` in lists until they are deleted, or ``vanish`` and leave only the capacity.
     With ``fails_fast`` an operation ends at its first failure, else when all its machines are done. ``nesting`` is where an operation's
-    error has its cause: ``plain`` at the top, else under an outer error in ``details``, or in its ``text``. ``capacity_falls`` at the
+    error has its cause: ``plain`` at the top, else under an outer error in ``details``, or in its ``text``, there also as ``json``. ``capacity_falls`` at the
     ``start`` of a deletion, or at its ``end``. With ``etag_of_deletions`` deletions and evictions change the ETag as writes do. With
     ``preempts`` a later write ends running deletions as OperationPreempted. ``quota`` is where too small quotas are reported: in the
     ``answer`` (409) or in the ``operation``.
@@ -38,7 +38,7 @@ class Conditions(Struct, frozen=True, gc=False):
     forced: float = 5.0
     failed: Literal["stay", "vanish"] = "stay"
     fails_fast: bool = False
-    nesting: Literal["plain", "details", "text"] = "plain"
+    nesting: Literal["plain", "details", "text", "json"] = "plain"
     capacity_falls: Literal["start", "end"] = "start"
     etag_of_deletions: bool = True
     preempts: bool = False

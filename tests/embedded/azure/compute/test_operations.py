@@ -139,7 +139,9 @@ async def test_a_dry_zone_fails_with_its_own_code(azure: Azure) -> None:
     assert f"the requested VM size {SIZE} in zone 1" in error["message"]
 
 
-@pytest.mark.parametrize(("nesting", "outer"), [("details", "DeploymentFailed"), ("text", "ReconcileVMSSAgentPoolFailed")])
+@pytest.mark.parametrize(
+    ("nesting", "outer"), [("details", "DeploymentFailed"), ("text", "ReconcileVMSSAgentPoolFailed"), ("json", "DeploymentFailed")]
+)
 async def test_causes_can_be_inside_of_other_errors(azure: Azure, workers: str, nesting: str, outer: str) -> None:
     azure.conditions(nesting=nesting)
     making.set_limit(azure.account, 0)

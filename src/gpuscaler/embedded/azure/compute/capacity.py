@@ -1,5 +1,6 @@
 """Capacity of scale sets: growing, failing, shrinking, deleting machines, evictions."""
 
+import json
 from collections.abc import Iterable, Sequence
 from functools import partial
 
@@ -237,6 +238,8 @@ def nested(failure: Failure, nesting: str) -> Failure:
         return Failure("DeploymentFailed", text, details=(failure,))
     if nesting == "text":
         return Failure("ReconcileVMSSAgentPoolFailed", f'Code="{failure.code}" Message="{failure.message}"')
+    if nesting == "json":
+        return Failure("DeploymentFailed", json.dumps({"error": failure.as_json()}))
     return failure
 
 

@@ -12,9 +12,11 @@ from gpuscaler.simulation.cloud.machines import CloudMachine
 def group_of(account: Contents, scale_set: ScaleSet) -> ReservationGroup | None:
     """The capacity reservation group that a scale set's machines are associated with."""
     wanted = ((scale_set.profile.get("capacityReservation") or {}).get("capacityReservationGroup") or {}).get("id", "")
+    if not wanted:
+        return None
     for group in account.groups.values():
         for reservation_group in group.reservation_groups.values():
-            if wanted and fold_id(reservation_group.id) == fold_id(wanted):
+            if fold_id(reservation_group.id) == fold_id(wanted):
                 return reservation_group
     return None
 

@@ -98,7 +98,8 @@ def with_node_properties(scale_set: ScaleSet, machine: Machine, hardware: CloudM
     labels = _by_cloud(scale_set, machine, details)
     if pool is not None and cluster is not None:
         labels |= _by_aks(cluster, pool, machine, details) | dict(pool.settings.get("nodeLabels") or {})
-        taints, pods = _taints(pool.settings.get("nodeTaints") or ()), int(pool.settings.get("maxPods", _PODS))
+        texts = [*(pool.settings.get("nodeTaints") or ()), *(pool.settings.get("nodeInitializationTaints") or ())]
+        taints, pods = _taints(texts), int(pool.settings.get("maxPods", _PODS))
         disk = int(pool.settings.get("osDiskSizeGB") or _DISK)
     else:
         flags = _flags(scale_set)
