@@ -202,6 +202,23 @@ class Contents:
 
     # Scheduled events
 
+    def announce(self, machine: Machine, kind: str, at: float, *, seconds: int = -1) -> ScheduledEvent:
+        """Add a scheduled event of one machine, which begins at ``at``; it is listed until the machine is gone."""
+        event = ScheduledEvent(self.uuid().upper(), kind, (machine.name,), at, seconds=seconds)
+        self.events[event.id] = event
+        self.incarnation += 1
+        self.put(at, lambda: self.start_event(event.id))
+        return event
+
+    def start_event(self, ident: str) -> None:
+        """Begin an event, at its time or since the owner of its machine asks for it; one that has begun or is gone stays so."""
+        event = self.events.get(ident)
+        if event is not None and event.status == "Scheduled":
+            event.status = "Started"
+            self.incarnation += 1
+            if event.act is not None:
+                event.act()
+
     def withdraw_events(self, machine: Machine) -> None:
         """Drop the scheduled events of a machine that is gone."""
         for ident in [event.id for event in self.events.values() if machine.name in event.resources]:

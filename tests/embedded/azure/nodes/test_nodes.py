@@ -7,18 +7,22 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.control.world import QUICK
 from tests.embedded.azure import recorded_nodes as recorded
 from tests.embedded.azure.conftest import BEGAN, SIZE
 from tests.embedded.tolerant import tolerant_plugin
+from tests.objects import pod
 from tests.running_cluster import RunningCluster
 
 from gpuscaler.embedded.azure import SUBSCRIPTION, Account, Conditions, making
 from gpuscaler.embedded.azure.compute import capacity
+from gpuscaler.embedded.azure.nodes.auto_drain import AutoDrain
 from gpuscaler.embedded.azure.nodes.nodes import NodeNames, register_nodes
 from gpuscaler.embedded.nodes.machines import Machines
 from gpuscaler.embedded.serving.cluster import Conditions as ClusterConditions
 from gpuscaler.embedded.serving.cluster import EmbeddedCluster
+from gpuscaler.kube.resources import PODS
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.quantities import parse
 
@@ -34,7 +38,8 @@ class World(RunningCluster):
         machines = Machines(self.cluster.client("azure"), now=self.account.now, naming=names.naming())
         register_nodes(self.account, machines, names)
         self.aks = making.create_cluster(self.account, system_count=0)
-        self.support(machines.run(), self._pass())
+        drain = AutoDrain(self.account, self.cluster.client("azure"), now=self.account.now)
+        self.support(machines.run(), drain.run(), self._pass())
 
     async def _pass(self) -> None:
         while True:
@@ -150,6 +155,30 @@ async def test_nodes_go_with_their_machines_whether_they_are_deleted_or_evicted(
         capacity.delete_machines(here.account, scale_set, list(scale_set.machines.values()), force=True)
         await here.sleep(60)
         assert await here.nodes() == []
+
+
+def scheduled(node: Mapping[str, Any]) -> tuple[str, str]:
+    (condition,) = [condition for condition in node["status"]["conditions"] if condition["type"] == "VMEventScheduled"]
+    return condition["status"], condition["message"].partition(" ")[0]
+
+
+@pytest.mark.parametrize(("kind", "auto_drain", "drained"), [("Preempt", True, True), ("Preempt", False, False), ("Freeze", True, False)])
+async def test_aks_shows_scheduled_events_and_drains_the_node_of_some(kind: str, auto_drain: bool, drained: bool) -> None:
+    async with world() as here:
+        here.account.conditions = replace(here.account.conditions, auto_drain=auto_drain)
+        making.create_pool(here.account, here.aks, "cpu", "Standard_D4s_v5")
+        (node,) = await here.grown("cpu")
+        assert scheduled(node) == ("False", "VM")
+        await here.user.create(PODS, pod("job", 0), namespace="default")
+        await here.until(here.pods, 60)
+        await here.sleep(30)
+        scale_set = here.account.scale_set(SUBSCRIPTION, here.aks.node_group, f"aks-cpu-{here.aks.hash}-vmss")
+        here.account.announce(scale_set.machines["0"], kind, here.account.time + 600)
+        await here.sleep(60)
+        (node,) = await here.nodes()
+        assert scheduled(node) == ("True", kind)
+        assert bool(node["spec"].get("unschedulable")) == drained
+        assert (await here.pods() == []) == drained
 
 
 async def test_a_machine_whose_extension_fails_does_not_become_a_node() -> None:

@@ -64,6 +64,23 @@ async def test_a_machine_gets_the_events_of_its_whole_scale_set_and_no_others(az
     assert (event["EventStatus"], event["NotBefore"]) == ("Started", "")
 
 
+async def test_a_deletion_is_announced_where_the_scale_set_says_so_and_starts_when_it_is_acknowledged(azure: Azure) -> None:
+    notification = {"terminateNotificationProfile": {"enable": True, "notBeforeTimeout": "PT10M"}}
+    profile = {"virtualMachineProfile": {"scheduledEventsProfile": notification}}
+    scale_set = making.create_scale_set(azure.account, "rg", "own", SIZE, count=2, properties=profile)
+    await azure.call("POST", f"{scale_set.id}/delete", {"instanceIds": ["0", "1"]})
+    azure.later(300)
+    first, second = (await events(azure))["Events"]
+    assert (first["EventType"], first["Resources"]) == ("Terminate", ["own_0"])
+    await azure.call("POST", PATH, {"StartRequests": [{"EventId": first["EventId"]}]}, Metadata="true")
+    azure.later(31)
+    assert list(scale_set.machines) == ["1"]
+    assert [event["EventId"] for event in (await events(azure))["Events"]] == [second["EventId"]]
+    azure.later(300)
+    assert scale_set.machines == {}
+    assert (await events(azure))["Events"] == []
+
+
 async def test_a_market_that_shrinks_announces_its_evictions(azure: Azure) -> None:
     spots(azure)
     await azure.call("PUT", "/_control/capacity", {"machines": 1, "market": "spot", "size": SIZE})

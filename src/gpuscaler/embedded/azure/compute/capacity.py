@@ -1,8 +1,10 @@
 """Capacity of scale sets: growing, failing, shrinking, deleting machines, evictions."""
 
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Final
 
 from gpuscaler.embedded.azure.compute import reserving, views
 from gpuscaler.embedded.azure.contents import Contents
@@ -28,6 +30,8 @@ from gpuscaler.embedded.azure.state import (
 from gpuscaler.embedded.azure.wire.errors import Failure
 from gpuscaler.model.azure_names import base_36
 from gpuscaler.simulation.cloud.machines import CloudMachine
+
+_MINUTES: Final = re.compile(r"PT([0-9]{1,2})M")
 
 
 def zone_keys(scale_set: ScaleSet) -> tuple[str, ...]:
@@ -292,7 +296,24 @@ def _begin_deletion(
             _end_if_done(account, scale_set, growing)
         seconds = conditions.forced if force or machine.cloud is None else conditions.deleting
         machine.falls_later = lowers and not falls_now
-        account.put(account.time + seconds, partial(_finish_deletion, account, scale_set, machine, operation))
+        end = partial(_end_later, account, seconds, partial(_finish_deletion, account, scale_set, machine, operation))
+        notice = 0.0 if force or machine.cloud is None else _terminate_notice(scale_set)
+        if notice:
+            account.announce(machine, "Terminate", account.time + notice).act = end
+        else:
+            end()
+
+
+def _end_later(account: Contents, seconds: float, act: Callable[[], None]) -> None:
+    account.put(account.time + seconds, act)
+
+
+def _terminate_notice(scale_set: ScaleSet) -> float:
+    """Seconds between the event Terminate and the deletion, 0 without one: scale sets switch it on, and spot machines have none."""
+    events = scale_set.profile.get("scheduledEventsProfile") or {}
+    settings = events.get("terminateNotificationProfile") or {}
+    match = _MINUTES.fullmatch(str(settings.get("notBeforeTimeout") or "PT5M"))
+    return 60.0 * int(match[1]) if settings.get("enable") and match is not None and scale_set.market != SPOT else 0.0
 
 
 def _finish_deletion(account: Contents, scale_set: ScaleSet, machine: Machine, operation: Operation | None) -> None:
@@ -325,6 +346,7 @@ def _preempt_deletions(account: Contents, scale_set: ScaleSet) -> None:
     for machine in scale_set.machines.values():
         if machine.ended_by is not None and machine.ended_by.id in deletions:
             machine.ended_by, machine.falls_later, machine.unwanted = None, False, True
+            account.withdraw_events(machine)
             failed = machine.error is not None
             machine.state = FAILED if failed else SUCCEEDED if machine.cloud is not None else FAILED
             machine.power = "running" if machine.cloud is not None else ""

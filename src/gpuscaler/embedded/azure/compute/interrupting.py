@@ -6,7 +6,7 @@ from typing import Final
 from gpuscaler.embedded.azure.compute import capacity
 from gpuscaler.embedded.azure.contents import Contents
 from gpuscaler.embedded.azure.hardware.hardware import SPOT
-from gpuscaler.embedded.azure.state import Machine, ScaleSet, ScheduledEvent
+from gpuscaler.embedded.azure.state import Machine, ScaleSet
 from gpuscaler.embedded.azure.wire.errors import bad_request
 from gpuscaler.simulation.cloud.machines import LOST, NOTICE, CloudEvent
 
@@ -21,36 +21,10 @@ def handle_event(account: Contents, event: CloudEvent) -> None:
         return
     scale_set, machine = owner
     if event.kind == NOTICE:
-        announce(account, machine, "Preempt", event.gone_at)
+        account.announce(machine, "Preempt", event.gone_at)
     elif event.kind == LOST:
         account.owners.pop(machine.cloud.id if machine.cloud is not None else "", None)
         capacity.handle_loss(account, scale_set, machine)
-
-
-def announce(account: Contents, machine: Machine, kind: str, at: float, *, seconds: int = -1) -> ScheduledEvent:
-    """Add a scheduled event of one machine; it is one of the listed until it is over."""
-    event = ScheduledEvent(account.uuid().upper(), kind, (machine.name,), at, seconds=seconds)
-    account.events[event.id] = event
-    account.incarnation += 1
-    account.put(at, partial(_begin, account, event))
-    return event
-
-
-def _begin(account: Contents, event: ScheduledEvent) -> None:
-    if account.events.get(event.id) is event and event.status == "Scheduled":
-        event.status = "Started"
-        account.incarnation += 1
-        if event.act is not None:
-            event.act()
-
-
-def start(account: Contents, ident: str) -> bool:
-    """Begin an event early, as its machine's owner asks for; returns whether there is such an event."""
-    event = account.events.get(ident)
-    if event is None:
-        return False
-    _begin(account, event)
-    return True
 
 
 def evict(account: Contents, scale_set: ScaleSet, machine: Machine, *, notice: float) -> None:
@@ -58,7 +32,7 @@ def evict(account: Contents, scale_set: ScaleSet, machine: Machine, *, notice: f
     if machine.cloud is None:
         return
     if notice > 0:
-        event = announce(account, machine, "Preempt", account.time + notice)
+        event = account.announce(machine, "Preempt", account.time + notice)
         event.act = partial(_evict_now, account, scale_set, machine)
     else:
         _evict_now(account, scale_set, machine)

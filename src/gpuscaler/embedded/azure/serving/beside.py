@@ -12,6 +12,7 @@ from gpuscaler.embedded.azure import making
 from gpuscaler.embedded.azure.account import Account
 from gpuscaler.embedded.azure.conditions import Conditions, with_changes
 from gpuscaler.embedded.azure.hardware.series import series_of
+from gpuscaler.embedded.azure.nodes.auto_drain import AutoDrain
 from gpuscaler.embedded.azure.nodes.nodes import NodeNames, register_nodes
 from gpuscaler.embedded.azure.serving.endpoint import Endpoint
 from gpuscaler.embedded.azure.serving.server import serve
@@ -68,11 +69,12 @@ class AzureAccountServer:
         register_nodes(account, machines, names)
         nodes = node_faults.Nodes(machines.devices, kubelets)
         account.node_acts.update({name: partial(act, nodes) for name, act in node_faults.ACTS.items()})
+        drain = AutoDrain(account, client, now=now, speed=speed)
         serving = await serve(Endpoint(account), port=self.port, speed=speed)
         cluster = fill(account)
         with suppress(AlreadyExists):
             await client.create(DAEMON_SETS, tolerant_plugin(), namespace=NAMESPACE)
-        tasks = [asyncio.create_task(part) for part in (machines.run(), _pass(account, speed))]
+        tasks = [asyncio.create_task(part) for part in (machines.run(), drain.run(), _pass(account, speed))]
         try:
             self.ready(serving.url, cluster)
             yield

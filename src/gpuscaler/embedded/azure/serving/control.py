@@ -203,7 +203,7 @@ def _events(service: Service, request: Request) -> Any:
     if request.method == "PUT":
         wanted = msgspec.json.decode(request.body, type=Announcement)
         _, machine = service.machine(wanted.machine)
-        interrupting.announce(account, machine, wanted.kind, account.time + wanted.seconds, seconds=wanted.lasts)
+        account.announce(machine, wanted.kind, account.time + wanted.seconds, seconds=wanted.lasts)
     elif request.method == "DELETE":
         account.events.clear()
         account.incarnation += 1

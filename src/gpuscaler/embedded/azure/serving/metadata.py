@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from email.utils import format_datetime
 from typing import Any, Final
 
-from gpuscaler.embedded.azure.compute import interrupting
 from gpuscaler.embedded.azure.contents import Contents
 from gpuscaler.embedded.azure.state import ScheduledEvent
 from gpuscaler.embedded.azure.wire.requests import Call, Reply, Route
@@ -72,7 +71,7 @@ def _start(account: Contents, call: Call) -> Reply:
     if unknown := [ident for ident in idents if ident not in visible]:
         return Reply({"error": f"Bad request. Event {unknown[0]} is unknown"}, status=400)
     for ident in idents:
-        interrupting.start(account, ident)
+        account.start_event(ident)
     return Reply()
 
 
