@@ -27,7 +27,7 @@ def figures(schedules: int = SCHEDULES) -> Iterator[Figure]:
     surplus, left_over = (sum(getattr(tally, name) for tally in tallies.values()) for name in ("surplus", "left_over"))
     ordered, came = (sum(getattr(tally, name) for tally in tallies.values()) for name in ("ordered", "came"))
     yield Figure(
-        f"machines ended that nobody named, machines nobody ordered, capacity left over; {schedules:,} random schedules, seed {SEED}",
+        f"machines ended that no call named, machines no order wanted, capacity left over; {schedules:,} random schedules, seed {SEED}",
         "Cluster Autoscaler's issue 8323 and its like",
         "0",
         f"{unnamed}, {surplus}, {left_over}{f': seeds {bad[:10]}' if bad else ''}; {ordered:,} machines ordered, {came:,} came",

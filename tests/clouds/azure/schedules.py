@@ -1,7 +1,7 @@
 """Random schedules: our orders and removals beside another writer, lost answers, preempted deletions, evictions, dry markets, restarts.
 
-The provider is called as the controller calls it. In the end, and at every write, three things must hold: no machine was ended that nobody
-named and Azure did not evict; no more machines came than were ordered; and nothing is left of what did not come.
+The provider is called as the controller calls it. In the end, and at every write, three things must hold: no machine was ended that no
+call named and Azure did not evict; no more machines came than were ordered; and nothing is left of what did not come.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ ACTS_SECONDS, QUIET_SECONDS = 240.0, 400.0
 
 @dataclass(slots=True)
 class Tally:
-    """What happened in a schedule. ``unnamed`` machines were ended although nobody named them and Azure did not evict them."""
+    """What happened in a schedule. ``unnamed`` machines were ended although no call named them and Azure did not evict them."""
 
     ordered: int = 0
     raised_by_others: int = 0

@@ -250,7 +250,7 @@ class AzureProvider:
     # Announcements
 
     async def notices(self) -> Sequence[Notice]:
-        """Azure announces nothing to controllers: nodes carry what their machines were told."""
+        """Azure announces nothing to controllers: nodes carry what their machines read."""
         return ()
 
     async def close(self) -> None:

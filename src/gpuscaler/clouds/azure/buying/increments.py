@@ -32,7 +32,7 @@ _LOG = structlog.get_logger(__name__)
 ORDER_SECONDS, OBSERVE_SECONDS = 6.0, 1.0
 #: The most answers that are kept for the next question.
 MOST_ANSWERS: Final = 1000
-#: How often a write is derived again from a fresh read, because somebody else wrote in between.
+#: How often a write is derived again from a fresh read, because something else wrote in between.
 MAX_WRITES: Final = 3
 #: How long a group is not asked again after Azure said that another operation runs in it, in seconds.
 BUSY_SECONDS: Final = 30.0
@@ -113,7 +113,7 @@ class Increments:
 
     @property
     def watched(self) -> frozenset[str]:
-        """Keys of the resources in which something of ours is going on: their machines are listed anew."""
+        """Keys of the resources in which something of ours is going on: their machines are listed again."""
         return self._clearing.watched | {increment.group.key[0] for increment in self._open.values()}
 
     # Buying
@@ -161,7 +161,7 @@ class Increments:
                     raise CloudError(THROTTLED, detail, retry_after=OBSERVE_SECONDS)
             target = raised_capacity(count, wanted)
             if first_target is not None and count.capacity >= first_target:
-                # Somebody else raised it to where we wanted it: those machines are on their way, and no more are needed.
+                # Something else raised it to where we wanted it: those machines are on their way, and no more are needed.
                 return BuyResult()
             if target == count.capacity and not (count.unfilled and not count.busy):
                 detail = f"{group.name} is at its maximum of {count.limit}"
@@ -383,7 +383,7 @@ class Increments:
                 self.tokens[ident] = increment.order.token
 
     def _may_be_of(self, machine: VirtualMachine, increment: Increment) -> bool:
-        """Whether a machine came after the increment was made, and is nobody's yet."""
+        """Whether a machine came after the increment was made, and belongs to no order yet."""
         return has_come(machine) and self._is_new(machine, increment) and not self._is_claimed(fold_id(machine.id))
 
     def _is_new(self, machine: VirtualMachine, increment: Increment) -> bool:
@@ -427,7 +427,7 @@ class Increments:
     # Beside the controller's questions
 
     def tend_soon(self) -> None:
-        """Begin to settle orders that nobody asks about any more, and to clear what failed attempts left behind, unless that goes on."""
+        """Begin to settle orders that are not asked about any more, and to clear what failed attempts left behind, unless that goes on."""
         if (self._open or self._clearing) and (self._tending is None or self._tending.done()):
             self._tending = asyncio.create_task(self._tend())
             self._tasks.add(self._tending)

@@ -34,7 +34,7 @@ def _pool_conflicts(agent_pool: AgentPool | None) -> Iterator[str]:
     if agent_pool.autoscaling:
         yield (
             "saw enableAutoScaling true, expected false: AKS's own autoscaler scales it, and two of them undo each other's work; "
-            f"az aks nodepool update --disable-cluster-autoscaler --name {agent_pool.name} switches it off"
+            f"{_command(agent_pool, 'update', ' --disable-cluster-autoscaler')} switches it off"
         )
     if is_word(agent_pool.kind, AVAILABILITY_SET):
         yield (
@@ -50,14 +50,20 @@ def _pool_conflicts(agent_pool: AgentPool | None) -> Iterator[str]:
     if is_word(agent_pool.scale_down_mode, "Deallocate"):
         yield (
             "saw scaleDownMode Deallocate, expected Delete: ended machines would stay as stopped ones that keep their quota and disks; "
-            f"az aks nodepool update --scale-down-mode Delete --name {agent_pool.name} changes it"
+            f"{_command(agent_pool, 'update', ' --scale-down-mode Delete')} changes it"
         )
     if agent_pool.market == SPOT and is_word(agent_pool.eviction, "Deallocate"):
         yield _deallocates("scaleSetEvictionPolicy")
     if is_word(agent_pool.power, "Stopped"):
-        yield "saw powerState Stopped, expected Running; az aks nodepool start starts it"
+        yield f"saw powerState Stopped, expected Running; {_command(agent_pool, 'start')} starts it"
     if is_word(agent_pool.state, "Deleting"):
         yield "it is being deleted"
+
+
+def _command(agent_pool: AgentPool, act: str, option: str = "") -> str:
+    """A command of the Azure CLI that changes the pool."""
+    place = f"--resource-group {agent_pool.group} --cluster-name {agent_pool.cluster} --name {agent_pool.name}"
+    return f"`az aks nodepool {act} {place}{option}`"
 
 
 def other_autoscaler(agent_pool: AgentPool) -> str:

@@ -65,7 +65,7 @@ class MachineLists:
         self._lists: dict[str, PoolMachines] = {}
 
     async def refresh(self, azure_pools: Mapping[str, AzurePool], watched: Collection[str] = ()) -> Mapping[str, PoolMachines]:
-        """Current machines by pool; ``watched`` are folded paths of groups whose machines are listed anew. Raises CloudError."""
+        """Current machines by pool; ``watched`` are folded paths of groups whose machines are listed again. Raises CloudError."""
         states = await self._read_states(azure_pools.values())
         read = {
             name: state
