@@ -87,8 +87,9 @@ def _delete_instances(account: Contents, call: Call) -> Reply:
     if not isinstance(wanted, list) or not wanted:
         raise bad_request("Required parameter 'instanceIds' is missing (null).", target="instanceIds")
     machines = []
+    by_key = {key.lower(): machine for key, machine in scale_set.machines.items()}
     for instance in dict.fromkeys(str(item) for item in wanted):
-        machine = scale_set.machines.get(instance)
+        machine = by_key.get(instance.lower())
         if machine is None:
             raise no_instance(instance)
         machines.append(machine)
