@@ -193,7 +193,12 @@ def _capacity_refusals(
             if key.market in (SPOT, ON_DEMAND) and (key.instance_type, key.zone) in places and key[1:] not in taken:
                 closed.append(key)
                 taken.add(key[1:])
-    return [Refusal(CAPACITY, key, meaning.detail, retry_after=meaning.seconds) for key in dict.fromkeys(closed)]
+    # A market that was not asked is probably short, too; that is found out sooner than the long wait of the one that was.
+    asked_markets = {key.market for key in keys}
+    return [
+        Refusal(CAPACITY, key, meaning.detail, retry_after=meaning.seconds if key.market in asked_markets else 0.0)
+        for key in dict.fromkeys(closed)
+    ]
 
 
 def _quota_refusals(
