@@ -11,7 +11,7 @@ from gpuscaler.clouds.aws.api.calls import MissingPackageError
 from gpuscaler.control.process import aws
 from gpuscaler.control.process.running import ProcessContext, UnusableError
 from gpuscaler.kube.services import with_cluster_ip
-from gpuscaler.settings.aws_file import AwsSettings
+from gpuscaler.settings.clouds.aws import AwsSettings
 from gpuscaler.settings.run_settings import RunSettings
 
 

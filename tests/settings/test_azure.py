@@ -6,7 +6,7 @@ from tests.settings.corpus import SUBSCRIPTION
 
 from gpuscaler.model.overrides import OfferingPrice, PoolOverride
 from gpuscaler.settings import SettingsError, load_policy, parse_settings
-from gpuscaler.settings.azure_file import AzureCluster, AzureSettings, AzureSubscription
+from gpuscaler.settings.clouds.azure import AzureCluster, AzureSettings, AzureSubscription
 from gpuscaler.settings.pools import OVERRIDE_KEYS
 
 OTHER = "11111111-0000-0000-0000-000000000000"

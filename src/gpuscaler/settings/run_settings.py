@@ -11,13 +11,13 @@ from msgspec.structs import replace
 
 from gpuscaler.model.overrides import PoolOverride
 from gpuscaler.model.pools import Policy
-from gpuscaler.settings.aws_file import AwsSettings
-from gpuscaler.settings.azure_file import AzureSettings
+from gpuscaler.settings.clouds.aws import AwsSettings
+from gpuscaler.settings.clouds.azure import AzureSettings
+from gpuscaler.settings.clouds.simulated import Simulated
 from gpuscaler.settings.cursor import Cursor
 from gpuscaler.settings.fields.kinds import ADDRESS, FLAG, MEMORY, Flag, Wait, choice, count, dns_label, path, positive
 from gpuscaler.settings.fields.table import Field, Fields, Group, ReadContext, values
 from gpuscaler.settings.pools import read_overrides
-from gpuscaler.settings.simulated import Simulated
 
 #: Clouds that a file can name, and those that this version can drive.
 CLOUDS = ("simulated", "aws", "azure")

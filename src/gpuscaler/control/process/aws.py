@@ -14,7 +14,7 @@ from gpuscaler.clouds.aws.provider import AwsProvider
 from gpuscaler.control.process.endpoints import dry_run_fence, resolve_endpoint
 from gpuscaler.control.process.pools import DiscoveredPools
 from gpuscaler.control.process.running import ProcessContext, ProviderSetup, UnusableError
-from gpuscaler.settings.aws_file import AwsSettings
+from gpuscaler.settings.clouds.aws import AwsSettings
 from gpuscaler.settings.run_settings import RunSettings
 
 

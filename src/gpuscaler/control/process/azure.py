@@ -16,7 +16,7 @@ from gpuscaler.clouds.azure.provider import AzureProvider
 from gpuscaler.control.process.endpoints import dry_run_fence, resolve_endpoint
 from gpuscaler.control.process.pools import DiscoveredPools
 from gpuscaler.control.process.running import ProcessContext, ProviderSetup
-from gpuscaler.settings.azure_file import AzureSettings
+from gpuscaler.settings.clouds.azure import AzureSettings
 from gpuscaler.settings.run_settings import RunSettings
 
 

@@ -14,8 +14,8 @@ from gpuscaler.kube.resources import NODES, PODS
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy
+from gpuscaler.settings.clouds.simulated import Dry, Simulated, Span
 from gpuscaler.settings.run_settings import RunSettings
-from gpuscaler.settings.simulated import Dry, Simulated, Span
 from gpuscaler.simulation.cloud.core import SimulatedCloud
 from gpuscaler.simulation.cloud.delays import NO_FAULTS, Delay, Delays, Faults, MissingResource
 from gpuscaler.simulation.cloud.markets import Markets, Steps

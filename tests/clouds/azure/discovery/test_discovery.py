@@ -258,6 +258,24 @@ async def test_a_wrong_resource_group_is_one_line_that_says_what_to_correct(azur
     assert (names(discovered.pools), discovered.failed, discovered.unknown) == (["gpu"], (), ())
 
 
+async def test_a_wrong_subscription_is_named_as_such(azure: Azure) -> None:
+    discovered = await azure.discover(Account("22222222-0000-4000-8000-000000000000", CLUSTER, "rg"))
+    (skipped,) = discovered.set_aside
+
+    assert skipped.reason.endswith("correct id in azure.subscriptions, or give gpuscaler's identity a role in that subscription")
+
+
+@pytest.mark.usefixtures("cluster")
+async def test_pools_of_the_file_are_not_reported_as_unknown_while_a_part_cannot_be_read(azure: Azure) -> None:
+    discovery = azure.discovery(overrides=[PoolOverride("elsewhere")])
+    azure.endpoint.faults.all.append(Fault("GET", "*/agentPools", code="InternalServerError", status=500))
+    unread = await discovery.discover()
+    azure.endpoint.faults.all.clear()
+
+    assert "Pool elsewhere" not in {skipped.object for skipped in unread.set_aside}
+    assert "Pool elsewhere" in {skipped.object for skipped in (await discovery.discover()).set_aside}
+
+
 @pytest.mark.parametrize(
     "account",
     [Account(SUBSCRIPTION, "missing", GROUP), Account(SUBSCRIPTION, CLUSTER, "nowhere"), Account("0" * 8, CLUSTER, GROUP)],

@@ -29,6 +29,8 @@ from gpuscaler.model.overrides import PoolOverride
 
 #: How many names of pools a message lists.
 _LISTED: Final = 10
+#: What to do if Azure does not know a subscription: it says the same of one in which the identity has no right at all.
+_SUBSCRIPTION_ADVICE: Final = "correct id in azure.subscriptions, or give gpuscaler's identity a role in that subscription"
 
 #: (subscription, location), both in lower case.
 Place = tuple[str, str]
@@ -104,10 +106,13 @@ class Discovery:
         known = [self._last[part.name] for part in self._parts if part.name in self._last]
         pools, released = self._named(known)
         set_aside = [skipped for result in results.values() for skipped in result.set_aside]
+        # What a part that was not read has is unknown: it may well have the pools of the file.
+        complete = not any(result.set_aside for result in read.values())
+        unused = self._unused_overrides(pools, released) if complete else ()
         return DiscoveryResult(
             pools=pools,
             released=released,
-            set_aside=tuple(dict.fromkeys((*set_aside, *notes, *self._missing_pools(results), *self._unused_overrides(pools, released)))),
+            set_aside=tuple(dict.fromkeys((*set_aside, *notes, *self._missing_pools(results), *unused))),
             failed=failed,
             unknown=tuple(name for name in failed if name not in self._last),
             forbidden=any(result.forbidden for result in results.values()),
@@ -123,7 +128,8 @@ class Discovery:
         try:
             return _PartResult(await part.read())
         except GoneError as error:
-            skipped = Skipped(part.name, f"{error.detail}; {part.advice}")
+            advice = _SUBSCRIPTION_ADVICE if error.failure.code.lower() == "subscriptionnotfound" else part.advice
+            skipped = Skipped(part.name, f"{error.detail.rstrip('.')}; {advice}")
             last = self._last.get(part.name, _PartResult())
             gone = not (last.pools or last.released)
             return _PartResult(Contents() if gone else None, set_aside=(skipped,))

@@ -1,0 +1,1 @@
+"""The keys of a run file that apply to one cloud."""
