@@ -258,13 +258,6 @@ async def test_a_wrong_resource_group_is_one_line_that_says_what_to_correct(azur
     assert (names(discovered.pools), discovered.failed, discovered.unknown) == (["gpu"], (), ())
 
 
-async def test_a_wrong_subscription_is_named_as_such(azure: Azure) -> None:
-    discovered = await azure.discover(Account("22222222-0000-4000-8000-000000000000", CLUSTER, "rg"))
-    (skipped,) = discovered.set_aside
-
-    assert skipped.reason.endswith("correct id in azure.subscriptions, or give gpuscaler's identity a role in that subscription")
-
-
 @pytest.mark.usefixtures("cluster")
 async def test_pools_of_the_file_are_not_reported_as_unknown_while_a_part_cannot_be_read(azure: Azure) -> None:
     discovery = azure.discovery(overrides=[PoolOverride("elsewhere")])
@@ -277,17 +270,21 @@ async def test_pools_of_the_file_are_not_reported_as_unknown_while_a_part_cannot
 
 
 @pytest.mark.parametrize(
-    "account",
-    [Account(SUBSCRIPTION, "missing", GROUP), Account(SUBSCRIPTION, CLUSTER, "nowhere"), Account("0" * 8, CLUSTER, GROUP)],
+    ("account", "key"),
+    [
+        (Account(SUBSCRIPTION, "missing", GROUP), "cluster"),
+        (Account(SUBSCRIPTION, CLUSTER, "nowhere"), "cluster"),
+        (Account("0" * 8, CLUSTER, GROUP), "id"),
+    ],
     ids=["cluster", "group", "subscription"],
 )
 @pytest.mark.usefixtures("cluster")
-async def test_a_wrong_cluster_or_subscription_is_one_line_and_other_accounts_go_on(azure: Azure, account: Account) -> None:
+async def test_a_wrong_cluster_or_subscription_is_one_line_and_other_accounts_go_on(azure: Azure, account: Account, key: str) -> None:
     discovered = await azure.discover(AKS, account)
     wrong = [skipped for skipped in discovered.set_aside if skipped.object.endswith(f"{account.cluster_group}/{account.cluster}")]
 
     assert len(wrong) == 1
-    assert "correct cluster in azure.subscriptions" in wrong[0].reason
+    assert f"correct {key} in azure.subscriptions" in wrong[0].reason
     assert names(discovered.pools) == ["gpu"]
 
 
