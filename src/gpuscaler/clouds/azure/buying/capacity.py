@@ -2,7 +2,7 @@
 
 Azure's capacity is an absolute number with compare-and-swap: every write carries the ETag of the read that its number was derived from, so
 an outdated number is refused instead of undoing what others wrote. Azure tries once and not again: when an operation ended without all of
-its machines, the rest is only a number, and stays one until somebody writes a capacity again.
+its machines, the rest is only a number, and stays one until something writes a capacity again.
 """
 
 from msgspec import Struct
