@@ -11,7 +11,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from benchmarks.azure_world import LOCATION, AzureWorld, azure_world
+from benchmarks.azure_world import AzureWorld, azure_world
 from benchmarks.cloud_world import BOOT
 from benchmarks.figures import Figure
 from benchmarks.live_scenes import run_in_virtual_time
@@ -47,7 +47,7 @@ class Failover(Struct, frozen=True):
 def figures() -> Iterator[Figure]:
     failed: tuple[Literal["stay", "vanish"], ...] = ("stay", "vanish")
     failovers = [
-        worst(run_in_virtual_time(partial(_play_failover, pools, phase, kind)) for phase, kind in product(PHASES, failed))
+        worst(run_in_virtual_time(partial(play_failover, pools, phase, kind)) for phase, kind in product(PHASES, failed))
         for pools in DRY_POOLS
     ]
     seconds = " / ".join(f"{failover.seconds:.1f}" for failover in failovers)
@@ -78,7 +78,8 @@ def worst(failovers: Iterator[Failover]) -> Failover:
     )
 
 
-async def _play_failover(pools: int, phase: float, failed: Literal["stay", "vanish"]) -> Failover:
+async def play_failover(pools: int, phase: float, failed: Literal["stay", "vanish"]) -> Failover:
+    """What happens with so many dry spot pools, when pods come ``phase`` seconds after the controller began."""
     conditions = Conditions(allocation=FAILURE_SECONDS, provisioning=30.0, failed=failed, fails_fast=True, boot=BOOT)
     async with azure_world(conditions) as here:
         for index, (zone, size) in enumerate(islice(product("123", SIZES), pools)):
@@ -102,6 +103,3 @@ async def _play_failover(pools: int, phase: float, failed: Literal["stay", "vani
 def writes_of(here: AzureWorld, pool: str) -> list[float]:
     """When the capacity of a pool's scale set was written."""
     return [at for at, name in here.endpoint.log if f"-{pool}-" in name]
-
-
-__all__ = ["LOCATION", "figures"]

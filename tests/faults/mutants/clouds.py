@@ -118,8 +118,8 @@ MUTANTS = (
     Mutant(
         case=83,
         at="Tariff._spot",
-        old="_references(instance_type)",
-        new="(UNKNOWN_PRICE,)",
+        old="known_prices(instance_type)",
+        new="(1_000.0,)",
         removes="spot prices of AWS are checked against an unknown on-demand price",
     ),
     Mutant(
@@ -156,5 +156,47 @@ MUTANTS = (
         old='and not is_same_word(entry.get("DefaultResult"), "CONTINUE")',
         new="",
         removes="machines wait for hooks that would let them continue",
+    ),
+    Mutant(
+        case=123,
+        at="ScaleSetGroup.write",
+        old="etag=count.etag",
+        new='etag=""',
+        removes="a number is written although another was written since it was read",
+    ),
+    Mutant(
+        case=123,
+        at="raised_capacity",
+        old="count.capacity + max(0, machines - left_over)",
+        new="count.listed + machines",
+        removes="machines that others asked for are not added to",
+    ),
+    Mutant(
+        case=124,
+        at="Increments._conclude",
+        old="self._clearing.add(increment.group, missing, since=increment.at, before=increment.before)",
+        new="pass",
+        removes="what a failed attempt leaves stays",
+    ),
+    Mutant(
+        case=125,
+        at="Deletions.check",
+        old="if running or any(map(is_leaving, machines)):",
+        new="if False:",
+        removes="a capacity is written beside deletions, and ends them",
+    ),
+    Mutant(
+        case=126,
+        at="listing.has_come",
+        old='return bool(machine.power) or machine.state.lower() not in ("creating", "failed", "deleting")',
+        new="return not is_unallocated(machine)",
+        removes="an entry that Azure is still trying to allocate is listed as a machine",
+    ),
+    Mutant(
+        case=127,
+        at="Cloud._keep_answer",
+        old="await self.refresh()",
+        new="pass",
+        removes="machines that were just refused are still expected until the next list",
     ),
 )

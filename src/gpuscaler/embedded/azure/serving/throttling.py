@@ -125,7 +125,7 @@ class Throttling:
             end = max(window.began + seconds if window.used >= limit else now, self.closed.get(policy, now))
             window.used += 1
             if end > now:
-                raise _throttled(_too_many(policy, window, seconds, limit), end - now, {_REMAINING: f"Microsoft.Compute/{policy};0"})
+                raise _throttled(_over_limit(policy, window, seconds, limit), end - now, {_REMAINING: f"Microsoft.Compute/{policy};0"})
             left.append(f"Microsoft.Compute/{policy};{limit - window.used}")
         return {_REMAINING: ",".join(left), "x-ms-request-charge": "1"}
 
@@ -152,7 +152,7 @@ class Throttling:
 _REMAINING: Final = "x-ms-ratelimit-remaining-resource"
 
 
-def _too_many(policy: str, window: Window, seconds: float, limit: int) -> Failure:
+def _over_limit(policy: str, window: Window, seconds: float, limit: int) -> Failure:
     """Microsoft.Compute's refusal: the policy is the target of the inner error, whose message is JSON."""
     measured = {
         "operationGroup": policy,
