@@ -153,7 +153,9 @@ def failure_of(status: int, body: Any) -> ArmFailure:
 
 def clean(text: str, longest: int = LONGEST_DETAIL) -> str:
     """``text`` in one line of at most ``longest`` characters, without control and formatting characters."""
-    printable = "".join(" " if category(character)[0] in "CZ" else character for character in text[: 4 * longest])
+    printable = text[: 4 * longest]
+    if not printable.isprintable():
+        printable = "".join(" " if category(character)[0] in "CZ" else character for character in printable)
     line = " ".join(printable.split())
     return line if len(line) <= longest and len(text) <= 4 * longest else f"{line[: longest - 1]}…"
 
