@@ -6,7 +6,7 @@ import pytest
 from tests.clouds.azure.providers import SIZE, AzureHarness, azure_account
 from tests.clouds.azure.test_contested import settle
 
-from gpuscaler.embedded.azure import making
+from gpuscaler.embedded.azure import Fault, making
 from gpuscaler.model.instances import RUNNING
 
 LARGER = "Standard_NC48ads_A100_v4"
@@ -90,3 +90,37 @@ async def test_the_last_machine_of_a_system_pool_stays() -> None:
         refusal = (await provider.remove([last]))[last]
         assert refusal is not None
         assert "its last machine" in refusal.detail
+
+
+async def test_a_refused_write_of_a_scale_set_leads_to_aks() -> None:
+    """Z18, where nothing but the answer says that the group is locked."""
+    async with azure_account() as azure:
+        await azure.provider.read_account()
+        fault = Fault(
+            method="PUT", path="*/virtualMachineScaleSets/*", code="DenyAssignmentAuthorizationFailed", message="denied", status=403
+        )
+        azure.endpoint.faults.all.append(fault)
+        order = await azure.order(1, "demand")
+        refused = await azure.provider.buy(order)
+        assert (refused.pending, refused.refusals) == (0, ())
+
+        again = await azure.order(1, "demand", token="order-2")
+        answers = await azure.follow([azure.unfilled(again, await azure.provider.buy(again))], within=300)
+        assert len(answers["order-2"].instances) == 1
+        assert agent_pool_puts(azure) == 1
+        assert (await azure.provider.read_account()).ways["demand"] == "agent-pool"
+
+
+async def test_reserved_machines_are_bought_first_and_listed_as_reserved() -> None:
+    async with azure_account() as azure:
+        reservation = making.create_reservation_group(azure.account, "reserved", "crg", {(SIZE, "1"): 2})
+        making.create_pool(azure.account, azure.cluster, "paid", SIZE, zones=("1",), capacityReservationGroupID=reservation.id)
+        report = await azure.provider.read_account()
+        (pool,) = [pool for pool in report.pools if pool.name == "paid"]
+        assert next((offering.market, offering.price, offering.count) for offering in pool.offerings) == ("reserved", 0.0, 2)
+        order = await azure.order(1, "paid", market="reserved")
+        answers = await azure.follow([azure.unfilled(order, await azure.provider.buy(order))], within=300)
+
+        assert [instance.market for instance in answers["order-1"].instances] == ["reserved"]
+        listed = [instance.market for instance in (await azure.provider.inventory()).instances if instance.pool == "paid"]
+        assert listed == ["reserved"]

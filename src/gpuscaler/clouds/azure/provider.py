@@ -14,7 +14,7 @@ from gpuscaler.clouds.azure.buying.groups import Group, group_of
 from gpuscaler.clouds.azure.buying.increments import Increments
 from gpuscaler.clouds.azure.buying.quotas import Quotas
 from gpuscaler.clouds.azure.discovery.discovery import Discovery, DiscoveryResult
-from gpuscaler.clouds.azure.discovery.pools import AzurePool
+from gpuscaler.clouds.azure.discovery.pools import AGENT_POOL, SCALE_SET, AzurePool
 from gpuscaler.clouds.azure.documents.resources import SPOT, VirtualMachine, is_word
 from gpuscaler.clouds.azure.documents.skus import Sku
 from gpuscaler.clouds.azure.machines.listing import has_come, instance_of, is_leaving, known_size, provider_id
@@ -41,6 +41,8 @@ from gpuscaler.model.pools import Pool
 
 #: A machine of a system pool is never the last one that is ended: AKS runs its own pods there.
 _SYSTEM: Final = "System"
+#: Codes with which Azure refuses writes in the resource group of AKS's machines that only AKS may make.
+_LOCKED: Final = ("denyassignmentauthorizationfailed", "scopelocked")
 
 
 @dataclass(slots=True)
@@ -75,6 +77,8 @@ class AzureProvider:
         self._forbidden = False
         self._discovering: asyncio.Task[DiscoveryResult] | None = None
         self._listing = _Listing()
+        #: Pools whose scale sets only AKS may write, as Azure has answered.
+        self._locked: set[str] = set()
         self._lists = MachineLists(arm, now=now)
         self._increments = Increments(arm, now=now, sleep=sleep, refuse=self._refusals)
         self._endings = Endings(arm, self._increments.deletions, now=now, sleep=sleep)
@@ -92,7 +96,8 @@ class AzureProvider:
             self._discovering = asyncio.create_task(self._discovery.discover())
         # The pass continues even if the caller is cancelled, and two must not run at once.
         discovered = await asyncio.shield(self._discovering)
-        self._azure_pools = {azure_pool.pool.name: azure_pool for azure_pool in (*discovered.pools, *discovered.released)}
+        found = (*discovered.pools, *discovered.released)
+        self._azure_pools = {azure_pool.pool.name: self._as_allowed(azure_pool) for azure_pool in found}
         self._released_names = tuple(azure_pool.pool.name for azure_pool in discovered.released)
         self._unknown, self._forbidden = discovered.unknown, discovered.forbidden
         failed = frozenset(discovered.failed)
@@ -108,6 +113,10 @@ class AzureProvider:
             failed=self._failed,
             complete=not discovered.unknown,
         )
+
+    def _as_allowed(self, azure_pool: AzurePool) -> AzurePool:
+        """The pool, bought through AKS if only AKS may write its scale set."""
+        return replace(azure_pool, way=AGENT_POOL) if azure_pool.pool.name in self._locked else azure_pool
 
     async def inventory(self) -> Inventory:
         """All machines of the groups that are pools. A partial list would be wrong: one group that does not answer fails the call."""
@@ -133,7 +142,7 @@ class AzureProvider:
 
     def _instance(self, azure_pool: AzurePool, machine: VirtualMachine) -> Instance:
         ident = fold_id(machine.id)
-        reserved = frozenset[str]().union(*(reservation.allocated for reservation in azure_pool.reservations))
+        reserved = self._increments.reserved.union(*(reservation.allocated for reservation in azure_pool.reservations))
         instance = instance_of(machine, azure_pool, token=self._increments.tokens.get(ident, ""), reserved=reserved)
         # A deletion that Azure accepted is not on the list at once.
         return replace(instance, state=STOPPING) if ident in self._endings.ending else instance
@@ -165,6 +174,11 @@ class AzureProvider:
         """Why machines of ``order`` did not come; without a failure, ``detail`` is all that is known."""
         if failure is None:
             return tuple(Refusal(CAPACITY, key, detail) for key in order.offerings)
+        if failure.code.lower() in _LOCKED and azure_pool.agent_pool is not None and azure_pool.way == SCALE_SET:
+            # The next order goes through AKS.
+            self._locked.add(azure_pool.pool.name)
+            self._azure_pools[azure_pool.pool.name] = self._as_allowed(azure_pool)
+            return ()
         meaning = meaning_of(failure)
         if meaning.cause == QUOTA:
             self._quotas.forget(azure_pool)

@@ -21,7 +21,7 @@ from gpuscaler.clouds.azure.buying.clearing import READ_LAG, SKEW_SECONDS, Clear
 from gpuscaler.clouds.azure.buying.deletions import Deletions
 from gpuscaler.clouds.azure.buying.groups import Group, group_of
 from gpuscaler.clouds.azure.discovery.pools import AzurePool
-from gpuscaler.clouds.azure.documents.resources import VirtualMachine
+from gpuscaler.clouds.azure.documents.resources import RESERVED, VirtualMachine
 from gpuscaler.clouds.azure.machines.listing import has_come, instance_of, is_unallocated, state_of
 from gpuscaler.clouds.protocol import THROTTLED, UNKNOWN, BuyResult, CloudError, LostAnswerError, Order, Refusal, UnfilledOrder
 from gpuscaler.model.azure_names import fold_id
@@ -88,11 +88,13 @@ class Increment:
 class Increments:
     """Raises capacities for orders. ``tokens`` maps a machine's folded id to the order it came from, as far as this process knows.
 
-    ``deletions`` are those that run.
+    ``reserved`` are machines that were ordered as reserved ones: reservations show them
+    later. ``deletions`` are those that run.
     """
 
     def __init__(self, arm: Arm, *, now: Callable[[], float], sleep: Callable[[float], Awaitable[None]], refuse: Refuse) -> None:
         self.tokens: dict[str, str] = {}
+        self.reserved: set[str] = set()
         self._arm, self._now, self._sleep, self._refuse = arm, now, sleep, refuse
         self._open: dict[str, Increment] = {}
         self._settled: dict[str, None] = {}
@@ -381,6 +383,8 @@ class Increments:
             if not increment.resumed and increment.missing and self._may_be_of(machine, increment):
                 increment.machines[ident] = machine
                 self.tokens[ident] = increment.order.token
+                if increment.order.offerings[0].market == RESERVED:
+                    self.reserved.add(ident)
 
     def _may_be_of(self, machine: VirtualMachine, increment: Increment) -> bool:
         """Whether a machine came after the increment was made, and belongs to no order yet."""
@@ -402,7 +406,8 @@ class Increments:
 
     def _conclude(self, increment: Increment) -> BuyResult:
         instances = tuple(
-            instance_of(machine, increment.azure_pool, token=increment.order.token) for machine in increment.machines.values()
+            instance_of(machine, increment.azure_pool, token=increment.order.token, reserved=self.reserved)
+            for machine in increment.machines.values()
         )
         missing = increment.missing
         self._mark_final(increment)

@@ -249,6 +249,9 @@ def _locks(service: Service, request: Request) -> Any:
     elif request.method == "DELETE":
         for group in groups.values():
             group.locked = group.read_only_for_users = False
+    for cluster in service.account.all_clusters():
+        nodes = service.account.group(cluster.subscription, cluster.node_group)
+        cluster.settings["nodeResourceGroupProfile"] = {"restrictionLevel": "ReadOnly" if nodes.read_only_for_users else "Unrestricted"}
     return [group.name for group in groups.values() if group.locked or group.read_only_for_users]
 
 
