@@ -1,4 +1,4 @@
-"""Azure, against an account of our own: failover, scale sets that others write too, reading 200 pools, what the provider costs a process.
+"""Azure, against an account of our own: failover, evictions, scale sets that others write too, reading 200 pools, what a process costs.
 
 Reading is over HTTP, from an endpoint that takes 100 ms per answer.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from statistics import median
 
-from benchmarks import azure_failover, azure_schedules
+from benchmarks import azure_failover, azure_notices, azure_schedules
 from benchmarks.azure_server import cluster_name
 from benchmarks.figures import Figure
 from gpuscaler.clouds.azure.api.arm import Arm
@@ -45,6 +45,7 @@ with open("/proc/self/status") as status:
 
 def figures() -> Iterator[Figure]:
     yield from azure_failover.figures()
+    yield from azure_notices.figures()
     yield from read_figures()
     yield process_figure()
     yield from azure_schedules.figures()
