@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Mapping
+from typing import Any
 from urllib.parse import urlsplit
 
-from gpuscaler.clouds.azure.api.http import ANSWER_SECONDS, LONGEST_ANSWER, BrokenError, Http, HttpReply
+from gpuscaler.clouds.azure.api.http import BrokenError, Http, HttpReply
 from gpuscaler.embedded.azure import Endpoint
 from gpuscaler.embedded.azure.wire.errors import BrokenError as SeveredError
 from gpuscaler.embedded.azure.wire.requests import Request
@@ -26,9 +27,7 @@ class MemoryHttp(Http):
         *,
         headers: Mapping[str, str],
         body: bytes = b"",
-        seconds: float = ANSWER_SECONDS,
-        longest: int = LONGEST_ANSWER,
-        direct: bool = False,
+        **_limits: Any,
     ) -> HttpReply:
         parts = urlsplit(url)
         # Half of the time passes on the way there, so that others may act in between.
