@@ -61,8 +61,8 @@ class Order(Struct, frozen=True, gc=False):
 class UnfilledOrder(Struct, frozen=True, gc=False):
     """An order that was sent at ``at``, in seconds since the epoch, and of which ``missing`` machines have not come.
 
-    ``accepted`` means that the cloud is known to have taken it, and ``operation`` is what it answered in :attr:`BuyResult.operation`. All of
-    this is passed with every question, since the caller may not be the process that sent the order.
+    ``accepted`` means that the cloud is known to have taken it, and ``operation`` is what it answered in :attr:`BuyResult.operation`. All
+    of this is passed with every question, since the caller may not be the process that sent the order.
     """
 
     order: Order

@@ -303,6 +303,11 @@ def _refusal(exchange: Exchange, reply: HttpReply, fields: Mapping[str, Any], se
         remedy = _FEDERATION.replace("{what}", _FEDERATION_ERRORS[number])
     if not remedy and not exchange.tenant and "identity" in text.lower():
         remedy = "no such identity on this machine; assign it to the VM or its scale set, or correct AZURE_CLIENT_ID"
+    if not remedy and not exchange.tenant:
+        remedy = (
+            f"answer {reply.status} of this machine's metadata service, asked because neither AZURE_FEDERATED_TOKEN_FILE nor "
+            "AZURE_CLIENT_SECRET is set, expected a token; set up workload identity, or assign an identity to the machine"
+        )
     remedy = remedy.replace("{client}", clean(exchange.client, 80)).replace("{tenant}", clean(exchange.tenant, 80))
     prefix = f"{exchange.name} of Azure: "
     return CloudError(
