@@ -94,6 +94,8 @@ def _azure_ready(url: str, cluster: "Cluster") -> None:
     where = f"subscription {cluster.subscription}, AKS cluster {cluster.name} in resource group {cluster.group}"
     click.echo(f"Azure Resource Manager is at {url}; it accepts any token and any secret of tenant {TENANT}.")
     click.echo(f"It has {where}, with the pools {', '.join(cluster.pools)}. Machines are in resource group {cluster.node_group}.")
+    environment = f"AZURE_AUTHORITY_HOST={url} AZURE_TENANT_ID={TENANT} AZURE_CLIENT_ID=any AZURE_CLIENT_SECRET=any"
+    click.echo(f"For gpuscaler: export {environment}")
 
 
 def _conditions(pairs: tuple[str, ...], option: str, check: Callable[[Mapping[str, str]], object]) -> dict[str, str]:
