@@ -77,3 +77,31 @@ async def test_a_machine_is_ended_by_id_and_shows_it_at_once(azure: AzureHarness
     azure.later(60.0)
     left = [instance.id for instance in (await azure.provider.inventory()).instances if instance.pool == "demand"]
     assert left == [second]
+
+
+async def test_lists_become_rarer_before_azure_refuses_them_and_say_how_old_they_are(azure: AzureHarness) -> None:
+    """Z14."""
+    first = await azure.provider.inventory()
+    azure.endpoint.throttling.drain("reads", 8.0)
+    azure.later(0.1)
+    await azure.provider.inventory()
+    reads = azure.endpoint.count("GET", "virtualMachineScaleSets")
+    azure.later(10.0)
+    drained = await azure.provider.inventory()
+
+    assert first.at < drained.at <= azure.now() - 10.0
+    assert azure.endpoint.count("GET", "virtualMachineScaleSets") == reads
+    azure.later(120.0)
+    assert (await azure.provider.inventory()).at == azure.now()
+
+
+async def test_purchases_go_on_while_lists_are_held_back(azure: AzureHarness) -> None:
+    """Z14."""
+    await azure.provider.inventory()
+    order = await azure.order(1, "demand")
+    azure.endpoint.throttling.close("HighCostGetVMScaleSet3Min", 60.0)
+    bought = await azure.provider.buy(order)
+
+    assert not bought.refusals
+    answers = await azure.follow([azure.unfilled(order, bought)], within=300)
+    assert len(answers["order-1"].instances) == 1

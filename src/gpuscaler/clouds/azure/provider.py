@@ -126,8 +126,8 @@ class AzureProvider:
             problem = f"nothing is known yet about {', '.join(self._unknown)}, and a list without the machines there would be incomplete"
             raise CloudError(UNAUTHORISED if self._forbidden else UNKNOWN, "; ".join((*self._failed, problem)))
         self._increments.tend_soon()
-        at = self._now()
         lists = await self._lists.refresh(self._azure_pools, self._increments.watched)
+        at = self._lists.read_at
         machines = {
             provider_id(machine): (self._azure_pools[name], machine)
             for name, known in lists.items()
@@ -135,7 +135,9 @@ class AzureProvider:
             if has_come(machine)
         }
         self._listing = _Listing(machines, dict(lists))
-        self._endings.drop_gone(fold_id(machine.id) for _, machine in machines.values())
+        listed = {fold_id(machine.id) for _, machine in machines.values()}
+        self._endings.drop_gone(listed)
+        self._increments.drop_gone(listed)
         instances = tuple(self._instance(azure_pool, machine) for azure_pool, machine in machines.values())
         deliveries = tuple(Delivery(name, known.missing) for name, known in lists.items())
         return Inventory(at, instances, deliveries, self._released_names)

@@ -28,9 +28,10 @@ def make_arm(
     now: Callable[[], float],
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     random: Random | None = None,
+    http: Http | None = None,
 ) -> tuple[Arm, Http]:
     """The calls of Azure Resource Manager with the credentials that ``environ`` describes, and the connections, which it closes."""
-    http, url = Http(environ), endpoint_url or ENDPOINT_URL
+    http, url = http or Http(environ), endpoint_url or ENDPOINT_URL
     credentials = credentials_from(environ, http, now, endpoint_url=url)
     return Arm(credentials, fence=fence, now=now, sleep=sleep, endpoint_url=url, http=http, random=random), http
 
@@ -61,11 +62,17 @@ def make_discovery(
 
 
 async def make_azure_provider(
-    settings: RunSettings, context: ProcessContext, *, folder: Path | None = None, environ: Mapping[str, str] | None = None
+    settings: RunSettings,
+    context: ProcessContext,
+    *,
+    folder: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    http: Http | None = None,
 ) -> ProviderSetup:
     """The provider, once the subscriptions have been read. ``environ`` has the credentials, by default this process's environment.
 
-    ``folder`` keeps data that rarely changes across restarts. On a dry run nothing is written.
+    ``folder`` keeps data that rarely changes across restarts. Without ``http``, connections are made as ``environ`` says. On a dry run
+    nothing is written.
     """
     url = await resolve_endpoint(context.client, "azure.endpoint_url", settings.azure.endpoint_url)
     arm, http = make_arm(
@@ -74,6 +81,7 @@ async def make_azure_provider(
         fence=dry_run_fence if context.dry_run else context.client.fence,
         now=context.now,
         random=Random(context.identity),
+        http=http,
     )
     discovery = make_discovery(settings.azure, arm, http, now=context.now, endpoint_url=url, folder=folder)
     provider = AzureProvider(arm, discovery, now=context.now)

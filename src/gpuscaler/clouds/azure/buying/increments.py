@@ -62,7 +62,7 @@ class Increment:
 
     ``url`` is that of the operation, empty if there is none. A ``queued`` order has not been sent, and is not sent before ``not_before``.
     An ``awaited`` one is settled by the call that made it. The operation is not read before ``read_at``; ``ended_at`` is when its end was
-    seen, 0 before. ``resumed`` marks the order of another process.
+    seen, 0 before. ``resumed`` marks the order of another process, ``doubtful`` one of which it is not known whether it was sent.
     """
 
     order: Order
@@ -75,6 +75,7 @@ class Increment:
     awaited: bool = False
     not_before: float = 0.0
     resumed: bool = False
+    doubtful: bool = False
     read_at: float = 0.0
     ended_at: float = 0.0
     failure: ArmFailure | None = None
@@ -88,8 +89,8 @@ class Increment:
 class Increments:
     """Raises capacities for orders. ``tokens`` maps a machine's folded id to the order it came from, as far as this process knows.
 
-    ``reserved`` are machines that were ordered as reserved ones: reservations show them
-    later. ``deletions`` are those that run.
+    ``reserved`` are folded ids of machines that were ordered as reserved ones: reservations show them later. ``deletions`` are those that
+    run.
     """
 
     def __init__(self, arm: Arm, *, now: Callable[[], float], sleep: Callable[[float], Awaitable[None]], refuse: Refuse) -> None:
@@ -125,8 +126,8 @@ class Increments:
         return await self._finish_shielded(self._buy(azure_pool, order), order.token)
 
     async def _buy(self, azure_pool: AzurePool, order: Order) -> BuyResult:
-        group = group_of(self._arm, azure_pool, order.offerings[0].instance_type)
-        increment = Increment(order, azure_pool, group, frozenset(), self._now())
+        group, began = group_of(self._arm, azure_pool, order.offerings[0].instance_type), self._now()
+        increment = Increment(order, azure_pool, group, frozenset(), began)
         async with self.lock(group):
             if group.one_at_a_time and self._is_busy(group):
                 return self._queue(increment, 0.0)
@@ -138,7 +139,7 @@ class Increments:
                 return self._queue(increment, error.retry_after)
         if answer is not None:
             return answer
-        return await self._wait_for(increment)
+        return await self._wait_for(increment, until=began + ORDER_SECONDS)
 
     def _queue(self, increment: Increment, wait: float) -> BuyResult:
         """Keep an order until its group takes it: another operation runs, or Azure asked to wait for a moment."""
@@ -178,18 +179,31 @@ class Increments:
                     raise
                 return BuyResult(refusals=self._refuse(increments[0].azure_pool, increments[0].order, error.failure, error.detail))
             except LostAnswerError:
-                url = await self._was_written(group, count, target)
+                url = ""
+                await self._check_written(increments, count, target)
             self._begin(increments, machines, url)
             return None
         detail = f"{group.name}: others wrote its capacity {MAX_WRITES} times between our reads and writes; it is tried again"
         raise CloudError(THROTTLED, detail, retry_after=OBSERVE_SECONDS)
 
-    async def _was_written(self, group: Group, count: Count, target: int) -> str:
-        """Return without a URL if a write whose answer was lost has taken effect. Raises LostAnswerError if that is unknown."""
-        fresh, _ = await group.count()
-        if fresh.etag == count.etag or fresh.capacity != target or target == count.capacity:
-            raise LostAnswerError(f"{group.name}: the answer to a write of capacity {target} was lost; it is {fresh.capacity} now")
-        return ""
+    async def _check_written(self, increments: Sequence[Increment], count: Count, target: int) -> None:
+        """Find out whether a write whose answer was lost has taken effect.
+
+        If that stays unknown, raises LostAnswerError for an order that is sent now. Orders that were accepted before are in doubt: they
+        must not be sent again, and the group shows what comes of them.
+        """
+        group = increments[0].group
+        try:
+            fresh, _ = await group.count()
+            written = fresh.etag != count.etag and fresh.capacity == target != count.capacity
+        except CloudError:
+            written = False
+        if written:
+            return
+        if not increments[0].queued:
+            raise LostAnswerError(f"{group.name}: the answer to a write of capacity {target} was lost, and the group does not show it")
+        for increment in increments:
+            increment.doubtful = True
 
     def _begin(self, increments: Sequence[Increment], machines: Sequence[VirtualMachine], url: str) -> None:
         before = frozenset(fold_id(machine.id) for machine in machines)
@@ -206,10 +220,10 @@ class Increments:
             increment.group.key[0] == group.key[0] and not increment.queued and not increment.ended_at for increment in self._open.values()
         )
 
-    async def _wait_for(self, increment: Increment) -> BuyResult:
+    async def _wait_for(self, increment: Increment, until: float) -> BuyResult:
         increment.awaited = True
         try:
-            settled = await self._settled_within(increment, increment.at + ORDER_SECONDS)
+            settled = await self._settled_within(increment, until)
         finally:
             increment.awaited = False
         return settled or BuyResult(pending=increment.missing, operation=increment.url)
@@ -393,7 +407,7 @@ class Increments:
     def _is_new(self, machine: VirtualMachine, increment: Increment) -> bool:
         """Whether an entry of the list came with this increment: after it, and before the next one."""
         ident = fold_id(machine.id)
-        if not ident or ident in increment.before or machine.created < increment.at - SKEW_SECONDS:
+        if not ident or ident in increment.before or (increment.resumed and machine.created < increment.at - SKEW_SECONDS):
             return False
         return not any(
             ident not in other.before and other.missing and other.at > increment.at and not (other.queued or other.resumed)
@@ -413,13 +427,15 @@ class Increments:
         self._mark_final(increment)
         if not missing:
             return BuyResult(instances)
-        self._clearing.add(increment.group, missing, since=increment.at, before=increment.before)
+        if increment.failure is None and (increment.doubtful or (increment.resumed and not increment.url)):
+            # Perhaps it was never sent: that says nothing about the offering, the next plan orders again what is needed, and a number that
+            # is left may be what others wanted.
+            return BuyResult(instances)
+        since = increment.at if increment.resumed else 0.0
+        self._clearing.add(increment.group, missing, since=since, before=increment.before)
         detail = (
             f"{increment.group.name}: {len(instances)} of {increment.order.count} machines came, and Azure gave no reason for the others"
         )
-        if increment.resumed and not increment.url and increment.failure is None:
-            # Perhaps it was never sent: that says nothing about the offering, and the next plan orders again what is needed.
-            return BuyResult(instances)
         refused = self._refuse(increment.azure_pool, increment.order, increment.failure, detail, partial=bool(instances))
         return BuyResult(instances, 0, refused)
 
@@ -428,6 +444,13 @@ class Increments:
         self._settled[increment.order.token] = None
         while len(self._settled) > 1000:
             del self._settled[next(iter(self._settled))]
+
+    def drop_gone(self, listed: Collection[str]) -> None:
+        """Drop what is known of machines that are not among the ``listed`` folded ids; those that were just bought may be listed late."""
+        if len(self.tokens) > 2 * len(listed) + 1000:
+            self.tokens = {ident: token for ident, token in self.tokens.items() if ident in listed}
+        if len(self.reserved) > 2 * len(listed) + 1000:
+            self.reserved &= set(listed)
 
     # Beside the controller's questions
 

@@ -23,6 +23,8 @@ from gpuscaler.model.azure_names import fold_id
 
 #: How long a list of machines is used while its scale set shows no change, in seconds: Cluster Autoscaler's is as old.
 OLDEST_LIST: Final = 300.0
+#: How often the groups are usually read, in seconds; less often while Azure's limits leave little.
+USUAL_SECONDS: Final = 10.0
 _SETTLED: Final = ("succeeded", "failed", "")
 
 
@@ -63,9 +65,14 @@ class MachineLists:
     def __init__(self, arm: Arm, *, now: Callable[[], float]) -> None:
         self._arm, self._now = arm, now
         self._lists: dict[str, PoolMachines] = {}
+        #: When the groups were last read.
+        self.read_at = float("-inf")
 
     async def refresh(self, azure_pools: Mapping[str, AzurePool], watched: Collection[str] = ()) -> Mapping[str, PoolMachines]:
         """Current machines by pool; ``watched`` are folded paths of groups whose machines are listed again. Raises CloudError."""
+        now, stretch = self._now(), self._arm.budget.stretch()
+        if stretch > 1.0 and now < self.read_at + USUAL_SECONDS * stretch and self._lists.keys() == azure_pools.keys() and not watched:
+            return self._lists
         states = await self._read_states(azure_pools.values())
         read = {
             name: state
@@ -74,6 +81,7 @@ class MachineLists:
         }
         lists = await asyncio.gather(*(self._list(name, azure_pools[name], state) for name, state in read.items()))
         self._lists = {name: known for name, known in self._lists.items() if name in azure_pools} | dict(zip(read, lists, strict=True))
+        self.read_at = now
         return self._lists
 
     def _is_due(self, name: str, state: _GroupState, azure_pool: AzurePool, watched: Collection[str]) -> bool:
