@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.clouds.azure.providers import SIZE, AzureHarness, azure_account
 
-from gpuscaler.clouds.protocol import CAPACITY
+from gpuscaler.clouds.protocol import CAPACITY, UNAUTHORISED
 from gpuscaler.embedded.azure import making
+from gpuscaler.embedded.azure.serving.faults import Fault
 from gpuscaler.model.instances import PENDING, RUNNING, STOPPING
 
 
@@ -61,6 +62,16 @@ async def test_a_spot_pool_without_capacity_is_refused_soon_and_nothing_is_left_
         await azure.pass_time(0.0)
     assert azure.scale_set("spot").capacity == 0
     assert not azure.scale_set("spot").machines
+
+
+async def test_an_order_without_the_right_names_the_action_to_add(azure: AzureHarness) -> None:
+    action = "Microsoft.Compute/virtualMachineScaleSets/write"
+    text = f"The client does not have authorization to perform action '{action}' over scope '/subscriptions/x/resourceGroups/y'."
+    azure.endpoint.faults.all.append(Fault("PUT", "*/virtualMachineScaleSets/*", code="AuthorizationFailed", message=text, status=403))
+    bought = await azure.provider.buy(await azure.order(1, "demand"))
+
+    assert {refusal.cause for refusal in bought.refusals} == {UNAUTHORISED}
+    assert bought.refusals[0].detail.startswith(f"Azure does not allow {action}; add it to the role (gpuscaler generate azure-role")
 
 
 async def test_a_machine_is_ended_by_id_and_shows_it_at_once(azure: AzureHarness) -> None:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from gpuscaler.clouds.azure.api.arm import Arm
 from gpuscaler.clouds.azure.api.causes import ArmFailure, meaning_of, refusals
+from gpuscaler.clouds.azure.api.rights import describe_denial
 from gpuscaler.clouds.azure.buying.ending import Endings
 from gpuscaler.clouds.azure.buying.groups import Group, group_of
 from gpuscaler.clouds.azure.buying.increments import Increments
@@ -182,6 +183,8 @@ class AzureProvider:
             self._azure_pools[azure_pool.pool.name] = self._as_allowed(azure_pool)
             return ()
         meaning = meaning_of(failure)
+        if meaning.cause == UNAUTHORISED and (denial := describe_denial(failure)):
+            meaning = replace(meaning, detail=f"{denial}: {meaning.detail}")
         if meaning.cause == QUOTA:
             self._quotas.forget(azure_pool)
         place = (azure_pool.subscription, azure_pool.location)
