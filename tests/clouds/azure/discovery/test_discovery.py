@@ -258,6 +258,15 @@ async def test_a_wrong_resource_group_is_one_line_that_says_what_to_correct(azur
     assert (names(discovered.pools), discovered.failed, discovered.unknown) == (["gpu"], (), ())
 
 
+async def test_a_pool_of_the_file_that_is_set_aside_is_not_called_missing(azure: Azure, cluster: Cluster) -> None:
+    making.create_pool(azure.account, cluster, "auto", SIZE, enableAutoScaling=True)
+    discovered = await azure.discovery(overrides=[PoolOverride("auto")]).discover()
+    listed = {skipped.object: skipped.reason for skipped in discovered.set_aside}
+
+    assert listed["Pool auto"].startswith("saw the pool in the file, but it is not adopted in Azure")
+    assert "enableAutoScaling" in listed[f"AgentPool {CLUSTER}/auto"]
+
+
 @pytest.mark.usefixtures("cluster")
 async def test_pools_of_the_file_are_not_reported_as_unknown_while_a_part_cannot_be_read(azure: Azure) -> None:
     discovery = azure.discovery(overrides=[PoolOverride("elsewhere")])

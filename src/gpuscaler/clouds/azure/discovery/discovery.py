@@ -108,7 +108,7 @@ class Discovery:
         set_aside = [skipped for result in results.values() for skipped in result.set_aside]
         # What a part that was not read has is unknown: it may well have the pools of the file.
         complete = not any(result.set_aside for result in read.values())
-        unused = self._unused_overrides(pools, released) if complete else ()
+        unused = self._unused_overrides(pools, released, results.values()) if complete else ()
         return DiscoveryResult(
             pools=pools,
             released=released,
@@ -256,17 +256,22 @@ class Discovery:
                         f"saw the name in pools, expected an agent pool or scale set of that name; Azure has {listed}; correct the name",
                     )
 
-    def _unused_overrides(self, pools: Iterable[AzurePool], released: Iterable[AzurePool]) -> Iterable[Skipped]:
+    def _unused_overrides(
+        self, pools: Iterable[AzurePool], released: Iterable[AzurePool], results: Iterable[_PartResult]
+    ) -> Iterable[Skipped]:
         names = {azure_pool.pool.name for azure_pool in pools}
-        without_accelerators = {azure_pool.pool.name for azure_pool in released}
+        in_azure = {fold_id(name) for result in results if result.contents is not None for name in result.contents.names}
+        without_accelerators = {azure_pool.pool.name for azure_pool in released if not azure_pool.has_accelerators}
         for name in self._overrides:
-            if name not in names:
-                yield Skipped(
-                    f"Pool {name}",
-                    f"saw the pool in the file, but its agent pool is not adopted: {NO_ACCELERATOR}"
-                    if name in without_accelerators
-                    else "saw the pool in the file, expected an agent pool or scale set of that name in Azure; nothing is changed",
-                )
+            if name in names:
+                continue
+            if name in without_accelerators:
+                reason = f"but its agent pool is not adopted: {NO_ACCELERATOR}"
+            elif fold_id(name) in in_azure:
+                reason = "but it is not adopted in Azure; its own entry says why, if there is one"
+            else:
+                reason = "expected an agent pool or scale set of that name in Azure; nothing is changed"
+            yield Skipped(f"Pool {name}", f"saw the pool in the file, {reason}")
 
 
 def _parts_of(arm: Arm, account: Account, now: Callable[[], float]) -> Iterable[ClusterPart | GroupPart]:
