@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from gpuscaler.clouds.azure.api.arm import Arm
+from gpuscaler.clouds.azure.api.arm import Arm, ArmError
 from gpuscaler.clouds.azure.api.causes import ArmFailure, meaning_of, refusals
 from gpuscaler.clouds.azure.api.rights import describe_denial
 from gpuscaler.clouds.azure.buying.ending import Endings
@@ -81,7 +81,7 @@ class AzureProvider:
         #: Pools whose scale sets only AKS may write, as Azure has answered.
         self._locked: set[str] = set()
         self._lists = MachineLists(arm, now=now)
-        self._increments = Increments(arm, now=now, sleep=sleep, refuse=self._refusals)
+        self._increments = Increments(arm, now=now, sleep=sleep, refuse=self._refusals, known=self._known_machines)
         self._endings = Endings(arm, self._increments.deletions, now=now, sleep=sleep)
         self._quotas = Quotas(arm, now=now)
 
@@ -100,6 +100,7 @@ class AzureProvider:
         found = (*discovered.pools, *discovered.released)
         self._azure_pools = {azure_pool.pool.name: self._as_allowed(azure_pool) for azure_pool in found}
         self._released_names = tuple(azure_pool.pool.name for azure_pool in discovered.released)
+        self._increments.refuse_queued({azure_pool.pool.name for azure_pool in discovered.pools})
         self._unknown, self._forbidden = discovered.unknown, discovered.forbidden
         failed = frozenset(discovered.failed)
         self._failed = tuple(f"{skipped.object}: {skipped.reason}" for skipped in discovered.set_aside if skipped.object in failed)
@@ -150,6 +151,10 @@ class AzureProvider:
         # A deletion that Azure accepted is not on the list at once.
         return replace(instance, state=STOPPING) if ident in self._endings.ending else instance
 
+    def _known_machines(self, azure_pool: AzurePool) -> Sequence[VirtualMachine]:
+        known = self._listing.pools.get(azure_pool.pool.name)
+        return known.machines if known is not None else ()
+
     # Buying
 
     async def buy(self, order: Order) -> BuyResult:
@@ -177,10 +182,8 @@ class AzureProvider:
         """Why machines of ``order`` did not come; without a failure, ``detail`` is all that is known."""
         if failure is None:
             return tuple(Refusal(CAPACITY, key, detail) for key in order.offerings)
-        if failure.code.lower() in _LOCKED and azure_pool.agent_pool is not None and azure_pool.way == SCALE_SET:
+        if self._is_locked(azure_pool, failure):
             # The next order goes through AKS.
-            self._locked.add(azure_pool.pool.name)
-            self._azure_pools[azure_pool.pool.name] = self._as_allowed(azure_pool)
             return ()
         meaning = meaning_of(failure)
         if meaning.cause == UNAUTHORISED and (denial := describe_denial(failure)):
@@ -192,6 +195,15 @@ class AzureProvider:
         offered = [offering.key for other in beside for offering in other.pool.offerings]
         skus = {name: sku for other in beside for name, sku in other.skus.items()}
         return refusals((meaning,), order.offerings, offered, skus, partial=partial)
+
+    def _is_locked(self, azure_pool: AzurePool, failure: ArmFailure) -> bool:
+        """Whether a write failed since only AKS may write the pool's scale set; from then on it is written through AKS."""
+        if failure.code.lower() not in _LOCKED or azure_pool.agent_pool is None or azure_pool.way != SCALE_SET:
+            return False
+        name = azure_pool.pool.name
+        self._locked.add(name)
+        self._azure_pools[name] = self._as_allowed(self._azure_pools.get(name, azure_pool))
+        return True
 
     async def follow(self, orders: Sequence[UnfilledOrder] = (), /) -> Sequence[tuple[str, BuyResult]]:
         """Final answers, by token, of orders that were ``pending`` and are settled now. ``orders`` of another process are continued."""
@@ -205,13 +217,13 @@ class AzureProvider:
         """Cancel what an order still lacks."""
         if self._unknown and rest.order.pool not in self._azure_pools:
             raise CloudError(UNKNOWN, f"nothing is known yet about {', '.join(self._unknown)}, where pool {rest.order.pool} may be")
-        self._resume(rest)
+        self._resume(rest, in_doubt=True)
         await self._increments.withdraw(rest)
 
-    def _resume(self, rest: UnfilledOrder) -> None:
+    def _resume(self, rest: UnfilledOrder, *, in_doubt: bool = False) -> None:
         azure_pool = self._azure_pools.get(rest.order.pool)
-        if azure_pool is not None and rest.missing:
-            self._increments.resume(rest, azure_pool)
+        if azure_pool is not None and rest.missing and rest.order.offerings:
+            self._increments.resume(rest, azure_pool, in_doubt=in_doubt)
 
     # Ending
 
@@ -236,16 +248,25 @@ class AzureProvider:
         if self._is_last_of_system_pool(azure_pool, machine):
             name = azure_pool.pool.name
             return Refusal(CONFIGURATION, instance.key, f"pool {name} is a system pool, and this is its last machine; AKS needs one")
-        group = self._group(azure_pool, machine)
         # Spot machines and machines that do not run are not asked to shut down first.
         force = instance.market == SPOT or is_word(machine.state, "Failed")
         try:
-            await self._endings.end(group, machine, self._increments.lock(group), force=force)
+            await self._end(azure_pool, machine, force=force)
         except LostAnswerError:
             raise
         except CloudError as error:
             return Refusal(error.cause, instance.key, error.detail, retry_after=error.retry_after)
         return None
+
+    async def _end(self, azure_pool: AzurePool, machine: VirtualMachine, *, force: bool) -> None:
+        # The pool may be written in another way than when its machines were listed.
+        group = self._group(self._as_allowed(azure_pool), machine)
+        try:
+            await self._endings.end(group, machine, self._increments.lock(group), force=force)
+        except ArmError as error:
+            if not self._is_locked(azure_pool, error.failure):
+                raise
+            await self._end(self._as_allowed(azure_pool), machine, force=force)
 
     def _is_last_of_system_pool(self, azure_pool: AzurePool, machine: VirtualMachine) -> bool:
         if azure_pool.agent_pool is None or not is_word(azure_pool.agent_pool.mode, _SYSTEM):

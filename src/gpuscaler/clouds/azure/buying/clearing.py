@@ -7,6 +7,7 @@ from typing import Final
 
 import structlog
 
+from gpuscaler.clouds.azure.api.arm import GoneError
 from gpuscaler.clouds.azure.buying.capacity import lowered_capacity
 from gpuscaler.clouds.azure.buying.deletions import Deletions
 from gpuscaler.clouds.azure.buying.groups import Group
@@ -20,6 +21,8 @@ _LOG = structlog.get_logger(__name__)
 READ_LAG: Final = 10.0
 #: How far the clocks of Azure and of this process may differ, in seconds.
 SKEW_SECONDS: Final = 30.0
+#: After an error, when it is tried again, and after what time not any more, in seconds.
+AGAIN_SECONDS, LONGEST_SECONDS = 30.0, 3600.0
 
 
 @dataclass(slots=True, eq=False)
@@ -27,7 +30,8 @@ class Remains:
     """What failed attempts in a group left behind: ``number`` machines that did not come, the last at ``at``.
 
     They are entries without machines that Azure made after ``since`` and that are not among ``before`` (folded ids), or only a part of the
-    capacity. ``deleted`` are entries whose deletion was asked for.
+    capacity. ``deleted`` are entries whose deletion was asked for, ``problem`` is why nothing could be cleared the
+    last time, which is not tried again before ``not_before``.
     """
 
     group: Group
@@ -36,6 +40,8 @@ class Remains:
     since: float
     before: frozenset[str]
     deleted: set[str] = field(default_factory=set)
+    problem: str = ""
+    not_before: float = 0.0
 
 
 class Clearing:
@@ -80,12 +86,23 @@ class Clearing:
     async def clear(self) -> None:
         """Clear what can be cleared now. A call that fails is made again the next time."""
         for remains in tuple(self._remains):
+            if self._now() < remains.not_before:
+                continue
             try:
                 done = await self._clear(remains)
             except (CloudError, LostAnswerError) as error:
-                if not (isinstance(error, CloudError) and error.cause == THROTTLED):
-                    _LOG.warning("what a failed purchase left behind could not be cleared", group=remains.group.name, problem=str(error))
-                continue
+                done = self._now() >= remains.at + LONGEST_SECONDS
+                if isinstance(error, CloudError) and error.cause == THROTTLED and not done:
+                    continue
+                remains.not_before = self._now() + AGAIN_SECONDS
+                if done or str(error) != remains.problem:
+                    remains.problem = str(error)
+                    _LOG.warning(
+                        "what a failed purchase left behind could not be cleared",
+                        group=remains.group.name,
+                        problem=str(error),
+                        given_up=done,
+                    )
             if done:
                 self._remains.remove(remains)
 
@@ -94,7 +111,11 @@ class Clearing:
         async with self._lock(group):
             if group.one_at_a_time and self._runs(group):
                 return False
-            count, machines = await group.count()
+            try:
+                count, machines = await group.count()
+            except GoneError:
+                # The group was deleted, and nothing is left in it.
+                return True
             failed = [machine for machine in machines if is_unallocated(machine) and fold_id(machine.id) in remains.deleted]
             others = [machine for machine in machines if _may_be_of(machine, remains)]
             failed += others[: remains.number]

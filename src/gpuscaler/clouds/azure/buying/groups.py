@@ -42,6 +42,10 @@ class Group(Protocol):
         """All machines that Azure lists, in any state. Raises CloudError."""
         ...
 
+    async def number(self) -> Count:
+        """A fresh read of the number, as if a machine were listed for all of it. Raises CloudError."""
+        ...
+
     async def count(self) -> tuple[Count, Sequence[VirtualMachine]]:
         """A fresh read of the number, and the machines. Raises CloudError."""
         ...
@@ -69,17 +73,17 @@ class ScaleSetGroup:
     async def machines(self) -> Sequence[VirtualMachine]:
         return await list_machines(self._arm, self._set)
 
-    async def count(self) -> tuple[Count, Sequence[VirtualMachine]]:
-        # The number first: a machine that comes in between is listed, and a listed machine is never above the number that is written.
+    async def number(self) -> Count:
         reply = await self._arm.read(self._path, version=COMPUTE)
         try:
             scale_set = scale_set_of(reply.body)
         except ReadingError as error:
             raise CloudError(CONFIGURATION, f"{self.name}: {error}") from error
-        machines = await self.machines()
-        listed = sum(not is_leaving(machine) for machine in machines)
-        count = Count(scale_set.capacity, etag_of(reply) or scale_set.etag, listed, busy=is_busy(scale_set.state), limit=self._limit)
-        return count, machines
+        capacity, etag = scale_set.capacity, etag_of(reply) or scale_set.etag
+        return Count(capacity, etag, capacity, busy=is_busy(scale_set.state), limit=self._limit)
+
+    async def count(self) -> tuple[Count, Sequence[VirtualMachine]]:
+        return await _counted(self)
 
     async def write(self, count: Count, capacity: int) -> str:
         # Azure keeps every property that a write leaves out, so that what others set is not written back.
@@ -119,7 +123,7 @@ class AgentPoolGroup:
         machines = await list_pool_machines(self._arm, self._azure_pool)
         return [machine for machine in machines if not self._size or is_word(machine.size, self._size)]
 
-    async def count(self) -> tuple[Count, Sequence[VirtualMachine]]:
+    async def number(self) -> Count:
         reply = await self._arm.read(self._path, version=CONTAINERSERVICE)
         self._document = reply.body if isinstance(reply.body, dict) else {}
         properties = self._properties()
@@ -128,10 +132,11 @@ class AgentPoolGroup:
             number = 0
         if not isinstance(number, int) or number < 0:
             raise CloudError(CONFIGURATION, f"{self.name}: saw count {str(number)[:40]}, expected the number of its machines")
-        machines = await self.machines()
-        listed = sum(not is_leaving(machine) for machine in machines)
         etag = str(properties.get("eTag") or "") or etag_of(reply)
-        return Count(number, etag, listed, busy=is_busy(str(properties.get("provisioningState") or "")), limit=self._limit), machines
+        return Count(number, etag, number, busy=is_busy(str(properties.get("provisioningState") or "")), limit=self._limit)
+
+    async def count(self) -> tuple[Count, Sequence[VirtualMachine]]:
+        return await _counted(self)
 
     async def write(self, count: Count, capacity: int) -> str:
         properties = {name: value for name, value in self._properties().items() if name not in _READ_ONLY}
@@ -179,6 +184,13 @@ def group_of(arm: Arm, azure_pool: AzurePool, size: str) -> Group:
     if azure_pool.way == AGENT_POOL or azure_pool.scale_set is None:
         return AgentPoolGroup(arm, azure_pool, size)
     return ScaleSetGroup(arm, azure_pool.scale_set, azure_pool.pool)
+
+
+async def _counted(group: Group) -> tuple[Count, Sequence[VirtualMachine]]:
+    # The number first: a machine that comes in between is listed, and a listed machine is never above the number that is written.
+    number = await group.number()
+    machines = await group.machines()
+    return replace(number, listed=sum(not is_leaving(machine) for machine in machines)), machines
 
 
 def is_busy(state: str) -> bool:

@@ -13,17 +13,28 @@ from typing import Final, Protocol
 import structlog
 from msgspec.structs import replace
 
-from gpuscaler.clouds.azure.api.arm import Arm, ArmError, PreconditionFailedError
+from gpuscaler.clouds.azure.api.arm import Arm, ArmError, GoneError, PreconditionFailedError
 from gpuscaler.clouds.azure.api.causes import ArmFailure
 from gpuscaler.clouds.azure.api.operations import OperationState, read_operation
-from gpuscaler.clouds.azure.buying.capacity import Count, lowered_capacity, raised_capacity
+from gpuscaler.clouds.azure.buying.capacity import Count, raised_capacity
 from gpuscaler.clouds.azure.buying.clearing import READ_LAG, SKEW_SECONDS, Clearing
 from gpuscaler.clouds.azure.buying.deletions import Deletions
 from gpuscaler.clouds.azure.buying.groups import Group, group_of
 from gpuscaler.clouds.azure.discovery.pools import AzurePool
 from gpuscaler.clouds.azure.documents.resources import RESERVED, VirtualMachine
 from gpuscaler.clouds.azure.machines.listing import has_come, instance_of, is_unallocated, state_of
-from gpuscaler.clouds.protocol import THROTTLED, UNKNOWN, BuyResult, CloudError, LostAnswerError, Order, Refusal, UnfilledOrder
+from gpuscaler.clouds.protocol import (
+    CONFIGURATION,
+    THROTTLED,
+    UNAUTHORISED,
+    UNKNOWN,
+    BuyResult,
+    CloudError,
+    LostAnswerError,
+    Order,
+    Refusal,
+    UnfilledOrder,
+)
 from gpuscaler.model.azure_names import fold_id
 from gpuscaler.model.instances import PENDING
 
@@ -40,6 +51,8 @@ BUSY_SECONDS: Final = 30.0
 DELETIONS_SECONDS: Final = 60.0
 #: The longest wait for which an order is kept until Azure takes it, in seconds; for longer ones, other offerings are tried.
 QUEUED_SECONDS: Final = 60.0
+#: How long an order is kept in all while its group takes none, in seconds; then other offerings are tried.
+LONGEST_QUEUED: Final = 180.0
 #: How long machines of another process's order may take to be named from the list, in seconds.
 NAMED_SECONDS: Final = 20.0
 #: The longest time between two reads of an operation, in seconds, even if Azure asks for more: pods wait for the answer.
@@ -60,7 +73,7 @@ class Refuse(Protocol):
 class Increment:
     """A raise of a capacity for an order. ``before`` are the folded ids of machines that were there before; ``at`` is when it was made.
 
-    ``url`` is that of the operation, empty if there is none. A ``queued`` order has not been sent, and is not sent before ``not_before``.
+    ``url`` is that of the operation, empty if there is none. A ``queued`` order waits since ``queued_at``, at least until ``not_before``.
     An ``awaited`` one is settled by the call that made it. The operation is not read before ``read_at``; ``ended_at`` is when its end was
     seen, 0 before. ``resumed`` marks the order of another process, ``doubtful`` one of which it is not known whether it was sent.
     """
@@ -76,6 +89,7 @@ class Increment:
     not_before: float = 0.0
     resumed: bool = False
     doubtful: bool = False
+    queued_at: float = 0.0
     read_at: float = 0.0
     ended_at: float = 0.0
     failure: ArmFailure | None = None
@@ -90,13 +104,21 @@ class Increments:
     """Raises capacities for orders. ``tokens`` maps a machine's folded id to the order it came from, as far as this process knows.
 
     ``reserved`` are folded ids of machines that were ordered as reserved ones: reservations show them later. ``deletions`` are those that
-    run.
+    run. ``known`` returns the machines of a pool on its last list.
     """
 
-    def __init__(self, arm: Arm, *, now: Callable[[], float], sleep: Callable[[float], Awaitable[None]], refuse: Refuse) -> None:
+    def __init__(
+        self,
+        arm: Arm,
+        *,
+        now: Callable[[], float],
+        sleep: Callable[[float], Awaitable[None]],
+        refuse: Refuse,
+        known: Callable[[AzurePool], Sequence[VirtualMachine]] = lambda _: (),
+    ) -> None:
         self.tokens: dict[str, str] = {}
         self.reserved: set[str] = set()
-        self._arm, self._now, self._sleep, self._refuse = arm, now, sleep, refuse
+        self._arm, self._now, self._sleep, self._refuse, self._known = arm, now, sleep, refuse, known
         self._open: dict[str, Increment] = {}
         self._settled: dict[str, None] = {}
         self._late_answers: list[tuple[str, BuyResult]] = []
@@ -123,12 +145,15 @@ class Increments:
 
     async def buy(self, azure_pool: AzurePool, order: Order) -> BuyResult:
         """Raise the capacity, and return what is known of it within an order's time."""
-        return await self._finish_shielded(self._buy(azure_pool, order), order.token)
+        return await self._finish_shielded(self._buy(azure_pool, order), order)
 
     async def _buy(self, azure_pool: AzurePool, order: Order) -> BuyResult:
         group, began = group_of(self._arm, azure_pool, order.offerings[0].instance_type), self._now()
         increment = Increment(order, azure_pool, group, frozenset(), began)
         async with self.lock(group):
+            if order.token in self._settled:
+                # It was withdrawn while it waited for the group.
+                return BuyResult()
             if group.one_at_a_time and self._is_busy(group):
                 return self._queue(increment, 0.0)
             try:
@@ -143,7 +168,7 @@ class Increments:
 
     def _queue(self, increment: Increment, wait: float) -> BuyResult:
         """Keep an order until its group takes it: another operation runs, or Azure asked to wait for a moment."""
-        increment.queued, increment.not_before = True, self._now() + wait
+        increment.queued, increment.queued_at, increment.not_before = True, self._now(), self._now() + wait
         self._open[increment.order.token] = increment
         return BuyResult(pending=increment.order.count)
 
@@ -155,7 +180,7 @@ class Increments:
         group, wanted = increments[0].group, sum(increment.order.count for increment in increments)
         first_target = None
         for _ in range(MAX_WRITES):
-            count, machines = await group.count()
+            count, machines = await self._count(group, increments[0].azure_pool)
             if self._now() < min(increment.at for increment in increments) + DELETIONS_SECONDS:
                 self.deletions.check(group, machines)
                 if self._clearing.clears(group) and not count.busy and count.unfilled > wanted:
@@ -185,6 +210,16 @@ class Increments:
             return None
         detail = f"{group.name}: others wrote its capacity {MAX_WRITES} times between our reads and writes; it is tried again"
         raise CloudError(THROTTLED, detail, retry_after=OBSERVE_SECONDS)
+
+    async def _count(self, group: Group, azure_pool: AzurePool) -> tuple[Count, Sequence[VirtualMachine]]:
+        """The number and the machines; while lists of machines are throttled for long, the last known ones: writes are not."""
+        try:
+            return await group.count()
+        except CloudError as error:
+            if error.cause != THROTTLED or error.retry_after <= QUEUED_SECONDS or self._clearing.clears(group):
+                raise
+        # A number without machines cannot be told then, and is taken for machines that came since.
+        return await group.number(), self._known(azure_pool)
 
     async def _check_written(self, increments: Sequence[Increment], count: Count, target: int) -> None:
         """Find out whether a write whose answer was lost has taken effect.
@@ -257,15 +292,37 @@ class Increments:
         failure: BaseException | None = None
         open_now = [increment for increment in self._open.values() if not (increment.queued or increment.awaited)]
         answers = await asyncio.gather(*map(self._settle, open_now), return_exceptions=True)
+        failed: list[Increment] = []
         for increment, answer in zip(open_now, answers, strict=True):
             if isinstance(answer, BuyResult):
-                self._late_answers = [*self._late_answers[-MOST_ANSWERS:], (increment.order.token, answer)]
+                self._keep_answer(increment, answer)
+            elif isinstance(answer, CloudError | LostAnswerError):
+                failed.append(increment)
+                failure = failure or answer
             elif isinstance(answer, BaseException):
-                failure = answer
-        return failure
+                raise answer
+        if len(failed) == len(open_now):
+            return failure
+        # The others are followed as often as before.
+        for increment in failed:
+            if increment.read_at == 0.0:
+                _LOG.warning("an order cannot be followed", order=increment.order.token, group=increment.group.name, problem=str(failure))
+            increment.read_at = self._now() + SELDOM_SECONDS
+        return None
 
-    def resume(self, rest: UnfilledOrder, azure_pool: AzurePool) -> None:
-        """Continue an order of another process.
+    def _keep_answer(self, increment: Increment, answer: BuyResult) -> None:
+        self._late_answers = [*self._late_answers[-MOST_ANSWERS:], (increment.order.token, answer)]
+
+    def refuse_queued(self, pools: Collection[str]) -> None:
+        """Send no order that waits to other pools than these: the others are no longer used."""
+        for increment in tuple(self._open.values()):
+            if increment.queued and increment.order.pool not in pools:
+                detail = f"{increment.group.name} is no longer used, so what was still to be ordered there is not"
+                self._keep_answer(increment, _refused(increment.order, CONFIGURATION, detail))
+                self._mark_final(increment)
+
+    def resume(self, rest: UnfilledOrder, azure_pool: AzurePool, *, in_doubt: bool = False) -> None:
+        """Continue an order of another process, with ``in_doubt`` also one of which it is not known whether it was sent.
 
         Which of its machines have come only the caller knows, from the list; so ``rest.missing`` is what counts, as it is now.
         """
@@ -273,7 +330,7 @@ class Increments:
         increment = self._open.get(order.token)
         if increment is not None and increment.resumed:
             increment.order = order
-        elif increment is None and order.token not in self._settled and rest.accepted:
+        elif increment is None and order.token not in self._settled and (rest.accepted or in_doubt):
             group = group_of(self._arm, azure_pool, order.offerings[0].instance_type)
             self._open[order.token] = Increment(order, azure_pool, group, frozenset(), rest.at, url=rest.operation, resumed=True)
 
@@ -285,6 +342,8 @@ class Increments:
         """Withdraw what an order still lacks; machines that exist stay. Raises CloudError if that is not possible yet."""
         increment = self._open.get(rest.order.token)
         if increment is None:
+            # One that waits for its group, or its answer, is not sent any more.
+            self._add_settled(rest.order.token)
             return
         if increment.queued:
             self._mark_final(increment)
@@ -292,26 +351,46 @@ class Increments:
         async with self.lock(increment.group):
             if increment.order.token not in self._open:
                 return
-            count, machines = await increment.group.count()
+            try:
+                count, machines = await increment.group.count()
+            except GoneError:
+                self._mark_final(increment)
+                return
             self._assign(increment, machines)
-            others = self.unfilled(increment.group) - increment.missing
-            target = lowered_capacity(count, increment.missing, others)
-            if target < count.capacity:
-                self.deletions.check(increment.group, machines)
-                if increment.group.one_at_a_time and count.busy:
-                    raise CloudError(
-                        THROTTLED, f"{increment.group.name} cannot be lowered while an operation runs", retry_after=BUSY_SECONDS
-                    )
-                await increment.group.write(count, target)
+            if increment.missing:
+                if count.busy:
+                    # What comes may not be listed yet, and Azure would end machines of its choice instead.
+                    detail = f"{increment.group.name} cannot be lowered while an operation runs"
+                    raise CloudError(THROTTLED, detail, retry_after=BUSY_SECONDS)
+                self._clear_up(increment)
             self._mark_final(increment)
+        self.tend_soon()
+
+    def _clear_up(self, increment: Increment) -> None:
+        """Clear what an order lacks in the end."""
+        since = increment.at if increment.resumed else 0.0
+        self._clearing.add(increment.group, increment.missing, since=since, before=increment.before)
 
     async def _send_queued(self) -> None:
-        """Send orders that waited: all of one group in one write."""
-        groups = {increment.group.key[0]: increment.group for increment in self._open.values() if increment.queued}
+        """Send orders that waited: all of one group in one write, of several groups of a resource those of the oldest order."""
+        groups: dict[str, Group] = {}
+        for increment in self._open.values():
+            if increment.queued:
+                groups.setdefault(increment.group.key[0], increment.group)
         for group in groups.values():
             async with self.lock(group):
                 if not (group.one_at_a_time and self._is_running(group)):
                     await self._send_queued_of(group)
+        self._refuse_overdue()
+
+    def _refuse_overdue(self) -> None:
+        """Answer orders that waited for too long."""
+        now = self._now()
+        for increment in tuple(self._open.values()):
+            if increment.queued and now >= increment.queued_at + LONGEST_QUEUED:
+                detail = f"{increment.group.name} has been busy with other operations for {LONGEST_QUEUED:.0f} s"
+                self._keep_answer(increment, _refused(increment.order, THROTTLED, detail, BUSY_SECONDS))
+                self._mark_final(increment)
 
     async def _send_queued_of(self, group: Group) -> None:
         now = self._now()
@@ -328,7 +407,7 @@ class Increments:
             answer = _refused(queued[0].order, error.cause, error.detail, error.retry_after)
         if answer is not None:
             for increment in queued:
-                self._late_answers.append((increment.order.token, answer))
+                self._keep_answer(increment, answer)
                 self._mark_final(increment)
 
     async def _settle(self, increment: Increment) -> BuyResult | None:
@@ -338,23 +417,37 @@ class Increments:
                 return None
             if self._now() < increment.read_at:
                 return None
-            state = await self._state(increment)
-            if not state.done:
-                increment.read_at = self._now() + min(state.retry_after, SELDOM_SECONDS)
+            try:
+                return await self._settle_now(increment)
+            except GoneError as error:
+                # The group was deleted.
+                increment.failure = error.failure
+                return self._conclude(increment)
+            except CloudError as error:
+                if error.cause != THROTTLED:
+                    raise
+                # Azure says how long such reads have to wait: other orders are followed meanwhile.
+                increment.read_at = self._now() + min(max(error.retry_after, OBSERVE_SECONDS), QUEUED_SECONDS)
                 return None
-            increment.ended_at = increment.ended_at or self._now()
-            increment.failure = state.failure
-            count, machines = await increment.group.count()
-            self._assign(increment, machines)
-            if self._may_be_unseen(increment, count, machines):
-                return None
-            return self._conclude(increment)
+
+    async def _settle_now(self, increment: Increment) -> BuyResult | None:
+        state = await self._state(increment)
+        if not state.done:
+            increment.read_at = self._now() + min(state.retry_after, SELDOM_SECONDS)
+            return None
+        increment.ended_at = increment.ended_at or self._now()
+        increment.failure = state.failure
+        count, machines = await increment.group.count()
+        self._assign(increment, machines)
+        if self._may_be_unseen(increment, count, machines):
+            return None
+        return self._conclude(increment)
 
     async def _state(self, increment: Increment) -> OperationState:
         """The state of the increment's operation; where none is known, the group's own state decides."""
         url = increment.url
         if url:
-            state = await read_operation(self._arm, url)
+            state = await self._read_operation(increment)
             if not state.gone and not self._is_replaced(state):
                 return state
             newer = [
@@ -370,6 +463,19 @@ class Increments:
         failed = next((machine for machine in machines if is_unallocated(machine) and self._is_new(machine, increment)), None)
         failure = ArmFailure(code=failed.fault_code, text=failed.fault) if failed is not None and failed.fault_code else None
         return OperationState(done=not count.busy, succeeded=failure is None, failure=failure)
+
+    async def _read_operation(self, increment: Increment) -> OperationState:
+        """The state of the increment's operation; one that may not be read counts as no longer known."""
+        if not self._arm.is_own(increment.url):
+            # The order was sent to another endpoint.
+            return OperationState(done=True, gone=True)
+        try:
+            return await read_operation(self._arm, increment.url)
+        except CloudError as error:
+            if error.cause != UNAUTHORISED:
+                raise
+            _LOG.warning("an operation cannot be read; its group says whether it has ended", group=increment.group.name, problem=str(error))
+            return OperationState(done=True, gone=True)
 
     def _is_replaced(self, state: OperationState) -> bool:
         return state.done and not state.succeeded and state.failure is not None and state.failure.code.lower() in _REPLACED
@@ -427,12 +533,10 @@ class Increments:
         self._mark_final(increment)
         if not missing:
             return BuyResult(instances)
+        self._clear_up(increment)
         if increment.failure is None and (increment.doubtful or (increment.resumed and not increment.url)):
-            # Perhaps it was never sent: that says nothing about the offering, the next plan orders again what is needed, and a number that
-            # is left may be what others wanted.
+            # Perhaps it was never sent: that says nothing about the offering, and the next plan orders again what is needed.
             return BuyResult(instances)
-        since = increment.at if increment.resumed else 0.0
-        self._clearing.add(increment.group, missing, since=since, before=increment.before)
         detail = (
             f"{increment.group.name}: {len(instances)} of {increment.order.count} machines came, and Azure gave no reason for the others"
         )
@@ -441,7 +545,10 @@ class Increments:
 
     def _mark_final(self, increment: Increment) -> None:
         self._open.pop(increment.order.token, None)
-        self._settled[increment.order.token] = None
+        self._add_settled(increment.order.token)
+
+    def _add_settled(self, token: str) -> None:
+        self._settled[token] = None
         while len(self._settled) > 1000:
             del self._settled[next(iter(self._settled))]
 
@@ -479,7 +586,7 @@ class Increments:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _finish_shielded(self, call: Awaitable[BuyResult], token: str) -> BuyResult:
+    async def _finish_shielded(self, call: Awaitable[BuyResult], order: Order) -> BuyResult:
         """Let ``call`` finish even if the caller is cancelled, since its changes must be known. :meth:`follow` then returns the answer."""
         task: asyncio.Task[BuyResult] = asyncio.ensure_future(call)
         self._tasks.add(task)
@@ -489,8 +596,13 @@ class Increments:
         except asyncio.CancelledError:
 
             def keep(ended: asyncio.Task[BuyResult]) -> None:
-                if not ended.cancelled() and ended.exception() is None and token not in self._open:
-                    self._late_answers.append((token, ended.result()))
+                if ended.cancelled() or order.token in self._open:
+                    return
+                error = ended.exception()
+                if error is None:
+                    self._late_answers.append((order.token, ended.result()))
+                elif isinstance(error, CloudError):
+                    self._late_answers.append((order.token, _refused(order, error.cause, error.detail, error.retry_after)))
 
             task.add_done_callback(keep)
             raise

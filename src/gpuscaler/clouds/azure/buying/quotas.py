@@ -1,7 +1,10 @@
 """The room that quotas leave, read before machines are ordered, so that no order is sent that cannot fit."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
+
+import structlog
 
 from gpuscaler.clouds.azure.api.arm import USAGES, Arm
 from gpuscaler.clouds.azure.discovery.pools import AzurePool
@@ -10,8 +13,11 @@ from gpuscaler.clouds.azure.documents.skus import Sku
 from gpuscaler.clouds.azure.documents.usages import Usage, quota_name, quotas_of, room_of, usages_of
 from gpuscaler.clouds.protocol import CloudError
 
+_LOG = structlog.get_logger(__name__)
 #: How long usages are used before they are read again, in seconds.
 FRESH_SECONDS: Final = 60.0
+#: How long an order waits for the usages, in seconds.
+READ_SECONDS: Final = 2.5
 
 
 class Quotas:
@@ -46,9 +52,11 @@ class Quotas:
             return usages
         path = f"/subscriptions/{subscription}/providers/Microsoft.Compute/locations/{location}/usages"
         try:
-            usages = usages_of(await self._arm.pages(path, version=USAGES))
-        except CloudError:
-            # Without the right to read usages, Azure's answers to orders say what does not fit.
+            async with asyncio.timeout(READ_SECONDS):
+                usages = usages_of(await self._arm.pages(path, version=USAGES))
+        except (CloudError, TimeoutError) as error:
+            # Then, and without the right to read usages, Azure's answers to orders say what does not fit.
+            _LOG.debug("quotas could not be read", subscription=subscription, location=location, problem=str(error) or "no answer in time")
             usages = {}
         self._usages[subscription, location] = self._now(), usages
         return usages

@@ -26,6 +26,8 @@ OLDEST_LIST: Final = 300.0
 #: How often the groups are usually read, in seconds; less often while Azure's limits leave little.
 USUAL_SECONDS: Final = 10.0
 _SETTLED: Final = ("succeeded", "failed", "")
+#: Codes of resource groups and clusters that do not exist; others may be about rights.
+_DELETED: Final = ("resourcegroupnotfound", "resourcenotfound")
 
 
 class PoolMachines(Struct, frozen=True):
@@ -122,8 +124,17 @@ class MachineLists:
         )
         return {ident: state for part in parts for ident, state in part.items()}
 
+    async def _documents(self, path: str, version: str) -> Sequence[object]:
+        """The groups in a resource group or cluster, none if that was deleted since the pools were read."""
+        try:
+            return await self._arm.pages(path, version=version)
+        except GoneError as error:
+            if error.failure.code.lower() not in _DELETED:
+                raise
+            return ()
+
     async def _scale_set_states(self, subscription: str, group: str, azure_pools: Iterable[AzurePool]) -> dict[str, _GroupState]:
-        documents = await self._arm.pages(scale_set_path(subscription, group), version=COMPUTE)
+        documents = await self._documents(scale_set_path(subscription, group), COMPUTE)
         found = {fold_id(scale_set.id): scale_set for document in documents if (scale_set := _scale_set(document)) is not None}
         states = {}
         for azure_pool in azure_pools:
@@ -135,7 +146,7 @@ class MachineLists:
     async def _agent_pool_states(
         self, subscription: str, group: str, cluster: str, azure_pools: Iterable[AzurePool]
     ) -> dict[str, _GroupState]:
-        documents = await self._arm.pages(agent_pool_path(subscription, group, cluster), version=CONTAINERSERVICE)
+        documents = await self._documents(agent_pool_path(subscription, group, cluster), CONTAINERSERVICE)
         place = Cluster("", subscription, group, cluster, "", "")
         found = {fold_id(pool.name): pool for document in documents if (pool := _agent_pool(document, place)) is not None}
         states = {}

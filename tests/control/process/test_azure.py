@@ -1,0 +1,283 @@
+"""`gpuscaler run` with an Azure account: from pending pods to machines and back, over an endpoint of our own."""
+
+from pathlib import Path
+
+import pytest
+from tests.control.azure_stage import SIZE, azure_stage, place_of
+
+from gpuscaler.embedded.azure import SUBSCRIPTION, making
+from gpuscaler.embedded.azure.compute import capacity, scale_sets
+from gpuscaler.embedded.azure.hardware.sizes import family
+
+OTHER = "33333333-3333-4333-8333-333333333333"
+#: Tags by which self-managed scale sets are found.
+TAGS = {"gpuscaler.io_cluster": "aks"}
+SOON = "pools:\n  - {name: gpus, idle_after: 1m}\n"
+
+
+async def test_a_pending_pod_gets_a_machine_and_an_idle_machine_is_deleted_by_its_id(tmp_path: Path) -> None:
+    async with azure_stage(tmp_path) as here:
+        here.pool("gpus")
+        here.start(here.settings(more=SOON))
+        await here.submit("train", run_for="30s")
+        await here.until(here.all_bound, 120)
+        assert (here.capacity("gpus"), len(here.machines())) == (1, 1)
+        (node,) = await here.nodes()
+        (machine,) = here.machines()
+        assert node["spec"]["providerID"].endswith(f"/virtualMachineScaleSets/{here.scale_set('gpus').name}/virtualMachines/{machine.key}")
+        await here.sleep(180)
+        assert (here.capacity("gpus"), here.machines(), await here.nodes()) == (0, [], [])
+        assert (here.capacities("gpus"), here.deletions()) == ([1], 1)
+        status = await here.status()
+        assert [(pool.name, pool.way) for pool in status.pools] == [("gpus", "scale-set")]
+        assert (status.promises_kept, status.promises_broken, status.troubles) == (1, 0, ())
+
+
+async def test_if_spot_has_no_capacity_machines_are_bought_on_demand_within_seconds_and_later_on_spot_again(tmp_path: Path) -> None:
+    async with azure_stage(tmp_path) as here:
+        here.pool("spot", spot=True)
+        here.pool("demand")
+        here.limit(0, market="spot", code="OverconstrainedZonalAllocationRequest")
+        here.start()
+        await here.submit("train")
+        await here.until(lambda: here.capacity("demand") == 1, 20)
+        await here.until(here.all_bound, 120)
+        assert (here.capacity("spot"), here.machines("spot")) == (0, [])
+        assert any("spot" in breaker.target for breaker in (await here.status()).breakers)
+        here.limit(None, market="spot", code="OverconstrainedZonalAllocationRequest")
+        await here.sleep(3700)
+        await here.submit("next")
+        await here.until(here.all_bound, 120)
+        assert (here.capacity("spot"), here.capacity("demand"), here.count_registered()) == (1, 1, 2)
+
+
+async def test_pools_in_two_subscriptions_and_locations_are_used(tmp_path: Path) -> None:
+    async with azure_stage(tmp_path, subscriptions=(SUBSCRIPTION, OTHER), locations=("eastus", "westus2")) as here:
+        here.pool("east")
+        here.pool("west", aks=here.cluster_in(OTHER, "west", location="westus2"))
+        places = (place_of(), place_of(OTHER, "west"))
+        here.start(here.settings(subscriptions=places, more="pools:\n  - {name: east, max: 1}\n  - {name: west, max: 1}\n"))
+        await here.submit("one", "two")
+        await here.until(here.all_bound, 120)
+        assert (here.capacity("east"), here.capacity("west"), here.count_registered()) == (1, 1, 2)
+        assert (await here.status()).troubles == ()
+        here.fault(path=f"*{OTHER}*", code="InternalServerError", status=500)
+        await here.sleep(300)
+        assert any(OTHER in trouble for trouble in (await here.status()).troubles)
+        here.endpoint.faults.all.clear()
+        await here.sleep(400)
+        assert (here.capacity("east"), here.capacity("west"), (await here.status()).troubles) == (1, 1, ())
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+@pytest.mark.parametrize("after", [1.0, 8.0, 12.0])
+async def test_an_order_is_followed_on_by_the_next_process_and_nothing_is_bought_twice(
+    after: float, forgotten: bool, tmp_path: Path
+) -> None:
+    async with azure_stage(tmp_path, allocation=20.0, provisioning=30.0) as here:
+        here.pool("spot", spot=True)
+        here.pool("demand")
+        here.limit(1, market="spot", code="OverconstrainedAllocationRequest")
+        here.start()
+        await here.submit("one", "two", "three")
+        await here.until(lambda: here.capacity("spot") == 3, 20)
+        await here.sleep(after)
+        await here.stop()
+        if forgotten:
+            here.account.forget_operations()
+        here.start(identity="two")
+        await here.until(lambda: here.capacity("demand") == 2, 100)
+        await here.until(here.all_bound, 200)
+        await here.sleep(300)
+        here.limit(None, market="spot", code="OverconstrainedAllocationRequest")
+        await here.sleep(300)
+        assert (here.capacity("spot"), len(here.machines("spot")), here.capacity("demand")) == (1, 1, 2)
+        assert here.count_registered() == 3
+        assert (await here.status()).troubles == ()
+
+
+@pytest.mark.parametrize("sever", ["before", "after"])
+async def test_an_order_whose_answer_is_lost_is_placed_once(sever: str, tmp_path: Path) -> None:
+    async with azure_stage(tmp_path) as here:
+        here.pool("gpus")
+        here.start()
+        await here.sleep(15)
+        here.fault(method="PUT", path="*virtualMachineScaleSets*", times=1, sever=sever)
+        await here.submit("train")
+        await here.until(here.all_bound, 400)
+        await here.sleep(300)
+        assert (here.capacity("gpus"), here.count_registered()) == (1, 1)
+
+
+async def test_if_reads_are_throttled_after_an_answer_was_lost_nothing_is_bought_twice(tmp_path: Path) -> None:
+    async with azure_stage(tmp_path) as here:
+        here.pool("gpus")
+        here.start(here.settings(more="limits: {gpus: 4}\n"))
+        await here.sleep(15)
+        here.fault(method="PUT", path="*virtualMachineScaleSets*", times=1, sever="after")
+        here.fault(
+            path="*virtualMachineScaleSets*", method="GET", times=4, code="TooManyRequests", status=429, headers={"retry-after": "20"}
+        )
+        await here.submit("train")
+        await here.until(here.all_bound, 400)
+        await here.sleep(300)
+        assert (here.capacity("gpus"), here.count_registered()) == (1, 1)
+
+
+async def test_machines_that_do_not_fit_into_a_quota_are_not_ordered_and_another_size_is(tmp_path: Path) -> None:
+    async with azure_stage(tmp_path) as here:
+        here.pool("a100")
+        here.pool("t4", size="Standard_NC8as_T4_v3", max=4)
+        making.set_quota(here.account, family("Standard_NC8as_T4_v3"), 8)
+        here.start()
+        await here.submit("one", "two", "three")
+        await here.until(here.all_bound, 200)
+        assert (here.capacity("t4"), here.capacity("a100")) == (1, 2)
+        assert not here.endpoint.refused
+
+
+async def test_purchases_go_on_while_lists_of_machines_are_throttled(tmp_path: Path) -> None:
+    async with azure_stage(tmp_path) as here:
+        here.pool("gpus")
+        here.start()
+        await here.submit("first")
+        await here.until(here.all_bound, 120)
+        here.endpoint.throttling.close("HighCostGetVMScaleSet30Min", 900.0)
+        await here.sleep(30)
+        await here.submit("second")
+        await here.until(lambda: here.capacity("gpus") == 2, 60)
+        await here.sleep(1000)
+        assert (here.capacity("gpus"), here.count_registered()) == (2, 2)
+        assert await here.all_bound()
+
+
+@pytest.mark.parametrize("lockdown", ["DenyAssignmentAuthorizationFailed", "ScopeLocked"])
+async def test_in_a_locked_node_resource_group_machines_are_bought_and_ended_through_aks(lockdown: str, tmp_path: Path) -> None:
+    async with azure_stage(tmp_path, lockdown=lockdown) as here:
+        here.pool("gpus")
+        here.account.group(SUBSCRIPTION, here.aks.node_group).locked = True
+        here.start(here.settings(more=SOON))
+        await here.submit("train", run_for="30s")
+        await here.until(here.all_bound, 200)
+        assert here.capacity("gpus") == 1
+        await here.sleep(300)
+        assert (here.capacity("gpus"), here.machines(), here.count_registered()) == (0, [], 1)
+        (pool,) = (await here.status()).pools
+        assert pool.way.startswith("agent-pool")
+
+
+async def test_an_idle_machine_is_ended_through_aks_if_the_node_resource_group_was_locked_meanwhile(tmp_path: Path) -> None:
+    async with azure_stage(tmp_path, lockdown="ScopeLocked") as here:
+        here.pool("gpus")
+        here.start(here.settings(more=SOON))
+        await here.submit("train", run_for="30s")
+        await here.until(here.all_bound, 200)
+        here.account.group(SUBSCRIPTION, here.aks.node_group).locked = True
+        await here.sleep(400)
+        assert (here.capacity("gpus"), here.machines(), here.count_registered()) == (0, [], 1)
+
+
+async def test_a_pool_of_virtual_machines_grows_by_profile_and_machines_are_ended_by_name(tmp_path: Path) -> None:
+    async with azure_stage(tmp_path) as here:
+        big = "Standard_NC48ads_A100_v4"
+        pool = here.pool("mixed", size={SIZE: 0, big: 1})
+        here.start(here.settings(more="pools:\n  - {name: mixed, idle_after: 1m}\n"))
+        await here.submit("pair", gpus=2, run_for="60s")
+        await here.until(here.all_bound, 60)
+        await here.submit("single", run_for="60s")
+        await here.until(lambda: pool.profiles[SIZE.lower()].capacity == 1, 60)
+        await here.until(here.all_bound, 200)
+        await here.sleep(600)
+        assert {size: profile.capacity for size, profile in pool.profiles.items()} == {SIZE.lower(): 0, big.lower(): 0}
+        assert (await here.status()).troubles == ()
+
+
+async def test_an_evicted_machine_is_replaced_once_beside_another_writer(tmp_path: Path) -> None:
+    async with azure_stage(tmp_path) as here:
+        here.pool("spot", spot=True)
+        here.start(here.settings(more="limits: {gpus: 6}\n"))
+        await here.deploy("serve", replicas=3)
+        await here.until(here.bound, 10)
+        await here.until(here.all_bound, 120)
+        spot = here.scale_set("spot")
+        here.evict("spot", here.machines("spot")[0])
+        capacity.set_capacity(here.account, spot, spot.capacity + 1)
+        await here.sleep(200)
+        assert await here.all_bound()
+        assert here.count_registered() in (4, 5)
+        await here.sleep(600)
+        assert (len(here.machines()), here.capacity("spot")) == (3, 3)
+
+
+async def test_a_pool_that_is_given_to_the_autoscaler_of_aks_is_set_aside_and_nothing_there_is_harmed(tmp_path: Path) -> None:
+    async with azure_stage(tmp_path) as here:
+        pool = here.pool("gpus")
+        here.start(here.settings(more=SOON))
+        await here.submit("first")
+        await here.until(here.all_bound, 120)
+        pool.settings |= {"enableAutoScaling": True, "minCount": 0, "maxCount": 5}
+        await here.sleep(400)
+        writes = len(here.endpoint.writes)
+        await here.submit("second")
+        await here.sleep(600)
+        assert len(here.endpoint.writes) == writes
+        assert (here.capacity("gpus"), len(here.machines())) == (1, 1)
+        assert (await here.bound())["first"]
+        assert not (await here.status()).pools
+
+
+async def test_a_queued_order_is_not_sent_to_a_pool_that_was_set_aside_meanwhile(tmp_path: Path) -> None:
+    async with azure_stage(tmp_path, allocation=200.0) as here:
+        pool = here.pool("gpus")
+        here.start(here.settings(api="agentpool"))
+        await here.submit("first")
+        await here.until(lambda: here.capacity("gpus") == 1, 20)
+        await here.submit("second")
+        await here.sleep(10)
+        pool.settings |= {"enableAutoScaling": True, "minCount": 0, "maxCount": 5}
+        here.path.write_text(here.settings(api="agentpool", more="limits: {gpus: 5}\n"))
+        await here.sleep(600)
+        assert (here.capacity("gpus"), len(here.machines())) == (1, 1)
+
+
+async def test_a_scale_set_that_is_deleted_while_we_buy_there_stops_nothing_else(tmp_path: Path) -> None:
+    async with azure_stage(tmp_path, allocation=60.0) as here:
+        making.create_group(here.account, "own")
+        own = making.create_scale_set(here.account, "own", "mine", SIZE, spot=True, tags=TAGS)
+        here.pool("demand")
+        here.start(here.settings(subscriptions=(place_of(resource_groups=["own"]),)))
+        await here.submit("one")
+        await here.until(lambda: own.capacity == 1, 20)
+        await here.sleep(12)
+        scale_sets.remove(here.account, own)
+        await here.sleep(5)
+        await here.submit("two")
+        await here.until(lambda: here.capacity("demand") == 2, 30)
+        await here.until(here.all_bound, 120)
+        await here.sleep(400)
+        assert here.capacity("demand") == 2
+        assert (await here.status()).troubles == ()
+
+
+async def test_a_dry_run_changes_nothing_in_the_azure_account(tmp_path: Path) -> None:
+    async with azure_stage(tmp_path) as here:
+        here.pool("gpus", count=1)
+        here.start(here.settings(more=SOON), dry_run=True)
+        await here.submit("one", "two")
+        await here.sleep(600)
+        assert (here.endpoint.writes, here.endpoint.refused, here.capacity("gpus")) == ([], [], 1)
+
+
+async def test_a_former_leader_writes_nothing_to_the_azure_account(tmp_path: Path) -> None:
+    async with azure_stage(tmp_path) as here:
+        here.pool("gpus")
+        here.start(identity="one")
+        await here.sleep(10)
+        here.start(identity="two")
+        await here.submit("train")
+        await here.until(here.all_bound, 120)
+        await here.stop()
+        await here.submit("next")
+        await here.until(here.all_bound, 120)
+        assert (here.capacity("gpus"), here.count_registered(), here.capacities("gpus")) == (2, 2, [1, 2])
+        assert (await here.status()).leader.identity == "two"
