@@ -87,6 +87,8 @@ class Stage(AccountStage):
         names = NodeNames()
         machines = Machines(self.cluster.client("azure"), now=self.now, naming=names.naming())
         register_nodes(self.account, machines, names)
+        #: The environment of the processes.
+        self.environ = dict(ENVIRON)
         #: Machines that ever registered as nodes, and their pools.
         self.registered: dict[str, str] = {}
         self.account.listeners.append(self._hear)
@@ -167,8 +169,8 @@ class Stage(AccountStage):
         inner = "".join(f"  {name}: {value}\n" for name, value in {"subscriptions": json.dumps(places), **options}.items())
         return f"cloud: azure\nazure:\n  endpoint_url: {URL}\n{inner}http: {{enabled: false}}\n{more}"
 
-    def provider_maker(self, environ: Mapping[str, str] = ENVIRON) -> MakeProvider:
-        return partial(make_azure_provider, environ=environ, http=MemoryHttp(self.endpoint, delay=0.1))
+    def provider_maker(self) -> MakeProvider:
+        return partial(make_azure_provider, environ=self.environ, http=MemoryHttp(self.endpoint, delay=0.1))
 
 
 def place_of(subscription: str = SUBSCRIPTION, cluster: str = CLUSTER, group: str = GROUP, **more: Any) -> dict[str, Any]:

@@ -64,10 +64,12 @@ class Inventory(Struct, frozen=True, gc=False):
 
     ``released_pools`` are pools with groups that no longer belong to this cluster: actions in progress are finished, and no new ones start.
 
-    The list is valid for some time between ``at`` minus the provider's ``read_lag`` and ``at``, both in seconds since the epoch.
+    The list is valid for some time between ``at`` minus the provider's ``read_lag`` and ``at``, both in seconds since the epoch. ``age`` is
+    how many seconds before the call it was read, if the cloud could not be asked again yet.
     """
 
     at: float
     instances: tuple[Instance, ...] = ()
     deliveries: tuple[Delivery, ...] = ()
     released_pools: tuple[str, ...] = ()
+    age: float = 0.0

@@ -1,9 +1,12 @@
 """`gpuscaler run` with an Azure account: from pending pods to machines and back, over an endpoint of our own."""
 
+import asyncio
+import json
+from base64 import urlsafe_b64encode
 from pathlib import Path
 
 import pytest
-from tests.control.azure_stage import SIZE, azure_stage, place_of
+from tests.control.azure_stage import ENVIRON, SIZE, azure_stage, place_of
 
 from gpuscaler.embedded.azure import SUBSCRIPTION, making
 from gpuscaler.embedded.azure.compute import capacity, scale_sets
@@ -12,6 +15,7 @@ from gpuscaler.embedded.azure.hardware.sizes import family
 OTHER = "33333333-3333-4333-8333-333333333333"
 #: Tags by which self-managed scale sets are found.
 TAGS = {"gpuscaler.io_cluster": "aks"}
+UPGRADE = "Another operation (Upgrading) is in progress, please wait for it to finish before starting a new operation."
 SOON = "pools:\n  - {name: gpus, idle_after: 1m}\n"
 
 
@@ -281,3 +285,153 @@ async def test_a_former_leader_writes_nothing_to_the_azure_account(tmp_path: Pat
         await here.until(here.all_bound, 120)
         assert (here.capacity("gpus"), here.count_registered(), here.capacities("gpus")) == (2, 2, [1, 2])
         assert (await here.status()).leader.identity == "two"
+
+
+async def test_what_is_wrong_in_the_settings_is_told_in_one_line_each_and_the_rest_is_used(tmp_path: Path) -> None:
+    async with azure_stage(tmp_path) as here:
+        here.pool("gpus")
+        places = (
+            place_of(pools=["missing"], resource_groups=["nowhere"]),
+            place_of(OTHER, "elsewhere"),
+        )
+        here.start(here.settings(subscriptions=places))
+        await here.submit("train")
+        await here.until(here.all_bound, 120)
+        await here.sleep(300)
+        status = await here.status()
+        told = [*status.troubles, *(f"{entry.about}: {entry.text}" for entry in status.set_aside)]
+        for text in (f"Pool {SUBSCRIPTION}/missing", f"ResourceGroup {SUBSCRIPTION}/nowhere", f"Cluster {OTHER}/rg/elsewhere"):
+            (line,) = [line for line in told if text in line]
+            assert "correct" in line
+            assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "told"),
+    [
+        ("AZURE_TENANT_ID", OTHER, "correct AZURE_TENANT_ID"),
+        ("AZURE_CLIENT_ID", OTHER, "correct AZURE_CLIENT_ID"),
+        ("AZURE_CLIENT_SECRET", "wrong", "correct AZURE_CLIENT_SECRET"),
+        ("AZURE_FEDERATED_TOKEN_FILE", "absent", "cannot read AZURE_FEDERATED_TOKEN_FILE"),
+    ],
+)
+async def test_wrong_credentials_are_told_in_one_line_until_they_are_right(
+    variable: str, value: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with azure_stage(tmp_path, authorization="issued") as here:
+        here.pool("gpus")
+        here.account.clients, here.account.wrong_secrets = {ENVIRON["AZURE_CLIENT_ID"]}, {"wrong"}
+        here.environ = {**ENVIRON, variable: value}
+        here.start()
+        await here.submit("train")
+        await here.sleep(60)
+        lines = [line for line in capsys.readouterr().out.splitlines() if told in line]
+        assert 1 <= len(lines) <= 5
+        assert not here.endpoint.writes
+        here.environ.update(ENVIRON)
+        here.environ.pop("AZURE_FEDERATED_TOKEN_FILE", None)
+        await here.stop()
+        here.start()
+        await here.until(here.all_bound, 120)
+
+
+async def test_an_expired_federation_token_is_told_and_a_new_one_in_the_file_is_used(tmp_path: Path) -> None:
+    async with azure_stage(tmp_path, authorization="issued") as here:
+        here.pool("gpus")
+        file = tmp_path / "token"
+        here.environ = {**ENVIRON, "AZURE_FEDERATED_TOKEN_FILE": str(file)}
+        file.write_text(federated_token(here.now() + 600))
+        here.start()
+        await here.submit("first")
+        await here.until(here.all_bound, 120)
+        await here.sleep(3700)
+        (trouble,) = {trouble for trouble in (await here.status()).troubles if "expired" in trouble and trouble.startswith("azure")}
+        assert "check this node's clock" in trouble
+        file.write_text(federated_token(here.now() + 3600))
+        await here.sleep(300)
+        await here.submit("second")
+        await here.until(here.all_bound, 120)
+        assert (await here.status()).troubles == ()
+
+
+def federated_token(expires: float) -> str:
+    """The token of a ServiceAccount, not signed."""
+    return ".".join(urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in ({}, {"exp": expires}, {}))
+
+
+async def test_a_group_that_does_not_answer_delays_no_order_elsewhere(tmp_path: Path) -> None:
+    async with azure_stage(tmp_path, subscriptions=(SUBSCRIPTION, OTHER), locations=("eastus", "westus2"), allocation=30.0) as here:
+        here.pool("east")
+        there = here.cluster_in(OTHER, "west", location="westus2")
+        here.pool("west-spot", aks=there, spot=True)
+        here.pool("west", aks=there, size="Standard_NC48ads_A100_v4")
+        here.limit(0, market="spot", zone="westus2", code="OverconstrainedAllocationRequest")
+        here.start(here.settings(subscriptions=(place_of(), place_of(OTHER, "west")), more="pools:\n  - {name: east, max: 1}\n"))
+        await here.submit("pair", gpus=2)
+        await here.until(lambda: here.capacity("west") == 1, 30)
+        await here.submit("one", "two")
+        await here.until(lambda: here.capacity("west-spot") or here.capacity("east"), 30)
+
+
+async def test_quotas_that_are_not_answered_hold_up_no_order(tmp_path: Path) -> None:
+    async with azure_stage(tmp_path) as here:
+        here.pool("gpus")
+        here.start()
+        await here.sleep(100)
+        here.fault(path="*/usages", delay=60.0)
+        await here.submit("train")
+        await here.until(lambda: here.capacity("gpus") == 1, 10)
+        await here.until(here.all_bound, 120)
+
+
+async def test_an_agent_pool_that_aks_upgrades_holds_no_order_for_long(tmp_path: Path) -> None:
+    async with azure_stage(tmp_path) as here:
+        here.pool("cheap", size="Standard_NC4as_T4_v3")
+        here.pool("dear")
+        here.start(here.settings(api="agentpool"))
+        await here.sleep(15)
+        here.fault(method="PUT", path="*/agentPools/cheap", code="OperationNotAllowed", status=409, message=UPGRADE)
+        await here.submit("train")
+        await here.until(here.all_bound, 400)
+        assert (here.capacity("cheap"), here.capacity("dear")) == (0, 1)
+
+
+async def test_after_a_resource_group_is_deleted_the_machines_elsewhere_are_still_managed(tmp_path: Path) -> None:
+    async with azure_stage(tmp_path) as here:
+        making.create_group(here.account, "own")
+        making.create_scale_set(here.account, "own", "mine", SIZE, tags=TAGS)
+        here.pool("gpus")
+        here.start(here.settings(subscriptions=(place_of(resource_groups=["own"]),), more=SOON))
+        await here.sleep(30)
+        del here.account.groups[SUBSCRIPTION, "own"]
+        await here.submit("train", run_for="30s")
+        await here.until(here.all_bound, 200)
+        await here.sleep(300)
+        assert (here.capacity("gpus"), here.machines()) == (0, [])
+
+
+async def test_an_operation_that_may_not_be_read_is_followed_by_its_scale_set(tmp_path: Path) -> None:
+    async with azure_stage(tmp_path) as here:
+        here.pool("spot", spot=True)
+        here.pool("demand")
+        here.limit(0, market="spot", code="OverconstrainedAllocationRequest")
+        here.fault(method="GET", path="*/operations/*", code="AuthorizationFailed", status=403)
+        here.start()
+        await here.submit("train")
+        await here.until(lambda: here.capacity("demand") == 1, 40)
+        await here.until(here.all_bound, 120)
+        await here.sleep(60)
+        assert (here.capacity("spot"), here.count_registered()) == (0, 1)
+
+
+async def test_a_process_that_stops_leaves_no_task_of_azure_behind(tmp_path: Path) -> None:
+    async with azure_stage(tmp_path, deleting=100.0, allocation=30.0) as here:
+        here.pool("gpus", count=2)
+        here.start(here.settings(more=SOON))
+        await here.sleep(130)
+        await here.submit("one", "two", "three")
+        await here.until(lambda: here.endpoint.writes, 60)
+        await here.sleep(3)
+        await here.stop()
+        left = [str(task.get_coro()) for task in asyncio.all_tasks()]
+        assert not [task for task in left if "Endings" in task or "Increments" in task or "Discovery" in task]

@@ -173,8 +173,8 @@ MUTANTS = (
     ),
     Mutant(
         case=124,
-        at="Increments._conclude",
-        old="self._clearing.add(increment.group, missing, since=increment.at, before=increment.before)",
+        at="Increments._clear_up",
+        old="self._clearing.add(increment.group, increment.missing, since=since, before=increment.before)",
         new="pass",
         removes="what a failed attempt leaves stays",
     ),

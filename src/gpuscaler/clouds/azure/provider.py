@@ -129,7 +129,6 @@ class AzureProvider:
             raise CloudError(UNAUTHORISED if self._forbidden else UNKNOWN, "; ".join((*self._failed, problem)))
         self._increments.tend_soon()
         lists = await self._lists.refresh(self._azure_pools, self._increments.watched)
-        at = self._lists.read_at
         machines = {
             provider_id(machine): (self._azure_pools[name], machine)
             for name, known in lists.items()
@@ -142,7 +141,8 @@ class AzureProvider:
         self._increments.drop_gone(listed)
         instances = tuple(self._instance(azure_pool, machine) for azure_pool, machine in machines.values())
         deliveries = tuple(Delivery(name, known.missing) for name, known in lists.items())
-        return Inventory(at, instances, deliveries, self._released_names)
+        now = self._now()
+        return Inventory(now, instances, deliveries, self._released_names, age=max(0.0, now - self._lists.read_at))
 
     def _instance(self, azure_pool: AzurePool, machine: VirtualMachine) -> Instance:
         ident = fold_id(machine.id)

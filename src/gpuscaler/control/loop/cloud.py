@@ -176,8 +176,8 @@ class Cloud:
         asked_at = self._now()
         async with asyncio.timeout(CALL_SECONDS):
             inventory = await self.provider.inventory()
-        # A provider that may not ask more often now says when it asked last.
-        inventory = replace(inventory, at=min(asked_at, inventory.at))
+        # The time of the local clock, since all other times are local too: the cloud's clock may be minutes off.
+        inventory = replace(inventory, at=asked_at - inventory.age)
         before = self.inventory.instances if self.inventory is not None else None
         if before == inventory.instances:
             # An equal list keeps its identity, so that data derived from the list are not computed again.
