@@ -359,18 +359,34 @@ def federated_token(expires: float) -> str:
     return ".".join(urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in ({}, {"exp": expires}, {}))
 
 
-async def test_a_group_that_does_not_answer_delays_no_order_elsewhere(tmp_path: Path) -> None:
-    async with azure_stage(tmp_path, subscriptions=(SUBSCRIPTION, OTHER), locations=("eastus", "westus2"), allocation=30.0) as here:
-        here.pool("east")
-        there = here.cluster_in(OTHER, "west", location="westus2")
-        here.pool("west-spot", aks=there, spot=True)
-        here.pool("west", aks=there, size="Standard_NC48ads_A100_v4")
-        here.limit(0, market="spot", zone="westus2", code="OverconstrainedAllocationRequest")
-        here.start(here.settings(subscriptions=(place_of(), place_of(OTHER, "west")), more="pools:\n  - {name: east, max: 1}\n"))
+async def test_a_subscription_that_does_not_answer_delays_no_order_elsewhere(tmp_path: Path) -> None:
+    async with azure_stage(tmp_path, subscriptions=(SUBSCRIPTION, OTHER), locations=("eastus", "westus2"), allocation=10.0) as here:
+        big = "Standard_NC96ads_A100_v4"
+        here.pool("spot", size=big, spot=True)
+        here.pool("demand", size=big)
+        here.pool("west", aks=here.cluster_in(OTHER, "west", location="westus2"), size="Standard_NC48ads_A100_v4")
+        here.limit(0, market="spot", code="OverconstrainedAllocationRequest")
+        here.start(here.settings(subscriptions=(place_of(), place_of(OTHER, "west"))))
         await here.submit("pair", gpus=2)
         await here.until(lambda: here.capacity("west") == 1, 30)
-        await here.submit("one", "two")
-        await here.until(lambda: here.capacity("west-spot") or here.capacity("east"), 30)
+        here.fault(method="GET", path=f"*{OTHER}*", code="InternalServerError", status=500)
+        await here.sleep(60)
+        await here.submit("four", gpus=4)
+        await here.until(lambda: here.capacity("demand") == 1, 25)
+        await here.until(here.all_bound, 120)
+
+
+async def test_a_quota_of_one_subscription_closes_nothing_in_another_one(tmp_path: Path) -> None:
+    async with azure_stage(tmp_path, subscriptions=(SUBSCRIPTION, OTHER), quota="operation") as here:
+        here.pool("first")
+        here.pool("second", aks=here.cluster_in(OTHER, "other"))
+        for subscription in (SUBSCRIPTION, OTHER):
+            making.set_quota(here.account, family(SIZE), 48, subscription=subscription)
+        here.start(here.settings(subscriptions=(place_of(), place_of(OTHER, "other"))))
+        await here.submit(*(f"train-{number}" for number in range(5)))
+        await here.until(lambda: here.capacity("first") == here.capacity("second") == 2, 60)
+        await here.sleep(100)
+        assert sum(map(bool, (await here.bound()).values())) == 4
 
 
 async def test_quotas_that_are_not_answered_hold_up_no_order(tmp_path: Path) -> None:
@@ -392,7 +408,7 @@ async def test_an_agent_pool_that_aks_upgrades_holds_no_order_for_long(tmp_path:
         await here.sleep(15)
         here.fault(method="PUT", path="*/agentPools/cheap", code="OperationNotAllowed", status=409, message=UPGRADE)
         await here.submit("train")
-        await here.until(here.all_bound, 400)
+        await here.until(here.all_bound, 180)
         assert (here.capacity("cheap"), here.capacity("dear")) == (0, 1)
 
 

@@ -164,12 +164,14 @@ class AzureProvider:
             raise CloudError(CONFIGURATION, f"saw no group for pool {order.pool}, expected one; was it deleted, or its tags changed?")
         key = order.offerings[0]
         room, quota = await self._quotas.room(azure_pool, self._sku(azure_pool, key.instance_type), key.market)
+        detail = f"{order.count} machines of {key.instance_type} do not fit: {quota}"
+        short = self._of_subscription(azure_pool, (Refusal(QUOTA, key, detail, bucket=(key.instance_type,), every_zone=True),))
+        if room == 0:
+            return BuyResult(refusals=short)
+        # What is ordered now counts towards the quota, too.
+        self._quotas.forget(azure_pool)
         if room is None or room >= order.count:
             return await self._increments.buy(azure_pool, order)
-        detail = f"{order.count} machines of {key.instance_type} do not fit: {quota}"
-        short = (Refusal(QUOTA, key, detail, bucket=(key.instance_type,), every_zone=True),)
-        if not room:
-            return BuyResult(refusals=short)
         bought = await self._increments.buy(azure_pool, replace(order, count=room))
         return replace(bought, refusals=(*bought.refusals, *short))
 
@@ -194,7 +196,31 @@ class AzureProvider:
         beside = [other for other in self._azure_pools.values() if (other.subscription, other.location) == place]
         offered = [offering.key for other in beside for offering in other.pool.offerings]
         skus = {name: sku for other in beside for name, sku in other.skus.items()}
-        return refusals((meaning,), order.offerings, offered, skus, partial=partial)
+        return self._of_subscription(azure_pool, refusals((meaning,), order.offerings, offered, skus, partial=partial))
+
+    def _of_subscription(self, azure_pool: AzurePool, refused: tuple[Refusal, ...]) -> tuple[Refusal, ...]:
+        """Refusals that close no offering of another subscription.
+
+        A quota is one subscription's, but closes all offerings of its sizes in the location. Where others have pools, too, each offering of
+        this one is refused by itself instead.
+        """
+        pools = [other for other in self._azure_pools.values() if other.location == azure_pool.location]
+        own = [other for other in pools if other.subscription == azure_pool.subscription]
+        if len(own) == len(pools):
+            return refused
+        result = []
+        for refusal in refused:
+            if refusal.cause != QUOTA:
+                result.append(refusal)
+                continue
+            market, sizes = refusal.offering.market, refusal.bucket or (refusal.offering.instance_type,)
+            keys = [offering.key for other in own for offering in other.pool.offerings]
+            result += [
+                Refusal(UNKNOWN, key, refusal.detail, retry_after=refusal.retry_after)
+                for key in keys
+                if key.market == market and key.instance_type in sizes
+            ]
+        return tuple(result)
 
     def _is_locked(self, azure_pool: AzurePool, failure: ArmFailure) -> bool:
         """Whether a write failed since only AKS may write the pool's scale set; from then on it is written through AKS."""

@@ -75,9 +75,9 @@ def test_roles_can_be_assigned_only_in_the_groups_that_they_are_for() -> None:
     made = document(*AKS, "--subnet", SUBNET_ID)
 
     assert {role["Name"]: role["AssignableScopes"] for role in made["roles"]} == {
-        "gpuscaler prod": [f"{WHOLE}/resourceGroups/{NODE_GROUP}", f"{WHOLE}/resourceGroups/rg"],
-        "gpuscaler prod subscription": [WHOLE],
-        "gpuscaler prod subnets": [f"{WHOLE}/resourceGroups/net"],
+        "gpuscaler prod in rg": [f"{WHOLE}/resourceGroups/{NODE_GROUP}", f"{WHOLE}/resourceGroups/rg"],
+        "gpuscaler prod in rg subscription": [WHOLE],
+        "gpuscaler prod in rg subnets": [f"{WHOLE}/resourceGroups/net"],
     }
     assert all(role["IsCustom"] and role["DataActions"] == [] for role in made["roles"])
 
@@ -88,8 +88,8 @@ def test_read_only_roles_allow_no_change() -> None:
     assert {action.rpartition("/")[2] for actions in made.values() for action in actions} == {"read"}
     assert SUBNET_ID not in made
     assert {role["Name"] for role in document(*AKS, "--read-only")["roles"]} == {
-        "gpuscaler prod read-only",
-        "gpuscaler prod read-only subscription",
+        "gpuscaler prod in rg read-only",
+        "gpuscaler prod in rg read-only subscription",
     }
 
 

@@ -122,7 +122,9 @@ def custom_roles(
     on the cluster, so that nothing can be changed elsewhere, another one the reading in the whole ``subscription``. With ``change`` False
     the roles allow reading only.
     """
-    label = f"gpuscaler {cluster or node_groups[0]}{'' if change else ' read-only'}"
+    # Names of roles are unique in a tenant, those of clusters only in their resource group.
+    place = f"{cluster} in {cluster_group}" if cluster else node_groups[0]
+    label = f"gpuscaler {place}{'' if change else ' read-only'}"
     groups = [group_path(subscription, group) for group in node_groups]
     machines = [*groups, *([cluster_path(subscription, cluster_group, cluster)] if cluster else [])]
     assignable = list(dict.fromkeys([*groups, *([group_path(subscription, cluster_group)] if cluster else [])]))

@@ -51,8 +51,8 @@ BUSY_SECONDS: Final = 30.0
 DELETIONS_SECONDS: Final = 60.0
 #: The longest wait for which an order is kept until Azure takes it, in seconds; for longer ones, other offerings are tried.
 QUEUED_SECONDS: Final = 60.0
-#: How long an order is kept in all while its group takes none, in seconds; then other offerings are tried.
-LONGEST_QUEUED: Final = 180.0
+#: How long an order is kept in all while another order's operation runs in its group, and while somebody else's does, in seconds.
+BEHIND_OURS, BEHIND_OTHERS = 300.0, 90.0
 #: How long machines of another process's order may take to be named from the list, in seconds.
 NAMED_SECONDS: Final = 20.0
 #: The longest time between two reads of an operation, in seconds, even if Azure asks for more: pods wait for the answer.
@@ -387,9 +387,11 @@ class Increments:
         """Answer orders that waited for too long."""
         now = self._now()
         for increment in tuple(self._open.values()):
-            if increment.queued and now >= increment.queued_at + LONGEST_QUEUED:
-                detail = f"{increment.group.name} has been busy with other operations for {LONGEST_QUEUED:.0f} s"
-                self._keep_answer(increment, _refused(increment.order, THROTTLED, detail, BUSY_SECONDS))
+            waits = now - increment.queued_at
+            if increment.queued and waits >= (BEHIND_OURS if self._is_running(increment.group) else BEHIND_OTHERS):
+                detail = f"{increment.group.name} has taken no order for {waits:.0f} s, since other operations run or Azure limits calls"
+                # As throttled, it would close all offerings of the region.
+                self._keep_answer(increment, _refused(increment.order, UNKNOWN, detail, BUSY_SECONDS))
                 self._mark_final(increment)
 
     async def _send_queued_of(self, group: Group) -> None:
