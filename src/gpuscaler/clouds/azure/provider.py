@@ -214,10 +214,10 @@ class AzureProvider:
                 result.append(refusal)
                 continue
             market, sizes = refusal.offering.market, refusal.bucket or (refusal.offering.instance_type,)
-            keys = [offering.key for other in own for offering in other.pool.offerings]
+            keys = [refusal.offering, *(offering.key for other in own for offering in other.pool.offerings)]
             result += [
                 Refusal(UNKNOWN, key, refusal.detail, retry_after=refusal.retry_after)
-                for key in keys
+                for key in dict.fromkeys(keys)
                 if key.market == market and key.instance_type in sizes
             ]
         return tuple(result)
