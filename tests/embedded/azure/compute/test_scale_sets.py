@@ -211,3 +211,16 @@ async def test_lists_come_in_pages_and_with_ids_in_another_spelling(azure: Azure
     azure.conditions(spelling="group")
     machines = [machine async for machine in azure.compute().virtual_machine_scale_set_vms.list("rg", "many")]
     assert "/resourceGroups/RG/" in machines[0].id
+
+
+async def test_what_is_secret_can_be_written_and_is_never_shown(azure: Azure) -> None:
+    making.create_group(azure.account, "rg")
+    profile = {
+        "osProfile": {"adminUsername": "azureuser", "adminPassword": "secret", "customData": "secret"},
+        "extensionProfile": {"extensions": [{"name": "vmssCSE", "properties": {"protectedSettings": {"commandToExecute": "secret"}}}]},
+    }
+    made = await azure.call("PUT", f"{SETS}/workers", body(0, virtualMachineProfile=profile))
+    shown = await azure.call("GET", f"{SETS}/workers")
+    assert made[0] == 201
+    assert shown[1]["properties"]["virtualMachineProfile"]["osProfile"] == {"adminUsername": "azureuser"}
+    assert "secret" not in f"{made}{shown}"
