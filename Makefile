@@ -17,6 +17,7 @@ PARTS ?=
 WORKLOADS ?= 20
 UPGRADE ?=
 ACCOUNT ?=
+SUBSCRIPTION ?=
 DOLLARS ?= 0
 VERSION ?=
 TAG ?=
@@ -35,7 +36,7 @@ READY := .venv/.ready
 TOOLS := build/release-tools
 WITH_TOOLS := PATH="$(CURDIR)/$(TOOLS)/bin:$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: help setup demo picture test check lint format types layers packaging package conformance oracle charts manifest e2e aws-contract release release-check base-image audit mutants soak properties interpreters full bench lock clean
+.PHONY: help setup demo picture test check lint format types layers packaging package conformance oracle charts manifest e2e aws-contract azure-contract release release-check base-image audit mutants soak properties interpreters full bench lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r name text; do printf '%-15s%s\n' "$$name" "$$text"; done
@@ -107,6 +108,9 @@ e2e: $(READY) ## run the tests on a real control plane of KUBERNETES=1.35.4, whi
 
 aws-contract: $(READY) ## make the same calls to your own AWS account (ACCOUNT=its number) and to our endpoint, and report every difference; DOLLARS=0 is the limit for machines
 	@$(BIN)/python -m tests.embedded.aws.contract --account "$(ACCOUNT)" --dollars $(DOLLARS)
+
+azure-contract: $(READY) ## make the same calls to your own Azure subscription (SUBSCRIPTION=its id) and to our endpoint, and report every difference; DOLLARS=0 is the limit for machines
+	@$(BIN)/python -m tests.embedded.azure.contract --subscription "$(SUBSCRIPTION)" --dollars $(DOLLARS)
 
 release: $(READY) $(TOOLS)/.ready ## build wheel, sdist, image, chart, manifest, bills of materials, checksums and signature in build/release: SIGN=keyless or a key file; or DRAFT=1
 	@$(WITH_TOOLS) $(BIN)/python -m tools.release --version "$(VERSION)" --tag "$(TAG)" --image "$(IMAGE)" --base "$(BASE)" --sign "$(SIGN)" $(if $(DRAFT),--draft) $(PARTS)

@@ -69,7 +69,7 @@ def compare(theirs: Side, ours: Side, *, paid: bool, tell: Callable[[str], None]
     try:
         for step in (*FREE, *(PAID if paid else ())):
             answers = [alike.value(play_step(step, side)) for side, alike in sides]
-            report.add(step.name, *answers, tell)
+            report.add(step.name, answers[0], answers[1], tell)
     finally:
         left = [*theirs.clean(), *remaining(theirs)]
         ours.clean()

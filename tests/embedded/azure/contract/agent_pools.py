@@ -129,7 +129,7 @@ async def beside_aks(side: Side) -> Any:
     since = side.now()
 
     async def is_followed() -> bool:
-        return (await _numbers(side))["count"] == 2
+        return bool((await _numbers(side))["count"] == 2)
 
     taken = await side.until(is_followed, _SYNC_SECONDS)
     side.notes.append(f"AKS showed the capacity {side.now() - since:.0f} s after the scale set's operation ended")

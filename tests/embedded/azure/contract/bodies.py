@@ -25,7 +25,7 @@ def scale_set_body(
 ) -> dict[str, Any]:
     """A scale set without machines: spot up to ``maximum`` dollars per hour, or on-demand if that is None."""
     profile: dict[str, Any] = {
-        # A name of 15 characters at most, and a password that nobody keeps: the machines have no public address.
+        # A name of 15 characters at most, and a password that is not kept: the machines have no public address.
         "osProfile": {"computerNamePrefix": "contract", "adminUsername": "azureuser", "adminPassword": side.password},
         "storageProfile": {
             "imageReference": _IMAGE,

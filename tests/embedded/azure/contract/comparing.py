@@ -36,7 +36,7 @@ class Normalizer:
         self._numbers: dict[str, dict[str, int]] = {}
 
     def step(self, value: Any) -> Any:
-        """The result of a step; numbers begin anew."""
+        """The result of a step; numbers begin again at 1."""
         self._numbers.clear()
         return self.value(value)
 

@@ -136,7 +136,8 @@ async def _play_all(report: AzureReport, theirs: Side, ours: Side, *, paid: bool
             tell(f"skipped   {step.name}: {why}")
             continue
         answers = [result.pop("answers", {}) for result in results]
-        report.add(step.name, *[{**result, **answered} for result, answered in zip(results, answers, strict=True)], tell)
+        shown = [{**result, **answered} for result, answered in zip(results, answers, strict=True)]
+        report.add(step.name, shown[0], shown[1], tell)
         for side, name in ((theirs, "the account"), (ours, "ours")):
             for note in side.notes:
                 tell(f"    {name}: {note}")
