@@ -12,7 +12,8 @@ class Count(Struct, frozen=True, gc=False):
     """A scale set or profile at one moment: its ``capacity`` with the ``etag`` of the read, and the number of ``listed`` machines.
 
     Machines of any state but deleting ones are ``listed``: the capacity goes down when a deletion starts. ``busy`` means that an operation
-    is running, so that machines up to the capacity are still coming. ``limit`` is the largest capacity that may be written.
+    is running, so that machines up to the capacity are still coming. ``limit`` is the largest capacity that may be written. ``agreed`` is
+    False while AKS has not noticed yet what others did to the scale set of its agent pool: the capacity is then the larger of the two.
     """
 
     capacity: int
@@ -20,6 +21,7 @@ class Count(Struct, frozen=True, gc=False):
     listed: int
     busy: bool = False
     limit: int = 1000
+    agreed: bool = True
 
     @property
     def unfilled(self) -> int:

@@ -74,13 +74,7 @@ class ScaleSetGroup:
         return await list_machines(self._arm, self._set)
 
     async def number(self) -> Count:
-        reply = await self._arm.read(self._path, version=COMPUTE)
-        try:
-            scale_set = scale_set_of(reply.body)
-        except ReadingError as error:
-            raise CloudError(CONFIGURATION, f"{self.name}: {error}") from error
-        capacity, etag = scale_set.capacity, etag_of(reply) or scale_set.etag
-        return Count(capacity, etag, capacity, busy=is_busy(scale_set.state), limit=self._limit)
+        return await _scale_set_number(self._arm, self._path, self.name, self._limit)
 
     async def count(self) -> tuple[Count, Sequence[VirtualMachine]]:
         return await _counted(self)
@@ -132,8 +126,15 @@ class AgentPoolGroup:
             number = 0
         if not isinstance(number, int) or number < 0:
             raise CloudError(CONFIGURATION, f"{self.name}: saw count {str(number)[:40]}, expected the number of its machines")
-        etag = str(properties.get("eTag") or "") or etag_of(reply)
-        return Count(number, etag, number, busy=is_busy(str(properties.get("provisioningState") or "")), limit=self._limit)
+        etag, busy = str(properties.get("eTag") or "") or etag_of(reply), is_busy(str(properties.get("provisioningState") or ""))
+        count = Count(number, etag, number, busy=busy, limit=self._limit)
+        if self._azure_pool.scale_set is None:
+            return count
+        own = self._azure_pool.scale_set
+        path = scale_set_path(own.subscription, own.group, own.name)
+        scale_set = await _scale_set_number(self._arm, path, self.name, self._limit)
+        largest = max(number, scale_set.capacity)
+        return replace(count, capacity=largest, listed=largest, busy=busy or scale_set.busy, agreed=number == scale_set.capacity)
 
     async def count(self) -> tuple[Count, Sequence[VirtualMachine]]:
         return await _counted(self)
@@ -184,6 +185,16 @@ def group_of(arm: Arm, azure_pool: AzurePool, size: str) -> Group:
     if azure_pool.way == AGENT_POOL or azure_pool.scale_set is None:
         return AgentPoolGroup(arm, azure_pool, size)
     return ScaleSetGroup(arm, azure_pool.scale_set, azure_pool.pool)
+
+
+async def _scale_set_number(arm: Arm, path: str, name: str, limit: int) -> Count:
+    reply = await arm.read(path, version=COMPUTE)
+    try:
+        scale_set = scale_set_of(reply.body)
+    except ReadingError as error:
+        raise CloudError(CONFIGURATION, f"{name}: {error}") from error
+    capacity, etag = scale_set.capacity, etag_of(reply) or scale_set.etag
+    return Count(capacity, etag, capacity, busy=is_busy(scale_set.state), limit=limit)
 
 
 async def _counted(group: Group) -> tuple[Count, Sequence[VirtualMachine]]:

@@ -187,6 +187,10 @@ class Increments:
                     # Azure would try for all of the number again.
                     detail = f"{group.name}: a number that earlier orders left is being lowered"
                     raise CloudError(THROTTLED, detail, retry_after=OBSERVE_SECONDS)
+                if not count.agreed:
+                    # AKS would take a number by its own count, and end or make other machines than the scale set's number asks for.
+                    detail = f"{group.name}: AKS has not noticed yet what others did to its scale set"
+                    raise CloudError(THROTTLED, detail, retry_after=OBSERVE_SECONDS)
             target = raised_capacity(count, wanted)
             if first_target is not None and count.capacity >= first_target:
                 # Something else raised it to where we wanted it: those machines are on their way, and no more are needed.
