@@ -48,10 +48,10 @@ class Tally:
 
 
 class Schedule:
-    """One schedule, from its seed."""
+    """One schedule, from its seed. ``api`` is the setting that says how machines are bought."""
 
-    def __init__(self, seed: int) -> None:
-        self.draw = Random(seed)
+    def __init__(self, seed: int, api: str = "auto") -> None:
+        self.draw, self.api = Random(seed), api
         loop = asyncio.get_running_loop()
         began = loop.time()
         self.now: Callable[[], float] = lambda: BEGAN + loop.time() - began
@@ -99,7 +99,7 @@ class Schedule:
         http = MemoryHttp(self.endpoint, delay=0.1)
         arm = Arm(FixedToken("token"), fence=lambda _: None, now=self.now, sleep=asyncio.sleep, endpoint_url=URL, http=http)
         prices = PriceSource(http, now=self.now, endpoint_url=URL)
-        discovery = Discovery(arm, (Place(SUBSCRIPTION, "aks", "rg"),), now=self.now, prices=prices)
+        discovery = Discovery(arm, (Place(SUBSCRIPTION, "aks", "rg"),), now=self.now, prices=prices, api=self.api)
         return AzureProvider(arm, discovery, now=self.now)
 
     # What happens
@@ -249,7 +249,8 @@ class Schedule:
     async def break_connection(self) -> None:
         method = self.draw.choice(("PUT", "PUT", "POST", "GET"))
         sever: Literal["before", "after"] = self.draw.choice(("before", "after"))
-        self.endpoint.faults.all.append(Fault(method=method, path="*virtualMachineScaleSets*", times=1, sever=sever))
+        path = "*virtualMachineScaleSets*" if self.api == "auto" else self.draw.choice(("*agentPools*", "*virtualMachineScaleSets*"))
+        self.endpoint.faults.all.append(Fault(method=method, path=path, times=1, sever=sever))
 
     async def preempt(self) -> None:
         self.account.preempt_deletions += 1
@@ -295,6 +296,6 @@ class Schedule:
         return machine is not None and machine.state != DELETING
 
 
-async def play(seed: int) -> Tally:
+async def play(seed: int, api: str = "auto") -> Tally:
     """What happened in the schedule of ``seed``."""
-    return await Schedule(seed).run()
+    return await Schedule(seed, api).run()
