@@ -4,11 +4,13 @@ The subscription is a simulated one here, behind a port.
 """
 
 import asyncio
+import base64
 import json
 import os
 import re
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -219,7 +221,7 @@ async def test_resources_that_cannot_be_deleted_are_named(stage: Stage) -> None:
 async def test_machines_that_never_come_are_ended_when_the_cost_limit_is_reached(stage: Stage) -> None:
     stage.azure.conditions(provisioning=1e6)
     report = await stage.play()
-    assert report.stopped == "machines have run for as long as the cost limit assumes"
+    assert report.stopped.startswith("the time is over that the cost limit assumes")
     assert stage.azure.time < 1_790_000_000 + 2.5 * 3600
     assert (report.left, stage.endpoint.leftovers()) == ([], [])
 
@@ -277,6 +279,7 @@ def test_the_documented_cost_limit_is_that_of_the_most_expensive_run() -> None:
 # The program
 
 ID = "11111111-2222-4333-8444-555555555555"
+OTHER_CLUSTER = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/rg/providers/Microsoft.ContainerService/managedClusters/aks"
 
 
 @pytest.mark.parametrize(
@@ -286,6 +289,7 @@ ID = "11111111-2222-4333-8444-555555555555"
         (["--subscription", ID, "--dollars", "0.01"], {}, "Standard_D2s_v5 in eastus may cost $0.58, and --dollars allows $0.01"),
         (["--subscription", ID, "--dollars", "5"], {"AZURE_LOCATION": "mars"}, "Standard_D2s_v5 in mars may cost $inf"),
         (["--subscription", ID], {"AZURE_CLUSTER_ID": "aks"}, "saw AZURE_CLUSTER_ID=aks, expected the id of a resource"),
+        (["--subscription", ID], {"AZURE_CLUSTER_ID": OTHER_CLUSTER}, f"expected a resource of the subscription {ID}"),
         (["--subscription", ID], {"AZURE_SUBNET_ID": "subnet"}, "saw AZURE_SUBNET_ID=subnet, expected the id of a resource"),
     ],
 )
@@ -314,6 +318,23 @@ async def test_the_error_names_a_subscription_that_does_not_exist(stage: Stage) 
     _, errors = await process.communicate()
     assert process.returncode == 3
     assert "the subscription cannot be read: 404 SubscriptionNotFound" in errors.decode()
+
+
+async def test_a_token_that_is_about_to_expire_is_not_used_since_what_is_created_must_be_deleted(stage: Stage) -> None:
+    claims = base64.urlsafe_b64encode(json.dumps({"exp": time.time() + 600}).encode()).decode().rstrip("=")
+    process = await run_program(stage, token=f"head.{claims}.signature")
+    _, errors = await process.communicate()
+    assert process.returncode == 2
+    assert "saw AZURE_ACCESS_TOKEN that is valid for 10 more minutes, expected at least 20" in errors.decode()
+    assert stage.endpoint.leftovers() == []
+
+
+async def test_a_cluster_in_another_location_is_refused(stage: Stage) -> None:
+    cluster = making.create_cluster(stage.azure.account, "aks", "clusters").id
+    process = await run_program(stage, AZURE_CLUSTER_ID=cluster, AZURE_LOCATION="westeurope")
+    _, errors = await process.communicate()
+    assert process.returncode == 2
+    assert "saw AZURE_CLUSTER_ID in eastus, expected a cluster in AZURE_LOCATION=westeurope" in errors.decode()
 
 
 async def test_without_credentials_the_error_says_what_to_set(stage: Stage) -> None:

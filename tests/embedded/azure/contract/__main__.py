@@ -8,6 +8,8 @@ something is left over, 2 if the arguments are invalid, 3 if the subscription ca
 
 import argparse
 import asyncio
+import base64
+import json
 import os
 import re
 import secrets
@@ -25,6 +27,8 @@ from gpuscaler.clouds.azure.api.http import Http
 from gpuscaler.clouds.protocol import CloudError
 
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
+#: The time that a token must leave for steps, and for the deletion of everything.
+_LEAST_SECONDS, _DELETION_SECONDS = 300.0, 900.0
 _RESOURCE = r"/subscriptions/[^/]+/resourceGroups/[^/]+/providers/"
 _CLUSTER = re.compile(rf"{_RESOURCE}Microsoft\.ContainerService/managedClusters/[^/]+", re.IGNORECASE)
 _SUBNET = re.compile(rf"{_RESOURCE}Microsoft\.Network/virtualNetworks/[^/]+/subnets/[^/]+", re.IGNORECASE)
@@ -39,20 +43,35 @@ def main(arguments: list[str] | None = None, environ: Mapping[str, str] = os.env
     for name, value, pattern in (("AZURE_CLUSTER_ID", cluster, _CLUSTER), ("AZURE_SUBNET_ID", subnet, _SUBNET)):
         if value and not pattern.fullmatch(value):
             return wrong(f"saw {name}={value}, expected the id of a resource, /subscriptions/…")
+        if value and value.split("/")[2].lower() != options.subscription.lower():
+            return wrong(f"saw {name}={value}, expected a resource of the subscription {options.subscription}")
+    ends = token_end(environ.get("AZURE_ACCESS_TOKEN", ""))
+    if ends - time.time() < _LEAST_SECONDS + _DELETION_SECONDS:
+        minutes = max(0.0, ends - time.time()) / 60
+        least = (_LEAST_SECONDS + _DELETION_SECONDS) / 60
+        return wrong(f"saw AZURE_ACCESS_TOKEN that is valid for {minutes:.0f} more minutes, expected at least {least:.0f}")
     most = cost(size, location)
     if options.dollars > 0 and most > options.dollars:
         return wrong(
             f"{size} in {location} may cost ${most:.2f}, and --dollars allows ${options.dollars:.2f}; allow more, or 0 for free calls"
         )
     try:
-        return asyncio.run(_run(options, environ, location=location, size=size, cluster=cluster, subnet=subnet, most=most))
+        return asyncio.run(_run(options, environ, location=location, size=size, cluster=cluster, subnet=subnet, most=most, ends=ends))
     except (KeyboardInterrupt, asyncio.CancelledError):
         print("interrupted: what was created may still be there, with the tag gpuscaler-contract", file=sys.stderr)
         return 130
 
 
 async def _run(
-    options: argparse.Namespace, environ: Mapping[str, str], *, location: str, size: str, cluster: str, subnet: str, most: float
+    options: argparse.Namespace,
+    environ: Mapping[str, str],
+    *,
+    location: str,
+    size: str,
+    cluster: str,
+    subnet: str,
+    most: float,
+    ends: float,
 ) -> int:
     # A stop of the process ends the script as Ctrl-C does.
     task = asyncio.current_task()
@@ -74,6 +93,8 @@ async def _run(
         cluster=cluster,
         password=f"{secrets.token_urlsafe(24)}aA1!",
         wait=asyncio.sleep,
+        # What is created must be deleted with the same token.
+        deadline=ends - _DELETION_SECONDS,
     )
     try:
         shown = await theirs.get(f"/subscriptions/{options.subscription}", version=RESOURCES)
@@ -109,6 +130,15 @@ def _outcome(report: AzureReport) -> int:
 def _credentials(environ: Mapping[str, str], http: Http, endpoint: str) -> Credentials:
     token = environ.get("AZURE_ACCESS_TOKEN", "")
     return FixedToken(token) if token else credentials_from(environ, http, time.time, endpoint_url=endpoint)
+
+
+def token_end(token: str) -> float:
+    """When an access token ends, in seconds since the epoch; infinite if there is none, or it does not show that."""
+    try:
+        part = token.split(".")[1]
+        return float(json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))["exp"])
+    except (IndexError, ValueError, KeyError, TypeError):
+        return float("inf")
 
 
 def wrong(why: str) -> int:

@@ -129,7 +129,7 @@ async def _play_all(report: AzureReport, theirs: Side, ours: Side, *, paid: bool
     costly: tuple[Step, ...] = (*PAID, *(CLUSTER_PAID if theirs.cluster else ())) if paid else ()
     for number, step in enumerate((*steps, *costly)):
         if number == len(steps):
-            theirs.deadline = theirs.now() + MOST_HOURS * _PLAYED * 3600
+            theirs.deadline = min(theirs.deadline, theirs.now() + MOST_HOURS * _PLAYED * 3600)
         try:
             results = [alike.step(await play_step(step, side)) for side, alike in sides]
         except Skipped as why:

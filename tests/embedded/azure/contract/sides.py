@@ -165,9 +165,9 @@ class Side:
         return await self.call("GET", path, version=version, parameters=parameters)
 
     async def look(self) -> None:
-        """Wait a little. Raises :class:`StoppedError` when the time is over for which machines may cost."""
+        """Wait a little. Raises :class:`StoppedError` after the deadline."""
         if self.now() > self.deadline:
-            raise StoppedError("machines have run for as long as the cost limit assumes")
+            raise StoppedError("the time is over that the cost limit assumes, or that the access token is valid")
         await self.wait(LOOK_SECONDS)
 
     async def until(self, done: Callable[[], Awaitable[bool]], seconds: float) -> bool:

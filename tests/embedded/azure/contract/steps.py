@@ -91,6 +91,7 @@ async def unknown_group(side: Side) -> Any:
 
 async def unknown_set(side: Side) -> Any:
     path = side.scale_set("none")
+    side.later("scale set that must not be created", path)
     return {
         "get": (await side.get(path)).shown(),
         "machines": (await side.get(f"{path}/virtualMachines")).shown(),
