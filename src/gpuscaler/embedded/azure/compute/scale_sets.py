@@ -22,8 +22,6 @@ _FIXED: Final[tuple[str, ...]] = ("orchestrationMode",)
 _FIXED_IN_PROFILE: Final[tuple[str, ...]] = ("priority", "evictionPolicy")
 _WRITE: Final = "Microsoft.Compute/virtualMachineScaleSets/write"
 _READ_ONLY: Final = frozenset({"provisioningState", "uniqueId", "timeCreated"})
-#: What can be written, but is never shown.
-_SECRET: Final = frozenset({"adminPassword", "customData", "protectedSettings"})
 
 
 def _get(account: Contents, call: Call) -> Reply:
@@ -133,14 +131,7 @@ def _merged(before: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any
         model["properties"].pop(field, None)
     if "tags" in body:
         model["tags"] = dict(body["tags"] or {})
-    model["properties"] = _without_secrets(model["properties"])
     return model
-
-
-def _without_secrets(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_secrets(item) for key, item in value.items() if key not in _SECRET}
-    return [_without_secrets(item) for item in value] if isinstance(value, list) else value
 
 
 def _deep(before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from gpuscaler.embedded.azure.contents import Contents
 
 _SET: Final = "Microsoft.Compute/virtualMachineScaleSets"
+_SECRET: Final = frozenset({"adminPassword", "customData", "protectedSettings"})
 _DISPLAYED: Final = {"Creating": "Creating", "Succeeded": "Provisioning succeeded", "Deleting": "Deleting", "Failed": "Provisioning failed"}
 
 
@@ -32,12 +33,19 @@ def scale_set_json(scale_set: ScaleSet) -> dict[str, Any]:
         **{key: model[key] for key in ("identity", "zones", "plan") if model.get(key)},
         "etag": scale_set.etag,
         "properties": {
-            **model["properties"],
+            **without_secrets(model["properties"]),
             "provisioningState": scale_set.state,
             "uniqueId": scale_set.unique_id,
             "timeCreated": iso(scale_set.created_at),
         },
     }
+
+
+def without_secrets(value: Any) -> Any:
+    """A JSON value without what can be written, but is never shown."""
+    if isinstance(value, dict):
+        return {key: without_secrets(item) for key, item in value.items() if key not in _SECRET}
+    return [without_secrets(item) for item in value] if isinstance(value, list) else value
 
 
 def machine_id(scale_set: ScaleSet, machine: Machine) -> str:
