@@ -138,7 +138,7 @@ class AzureProvider:
         self._listing = _Listing(machines, dict(lists))
         listed = {fold_id(machine.id) for _, machine in machines.values()}
         self._endings.drop_gone(listed)
-        self._increments.drop_gone(listed)
+        self._increments.attribution.drop_gone(listed)
         instances = tuple(self._instance(azure_pool, machine) for azure_pool, machine in machines.values())
         deliveries = tuple(Delivery(name, known.missing) for name, known in lists.items())
         now = self._now()
@@ -146,8 +146,8 @@ class AzureProvider:
 
     def _instance(self, azure_pool: AzurePool, machine: VirtualMachine) -> Instance:
         ident = fold_id(machine.id)
-        reserved = self._increments.reserved.union(*(reservation.allocated for reservation in azure_pool.reservations))
-        instance = instance_of(machine, azure_pool, token=self._increments.tokens.get(ident, ""), reserved=reserved)
+        reserved = self._increments.attribution.reserved.union(*(reservation.allocated for reservation in azure_pool.reservations))
+        instance = instance_of(machine, azure_pool, token=self._increments.attribution.tokens.get(ident, ""), reserved=reserved)
         # A deletion that Azure accepted is not on the list at once.
         return replace(instance, state=STOPPING) if ident in self._endings.ending else instance
 

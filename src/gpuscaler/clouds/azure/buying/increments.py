@@ -7,104 +7,50 @@ machines is lowered. Nothing here must survive the process: an order of another 
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 from msgspec.structs import replace
 
-from gpuscaler.clouds.azure.api.arm import Arm, ArmError, GoneError, PreconditionFailedError
-from gpuscaler.clouds.azure.api.causes import ArmFailure
-from gpuscaler.clouds.azure.api.operations import OperationState, read_operation
-from gpuscaler.clouds.azure.buying.capacity import Count, raised_capacity
-from gpuscaler.clouds.azure.buying.clearing import READ_LAG, SKEW_SECONDS, Clearing
+from gpuscaler.clouds.azure.api.arm import Arm, GoneError
+from gpuscaler.clouds.azure.buying.attribution import Attribution
+from gpuscaler.clouds.azure.buying.clearing import Clearing
 from gpuscaler.clouds.azure.buying.deletions import Deletions
 from gpuscaler.clouds.azure.buying.groups import Group, group_of
+from gpuscaler.clouds.azure.buying.increment import Increment, Refuse, refused
+from gpuscaler.clouds.azure.buying.progress import Progress
+from gpuscaler.clouds.azure.buying.raising import QUEUED_SECONDS, Raising
 from gpuscaler.clouds.azure.discovery.pools import AzurePool
-from gpuscaler.clouds.azure.documents.resources import RESERVED, VirtualMachine
-from gpuscaler.clouds.azure.machines.listing import has_come, instance_of, is_unallocated, state_of
+from gpuscaler.clouds.azure.documents.resources import VirtualMachine
+from gpuscaler.clouds.azure.machines.listing import instance_of
 from gpuscaler.clouds.protocol import (
     CONFIGURATION,
     THROTTLED,
-    UNAUTHORISED,
     UNKNOWN,
     BuyResult,
     CloudError,
     LostAnswerError,
     Order,
-    Refusal,
     UnfilledOrder,
 )
-from gpuscaler.model.azure_names import fold_id
-from gpuscaler.model.instances import PENDING
 
 _LOG = structlog.get_logger(__name__)
 #: The time for an order until it is left to :meth:`Increments.follow`, and between two looks at its operation, in seconds.
 ORDER_SECONDS, OBSERVE_SECONDS = 6.0, 1.0
 #: The most answers that are kept for the next question.
 MOST_ANSWERS: Final = 1000
-#: How often a write is derived again from a fresh read, because something else wrote in between.
-MAX_WRITES: Final = 3
 #: How long a group is not asked again after Azure said that another operation runs in it, in seconds.
 BUSY_SECONDS: Final = 30.0
-#: How long an order waits for deletions that run in its group, in seconds.
-DELETIONS_SECONDS: Final = 60.0
-#: The longest wait for which an order is kept until Azure takes it, in seconds; for longer ones, other offerings are tried.
-QUEUED_SECONDS: Final = 60.0
 #: How long an order is kept in all while another order's operation runs in its group, and while somebody else's does, in seconds.
 BEHIND_OURS, BEHIND_OTHERS = 300.0, 90.0
-#: How long machines of another process's order may take to be named from the list, in seconds.
-NAMED_SECONDS: Final = 20.0
 #: The longest time between two reads of an operation, in seconds, even if Azure asks for more: pods wait for the answer.
 SELDOM_SECONDS: Final = 8.0
-#: Codes of operations that a later one has replaced: the later one tries for all machines.
-_REPLACED: Final = ("operationpreempted", "canceled", "conflict")
-
-
-class Refuse(Protocol):
-    """Turns a ``failure`` (None: no reason is known, but ``detail`` says what happened) into refusals; ``partial``: some machines came."""
-
-    def __call__(
-        self, azure_pool: AzurePool, order: Order, failure: ArmFailure | None, detail: str, *, partial: bool = False
-    ) -> tuple[Refusal, ...]: ...
-
-
-@dataclass(slots=True, eq=False)
-class Increment:
-    """A raise of a capacity for an order. ``before`` are the folded ids of machines that were there before; ``at`` is when it was made.
-
-    ``url`` is that of the operation, empty if there is none. A ``queued`` order waits since ``queued_at``, at least until ``not_before``.
-    An ``awaited`` one is settled by the call that made it. The operation is not read before ``read_at``; ``ended_at`` is when its end was
-    seen, 0 before. ``resumed`` marks the order of another process, ``doubtful`` one of which it is not known whether it was sent.
-    """
-
-    order: Order
-    azure_pool: AzurePool
-    group: Group
-    before: frozenset[str]
-    at: float
-    url: str = ""
-    queued: bool = False
-    awaited: bool = False
-    not_before: float = 0.0
-    resumed: bool = False
-    doubtful: bool = False
-    queued_at: float = 0.0
-    read_at: float = 0.0
-    ended_at: float = 0.0
-    failure: ArmFailure | None = None
-    machines: dict[str, VirtualMachine] = field(default_factory=dict)
-
-    @property
-    def missing(self) -> int:
-        return max(0, self.order.count - len(self.machines))
 
 
 class Increments:
-    """Raises capacities for orders. ``tokens`` maps a machine's folded id to the order it came from, as far as this process knows.
+    """Raises capacities for orders. ``attribution`` knows which machines came of them, ``deletions`` are those that run.
 
-    ``reserved`` are folded ids of machines that were ordered as reserved ones: reservations show them later. ``deletions`` are those that
-    run. ``known`` returns the machines of a pool on its last list.
+    ``known`` returns the machines of a pool on its last list.
     """
 
     def __init__(
@@ -116,9 +62,7 @@ class Increments:
         refuse: Refuse,
         known: Callable[[AzurePool], Sequence[VirtualMachine]] = lambda _: (),
     ) -> None:
-        self.tokens: dict[str, str] = {}
-        self.reserved: set[str] = set()
-        self._arm, self._now, self._sleep, self._refuse, self._known = arm, now, sleep, refuse, known
+        self._arm, self._now, self._sleep, self._refuse = arm, now, sleep, refuse
         self._open: dict[str, Increment] = {}
         self._settled: dict[str, None] = {}
         self._late_answers: list[tuple[str, BuyResult]] = []
@@ -127,6 +71,9 @@ class Increments:
         self._tending: asyncio.Task[None] | None = None
         self.deletions = Deletions(now=now)
         self._clearing = Clearing(self.deletions, now=now, lock=self.lock, expected=self.unfilled, runs=self._is_busy)
+        self._raising = Raising(self._open, self.deletions, self._clearing, now=now, refuse=refuse, known=known)
+        self.attribution = Attribution(self._open)
+        self._progress = Progress(arm, self._open, self.attribution, now=now)
 
     def lock(self, group: Group) -> asyncio.Lock:
         """The lock of a resource: an agent pool's profiles share theirs."""
@@ -157,7 +104,7 @@ class Increments:
             if group.one_at_a_time and self._is_busy(group):
                 return self._queue(increment, 0.0)
             try:
-                answer = await self._raise([increment])
+                answer = await self._raising.place([increment])
             except CloudError as error:
                 if error.cause != THROTTLED or error.retry_after > QUEUED_SECONDS:
                     raise
@@ -171,84 +118,6 @@ class Increments:
         increment.queued, increment.queued_at, increment.not_before = True, self._now(), self._now() + wait
         self._open[increment.order.token] = increment
         return BuyResult(pending=increment.order.count)
-
-    async def _raise(self, increments: Sequence[Increment]) -> BuyResult | None:
-        """Raise the capacity of a group for all ``increments`` in one write; None if it was raised, else the answer to each.
-
-        Raises CloudError if nothing was written, LostAnswerError if that is unknown.
-        """
-        group, wanted = increments[0].group, sum(increment.order.count for increment in increments)
-        first_target = None
-        for _ in range(MAX_WRITES):
-            count, machines = await self._count(group, increments[0].azure_pool)
-            if self._now() < min(increment.at for increment in increments) + DELETIONS_SECONDS:
-                self.deletions.check(group, machines)
-                if self._clearing.clears(group) and not count.busy and count.unfilled > wanted:
-                    # Azure would try for all of the number again.
-                    detail = f"{group.name}: a number that earlier orders left is being lowered"
-                    raise CloudError(THROTTLED, detail, retry_after=OBSERVE_SECONDS)
-                if not count.agreed:
-                    # AKS would take a number by its own count, and end or make other machines than the scale set's number asks for.
-                    detail = f"{group.name}: AKS has not noticed yet what others did to its scale set"
-                    raise CloudError(THROTTLED, detail, retry_after=OBSERVE_SECONDS)
-            target = raised_capacity(count, wanted)
-            if first_target is not None and count.capacity >= first_target:
-                # Something else raised it to where we wanted it: those machines are on their way, and no more are needed.
-                return BuyResult()
-            if target == count.capacity and not (count.unfilled and not count.busy):
-                detail = f"{group.name} is at its maximum of {count.limit}"
-                return _refused(increments[0].order, UNKNOWN, detail)
-            first_target = target if first_target is None else first_target
-            try:
-                url = await group.write(count, target)
-            except PreconditionFailedError:
-                continue
-            except ArmError as error:
-                if error.cause == THROTTLED:
-                    raise
-                return BuyResult(refusals=self._refuse(increments[0].azure_pool, increments[0].order, error.failure, error.detail))
-            except LostAnswerError:
-                url = ""
-                await self._check_written(increments, count, target)
-            self._begin(increments, machines, url)
-            return None
-        detail = f"{group.name}: others wrote its capacity {MAX_WRITES} times between our reads and writes; it is tried again"
-        raise CloudError(THROTTLED, detail, retry_after=OBSERVE_SECONDS)
-
-    async def _count(self, group: Group, azure_pool: AzurePool) -> tuple[Count, Sequence[VirtualMachine]]:
-        """The number and the machines; while lists of machines are throttled for long, the last known ones: writes are not."""
-        try:
-            return await group.count()
-        except CloudError as error:
-            if error.cause != THROTTLED or error.retry_after <= QUEUED_SECONDS or self._clearing.clears(group):
-                raise
-        # A number without machines cannot be told then, and is taken for machines that came since.
-        return await group.number(), self._known(azure_pool)
-
-    async def _check_written(self, increments: Sequence[Increment], count: Count, target: int) -> None:
-        """Find out whether a write whose answer was lost has taken effect.
-
-        If that stays unknown, raises LostAnswerError for an order that is sent now. Orders that were accepted before are in doubt: they
-        must not be sent again, and the group shows what comes of them.
-        """
-        group = increments[0].group
-        try:
-            fresh, _ = await group.count()
-            written = fresh.etag != count.etag and fresh.capacity == target != count.capacity
-        except CloudError:
-            written = False
-        if written:
-            return
-        if not increments[0].queued:
-            raise LostAnswerError(f"{group.name}: the answer to a write of capacity {target} was lost, and the group does not show it")
-        for increment in increments:
-            increment.doubtful = True
-
-    def _begin(self, increments: Sequence[Increment], machines: Sequence[VirtualMachine], url: str) -> None:
-        before = frozenset(fold_id(machine.id) for machine in machines)
-        for increment in increments:
-            increment.url, increment.queued, increment.before, increment.at = url, False, before, self._now()
-            self._open[increment.order.token] = increment
 
     def _is_busy(self, group: Group) -> bool:
         """Whether an operation of ours runs, or orders wait, in the resource of ``group``."""
@@ -322,7 +191,7 @@ class Increments:
         for increment in tuple(self._open.values()):
             if increment.queued and increment.order.pool not in pools:
                 detail = f"{increment.group.name} is no longer used, so what was still to be ordered there is not"
-                self._keep_answer(increment, _refused(increment.order, CONFIGURATION, detail))
+                self._keep_answer(increment, refused(increment.order, CONFIGURATION, detail))
                 self._mark_final(increment)
 
     def resume(self, rest: UnfilledOrder, azure_pool: AzurePool, *, in_doubt: bool = False) -> None:
@@ -340,7 +209,8 @@ class Increments:
 
     def drop_resumed_except(self, tokens: Collection[str]) -> None:
         """Drop resumed orders other than ``tokens``: the dropped orders lack no machines any more."""
-        self._open = {token: increment for token, increment in self._open.items() if token in tokens or not increment.resumed}
+        for token in [token for token, increment in self._open.items() if increment.resumed and token not in tokens]:
+            del self._open[token]
 
     async def withdraw(self, rest: UnfilledOrder) -> None:
         """Withdraw what an order still lacks; machines that exist stay. Raises CloudError if that is not possible yet."""
@@ -360,7 +230,7 @@ class Increments:
             except GoneError:
                 self._mark_final(increment)
                 return
-            self._assign(increment, machines)
+            self.attribution.assign(increment, machines)
             if increment.missing:
                 if count.busy:
                     # What comes may not be listed yet, and Azure would end machines of its choice instead.
@@ -395,7 +265,7 @@ class Increments:
             if increment.queued and waits >= (BEHIND_OURS if self._is_running(increment.group) else BEHIND_OTHERS):
                 detail = f"{increment.group.name} has taken no order for {waits:.0f} s, since other operations run or Azure limits calls"
                 # As throttled, it would close all offerings of the region.
-                self._keep_answer(increment, _refused(increment.order, UNKNOWN, detail, BUSY_SECONDS))
+                self._keep_answer(increment, refused(increment.order, UNKNOWN, detail, BUSY_SECONDS))
                 self._mark_final(increment)
 
     async def _send_queued_of(self, group: Group) -> None:
@@ -404,13 +274,13 @@ class Increments:
         if not queued or any(now < increment.not_before for increment in queued):
             return
         try:
-            answer = await self._raise(queued)
+            answer = await self._raising.place(queued)
         except CloudError as error:
             if error.cause == THROTTLED and error.retry_after <= QUEUED_SECONDS:
                 for increment in queued:
                     increment.not_before = now + max(error.retry_after, OBSERVE_SECONDS)
                 return
-            answer = _refused(queued[0].order, error.cause, error.detail, error.retry_after)
+            answer = refused(queued[0].order, error.cause, error.detail, error.retry_after)
         if answer is not None:
             for increment in queued:
                 self._keep_answer(increment, answer)
@@ -437,102 +307,21 @@ class Increments:
                 return None
 
     async def _settle_now(self, increment: Increment) -> BuyResult | None:
-        state = await self._state(increment)
+        state = await self._progress.state(increment)
         if not state.done:
             increment.read_at = self._now() + min(state.retry_after, SELDOM_SECONDS)
             return None
         increment.ended_at = increment.ended_at or self._now()
         increment.failure = state.failure
         count, machines = await increment.group.count()
-        self._assign(increment, machines)
-        if self._may_be_unseen(increment, count, machines):
+        self.attribution.assign(increment, machines)
+        if self._progress.may_be_unseen(increment, count, machines):
             return None
         return self._conclude(increment)
 
-    async def _state(self, increment: Increment) -> OperationState:
-        """The state of the increment's operation; where none is known, the group's own state decides."""
-        url = increment.url
-        if url:
-            state = await self._read_operation(increment)
-            if not state.gone and not self._is_replaced(state):
-                return state
-            newer = [
-                other.url
-                for other in self._open.values()
-                if other.group.key == increment.group.key and other is not increment and other.at >= increment.at and other.url != url
-            ]
-            # An operation that a later one replaced, or that is no longer known: the later one, else the inventory, decides.
-            increment.url = newer[-1] if newer and not state.gone else ""
-            if increment.url:
-                return OperationState(done=False, succeeded=False, failure=None)
-        count, machines = await increment.group.count()
-        failed = next((machine for machine in machines if is_unallocated(machine) and self._is_new(machine, increment)), None)
-        failure = ArmFailure(code=failed.fault_code, text=failed.fault) if failed is not None and failed.fault_code else None
-        return OperationState(done=not count.busy, succeeded=failure is None, failure=failure)
-
-    async def _read_operation(self, increment: Increment) -> OperationState:
-        """The state of the increment's operation; one that may not be read counts as no longer known."""
-        if not self._arm.is_own(increment.url):
-            # The order was sent to another endpoint.
-            return OperationState(done=True, gone=True)
-        try:
-            return await read_operation(self._arm, increment.url)
-        except CloudError as error:
-            if error.cause != UNAUTHORISED:
-                raise
-            _LOG.warning("an operation cannot be read; its group says whether it has ended", group=increment.group.name, problem=str(error))
-            return OperationState(done=True, gone=True)
-
-    def _is_replaced(self, state: OperationState) -> bool:
-        return state.done and not state.succeeded and state.failure is not None and state.failure.code.lower() in _REPLACED
-
-    def _may_be_unseen(self, increment: Increment, count: Count, machines: Sequence[VirtualMachine]) -> bool:
-        """Whether machines may be missing only because a list is behind: Azure's, if it lacks any of the capacity, or the caller's."""
-        if increment.resumed and any(self._may_be_of(machine, increment) for machine in machines):
-            return self._now() < increment.ended_at + NAMED_SECONDS
-        if any(state_of(machine) == PENDING for machine in machines if self._is_new(machine, increment)):
-            # The operation has ended: a machine that still starts has in truth started or failed.
-            return self._now() < increment.ended_at + READ_LAG
-        if not (count.unfilled and increment.missing):
-            return False
-        if increment.failure is not None:
-            # Azure lists what it tries to allocate from the start of the operation.
-            return self._now() < increment.at + READ_LAG / 2
-        return self._now() < increment.ended_at + READ_LAG
-
-    def _assign(self, increment: Increment, machines: Sequence[VirtualMachine]) -> None:
-        """Assign new machines to the increment, as long as it lacks any; those that failed after all are no machines."""
-        for machine in machines:
-            ident = fold_id(machine.id)
-            if is_unallocated(machine) and ident in increment.machines:
-                del increment.machines[ident], self.tokens[ident]
-            if not increment.resumed and increment.missing and self._may_be_of(machine, increment):
-                increment.machines[ident] = machine
-                self.tokens[ident] = increment.order.token
-                if increment.order.offerings[0].market == RESERVED:
-                    self.reserved.add(ident)
-
-    def _may_be_of(self, machine: VirtualMachine, increment: Increment) -> bool:
-        """Whether a machine came after the increment was made, and belongs to no order yet."""
-        return has_come(machine) and self._is_new(machine, increment) and not self._is_claimed(fold_id(machine.id))
-
-    def _is_new(self, machine: VirtualMachine, increment: Increment) -> bool:
-        """Whether an entry of the list came with this increment: after it, and before the next one."""
-        ident = fold_id(machine.id)
-        if not ident or ident in increment.before or (increment.resumed and machine.created < increment.at - SKEW_SECONDS):
-            return False
-        return not any(
-            ident not in other.before and other.missing and other.at > increment.at and not (other.queued or other.resumed)
-            for other in self._open.values()
-            if other.group.key == increment.group.key
-        )
-
-    def _is_claimed(self, ident: str) -> bool:
-        return ident in self.tokens or any(ident in other.machines for other in self._open.values())
-
     def _conclude(self, increment: Increment) -> BuyResult:
         instances = tuple(
-            instance_of(machine, increment.azure_pool, token=increment.order.token, reserved=self.reserved)
+            instance_of(machine, increment.azure_pool, token=increment.order.token, reserved=self.attribution.reserved)
             for machine in increment.machines.values()
         )
         missing = increment.missing
@@ -546,8 +335,8 @@ class Increments:
         detail = (
             f"{increment.group.name}: {len(instances)} of {increment.order.count} machines came, and Azure gave no reason for the others"
         )
-        refused = self._refuse(increment.azure_pool, increment.order, increment.failure, detail, partial=bool(instances))
-        return BuyResult(instances, 0, refused)
+        refusals = self._refuse(increment.azure_pool, increment.order, increment.failure, detail, partial=bool(instances))
+        return BuyResult(instances, 0, refusals)
 
     def _mark_final(self, increment: Increment) -> None:
         self._open.pop(increment.order.token, None)
@@ -557,13 +346,6 @@ class Increments:
         self._settled[token] = None
         while len(self._settled) > 1000:
             del self._settled[next(iter(self._settled))]
-
-    def drop_gone(self, listed: Collection[str]) -> None:
-        """Drop what is known of machines that are not among the ``listed`` folded ids; those that were just bought may be listed late."""
-        if len(self.tokens) > 2 * len(listed) + 1000:
-            self.tokens = {ident: token for ident, token in self.tokens.items() if ident in listed}
-        if len(self.reserved) > 2 * len(listed) + 1000:
-            self.reserved &= set(listed)
 
     # Beside the controller's questions
 
@@ -608,11 +390,7 @@ class Increments:
                 if error is None:
                     self._late_answers.append((order.token, ended.result()))
                 elif isinstance(error, CloudError):
-                    self._late_answers.append((order.token, _refused(order, error.cause, error.detail, error.retry_after)))
+                    self._late_answers.append((order.token, refused(order, error.cause, error.detail, error.retry_after)))
 
             task.add_done_callback(keep)
             raise
-
-
-def _refused(order: Order, cause: str, detail: str, retry_after: float = 0.0) -> BuyResult:
-    return BuyResult(refusals=tuple(Refusal(cause, key, detail, retry_after=retry_after) for key in order.offerings))
