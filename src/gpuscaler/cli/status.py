@@ -117,9 +117,7 @@ def print_status(status: "Status", now: float) -> None:
     print_section("Paused offerings", [breaker.text for breaker in status.breakers])
     print_section("Problems", status.troubles)
     print_section("Warnings", status.warnings)
-    print_section(
-        f"Skipped ({status.set_aside_count})", [f"{entry.about}: {entry.text}" for entry in status.set_aside]
-    )
+    print_section(f"Skipped ({status.set_aside_count})", [f"{entry.about}: {entry.text}" for entry in status.set_aside])
     print_section("Last events", [format_event(entry, now) for entry in reversed(status.happened)])
 
 
