@@ -128,3 +128,13 @@ async def test_an_answer_that_comes_after_the_caller_gave_up_is_kept() -> None:
 
         answers = await azure.follow([UnfilledOrder(order, 1, azure.now(), accepted=False)], within=30)
         assert [refusal.cause for refusal in answers["order-1"].refusals] == [UNAUTHORISED]
+
+
+async def test_a_machine_of_a_scale_set_that_was_deleted_is_gone() -> None:
+    async with azure_account() as azure:
+        making.create_scale_set(azure.account, "workers", "mine", SIZE, count=1, tags={"gpuscaler.io_cluster": "aks"})
+        (ident,) = [instance.id for instance in (await azure.provider.inventory()).instances if instance.pool == "mine"]
+        del azure.account.groups[SUBSCRIPTION, "workers"].scale_sets["mine"]
+        assert await azure.provider.remove([ident]) == {ident: None}
+        azure.later(10.0)
+        assert "mine" not in {instance.pool for instance in (await azure.provider.inventory()).instances}

@@ -451,3 +451,38 @@ async def test_a_process_that_stops_leaves_no_task_of_azure_behind(tmp_path: Pat
         await here.stop()
         left = [str(task.get_coro()) for task in asyncio.all_tasks()]
         assert not [task for task in left if "Endings" in task or "Increments" in task or "Discovery" in task]
+
+
+@pytest.mark.parametrize("sever", ["before", "after"])
+async def test_profiles_of_a_pool_of_virtual_machines_wait_for_each_other_and_lost_answers_buy_nothing_twice(
+    sever: str, tmp_path: Path
+) -> None:
+    async with azure_stage(tmp_path) as here:
+        big = "Standard_NC48ads_A100_v4"
+        pool = here.pool("mixed", size={SIZE: 0, big: 0})
+        here.start(here.settings(more="pools:\n  - {name: mixed, idle_after: 1m}\n"))
+        await here.sleep(15)
+        await here.submit("pair", gpus=2, run_for="900s")
+        await here.until(lambda: pool.profiles[big.lower()].capacity == 1, 20)
+        here.fault(method="PUT", path="*/agentPools/mixed", times=1, sever=sever)
+        for name in ("one", "two", "three"):
+            await here.submit(name, run_for="300s")
+            await here.sleep(7)
+        await here.until(here.all_bound, 400)
+        assert {size: profile.capacity for size, profile in pool.profiles.items()} == {SIZE.lower(): 3, big.lower(): 1}
+        assert here.count_registered() == 4
+        await here.sleep(900)
+        assert not pool.profiles[SIZE.lower()].capacity
+
+
+async def test_an_aks_pool_whose_calls_are_used_up_is_still_scaled(tmp_path: Path) -> None:
+    async with azure_stage(tmp_path) as here:
+        here.pool("gpus")
+        here.start(here.settings(api="agentpool", more=SOON))
+        for number in range(30):
+            await here.submit(f"train-{number}", run_for="20s")
+            await here.sleep(25)
+        await here.until(here.all_bound, 600)
+        await here.sleep(900)
+        assert (here.capacity("gpus"), here.machines()) == (0, [])
+        assert (await here.status()).troubles == ()

@@ -95,9 +95,13 @@ class Endings:
         return await group.delete(present, force=force)
 
     async def _present(self, group: Group, machines: Iterable[VirtualMachine]) -> Sequence[VirtualMachine]:
-        """Those of ``machines`` that exist and are not being deleted."""
+        """Those of ``machines`` that exist and are not being deleted; none if their group was deleted."""
         wanted = {fold_id(machine.id) for machine in machines}
-        return [machine for machine in await group.machines() if fold_id(machine.id) in wanted and not is_leaving(machine)]
+        try:
+            listed = await group.machines()
+        except GoneError:
+            return ()
+        return [machine for machine in listed if fold_id(machine.id) in wanted and not is_leaving(machine)]
 
     async def _watch(self, group: Group, machines: Sequence[VirtualMachine], lock: asyncio.Lock, url: str, *, force: bool) -> None:
         """Watch a deletion to its end, and repeat it once if another operation replaced it."""
