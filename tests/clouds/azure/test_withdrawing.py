@@ -138,3 +138,22 @@ async def test_a_machine_of_a_scale_set_that_was_deleted_is_gone() -> None:
         assert await azure.provider.remove([ident]) == {ident: None}
         azure.later(10.0)
         assert "mine" not in {instance.pool for instance in (await azure.provider.inventory()).instances}
+
+
+@pytest.mark.parametrize("failed", ["stay", "vanish"])
+async def test_a_number_that_another_process_left_does_not_become_machines_with_the_next_order(failed: str) -> None:
+    async with azure_account(failed=failed) as azure:
+        making.set_limit(azure.account, 0, market="on-demand")
+        await azure.provider.buy(await azure.order(4, "demand"))
+        azure.later(100.0)
+        making.set_limit(azure.account, None, market="on-demand")
+        assert azure.scale_set("demand").capacity == 4
+
+        azure.provider = azure.start()
+        order = await azure.order(1, "demand", token="next")
+        bought = await azure.provider.buy(order)
+        answers = await azure.follow([azure.unfilled(order, bought)], within=120) if bought.pending else {"next": bought}
+        assert len(answers["next"].instances) == 1
+        await settle(azure)
+        machines = [machine for machine in azure.scale_set("demand").machines.values() if machine.cloud is not None]
+        assert len(machines) == 1

@@ -11,6 +11,7 @@ from gpuscaler.clouds.azure.buying.groups import Group
 from gpuscaler.clouds.azure.buying.increment import Increment, Refuse, refused
 from gpuscaler.clouds.azure.discovery.pools import AzurePool
 from gpuscaler.clouds.azure.documents.resources import VirtualMachine
+from gpuscaler.clouds.azure.machines.listing import is_unallocated
 from gpuscaler.clouds.protocol import THROTTLED, UNKNOWN, BuyResult, CloudError, LostAnswerError
 from gpuscaler.model.azure_names import fold_id
 
@@ -49,6 +50,8 @@ class Raising:
             count, machines = await self._count(group, increments[0].azure_pool)
             if self._now() < min(increment.at for increment in increments) + DELETIONS_SECONDS:
                 self._deletions.check(group, machines)
+                if not count.busy and count.unfilled > wanted:
+                    self._clear_left_over(group, count, machines)
                 if self._clearing.clears(group) and not count.busy and count.unfilled > wanted:
                     # Azure would try for all of the number again.
                     detail = f"{group.name}: a number that earlier orders left is being lowered"
@@ -80,6 +83,16 @@ class Raising:
             return None
         detail = f"{group.name}: others wrote its capacity {MAX_WRITES} times between our reads and writes; it is tried again"
         raise CloudError(THROTTLED, detail, retry_after=AGAIN_SECONDS)
+
+    def _clear_left_over(self, group: Group, count: Count, machines: Sequence[VirtualMachine]) -> None:
+        """Clear what nobody waits for: Azure would try for all of the number as soon as it is written, and bring more than is wanted.
+
+        The process that left it has ended, or others did.
+        """
+        if not self._clearing.clears(group):
+            failed = [machine for machine in machines if is_unallocated(machine)]
+            before = frozenset(fold_id(machine.id) for machine in machines) - {fold_id(machine.id) for machine in failed}
+            self._clearing.add(group, count.unfilled + len(failed), since=0.0, before=before)
 
     async def _count(self, group: Group, azure_pool: AzurePool) -> tuple[Count, Sequence[VirtualMachine]]:
         """The number and the machines; while lists of machines are throttled for long, the last known ones: writes are not."""
