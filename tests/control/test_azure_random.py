@@ -87,7 +87,12 @@ class Chaos:
 
 @pytest.mark.parametrize("seed", seeds(4))
 async def test_under_random_azure_failures_every_pod_runs_and_every_machine_is_removed_later(seed: int, tmp_path: Path) -> None:
-    conditions = {"failed": ("stay", "vanish")[seed // 2 % 2], "preempts": seed % 3 == 0, "allocation": 3.0, "provisioning": 10.0}
+    conditions: dict[str, Any] = {
+        "failed": ("stay", "vanish")[seed // 2 % 2],
+        "preempts": seed % 3 == 0,
+        "allocation": 3.0,
+        "provisioning": 10.0,
+    }
     async with azure_stage(tmp_path, **conditions) as here:
         here.pool("aspot", spot=True)
         here.pool("bspot", spot=True, zones=("1", "2"))
