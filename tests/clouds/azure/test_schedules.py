@@ -9,7 +9,7 @@ from tests.clouds.azure.schedules import play
 
 @pytest.mark.parametrize(
     ("api", "seed"),
-    # Those through AKS ended machines that nobody had named while AKS's count was behind its scale set.
+    # Those through AKS ended machines that no call had named while AKS's count was behind its scale set.
     [*(("auto", seed) for seed in range(10)), *(("agentpool", seed) for seed in (0, 1, 49, 64, 79, 131))],
 )
 def test_nothing_is_bought_twice_and_only_named_machines_end(api: str, seed: int) -> None:

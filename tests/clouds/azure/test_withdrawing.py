@@ -93,7 +93,7 @@ async def test_an_order_in_a_scale_set_that_is_deleted_is_answered(after: float)
         assert azure.endpoint.count("GET", "virtualMachineScaleSets/{set}") == calls
 
 
-async def test_orders_behind_a_long_operation_of_somebody_else_are_refused_so_that_others_are_asked() -> None:
+async def test_orders_behind_a_long_operation_of_others_are_refused_so_that_others_are_asked() -> None:
     async with azure_account() as azure:
         text = "Another operation (Upgrading) is in progress"
         azure.endpoint.faults.all.append(

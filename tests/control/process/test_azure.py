@@ -287,7 +287,7 @@ async def test_a_former_leader_writes_nothing_to_the_azure_account(tmp_path: Pat
         assert (await here.status()).leader.identity == "two"
 
 
-async def test_what_is_wrong_in_the_settings_is_told_in_one_line_each_and_the_rest_is_used(tmp_path: Path) -> None:
+async def test_what_is_wrong_in_the_settings_is_reported_in_one_line_each_and_the_rest_is_used(tmp_path: Path) -> None:
     async with azure_stage(tmp_path) as here:
         here.pool("gpus")
         places = (
@@ -315,7 +315,7 @@ async def test_what_is_wrong_in_the_settings_is_told_in_one_line_each_and_the_re
         ("AZURE_FEDERATED_TOKEN_FILE", "absent", "cannot read AZURE_FEDERATED_TOKEN_FILE"),
     ],
 )
-async def test_wrong_credentials_are_told_in_one_line_until_they_are_right(
+async def test_wrong_credentials_are_logged_in_one_line_until_they_are_right(
     variable: str, value: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with azure_stage(tmp_path, authorization="issued") as here:
@@ -335,7 +335,7 @@ async def test_wrong_credentials_are_told_in_one_line_until_they_are_right(
         await here.until(here.all_bound, 120)
 
 
-async def test_an_expired_federation_token_is_told_and_a_new_one_in_the_file_is_used(tmp_path: Path) -> None:
+async def test_an_expired_federation_token_is_reported_and_a_new_one_in_the_file_is_used(tmp_path: Path) -> None:
     async with azure_stage(tmp_path, authorization="issued") as here:
         here.pool("gpus")
         file = tmp_path / "token"

@@ -41,7 +41,7 @@ ORDER_SECONDS, OBSERVE_SECONDS = 6.0, 1.0
 MOST_ANSWERS: Final = 1000
 #: How long a group is not asked again after Azure said that another operation runs in it, in seconds.
 BUSY_SECONDS: Final = 30.0
-#: How long an order is kept in all while another order's operation runs in its group, and while somebody else's does, in seconds.
+#: How long an order is kept in all while another order's operation runs in its group, and while one of others does, in seconds.
 BEHIND_OURS, BEHIND_OTHERS = 300.0, 90.0
 #: The longest time between two reads of an operation, in seconds, even if Azure asks for more: pods wait for the answer.
 SELDOM_SECONDS: Final = 8.0

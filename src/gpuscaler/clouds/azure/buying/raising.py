@@ -85,7 +85,7 @@ class Raising:
         raise CloudError(THROTTLED, detail, retry_after=AGAIN_SECONDS)
 
     def _clear_left_over(self, group: Group, count: Count, machines: Sequence[VirtualMachine]) -> None:
-        """Clear what nobody waits for: Azure would try for all of the number as soon as it is written, and bring more than is wanted.
+        """Clear what no order waits for: Azure would try for all of the number as soon as it is written, and bring more than is wanted.
 
         The process that left it has ended, or others did.
         """
@@ -101,7 +101,7 @@ class Raising:
         except CloudError as error:
             if error.cause != THROTTLED or error.retry_after <= QUEUED_SECONDS or self._clearing.clears(group):
                 raise
-        # A number without machines cannot be told then, and is taken for machines that came since.
+        # A number without machines cannot be seen then, and is taken for machines that came since.
         return await group.number(), self._known(azure_pool)
 
     async def _check_written(self, increments: Sequence[Increment], count: Count, target: int) -> None:
