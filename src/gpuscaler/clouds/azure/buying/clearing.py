@@ -61,6 +61,8 @@ class Clearing:
     ) -> None:
         self._deletions, self._now, self._lock, self._expected, self._runs = deletions, now, lock, expected, runs
         self._remains: list[Remains] = []
+        #: By the key of a group, the folded ids of what was there before the orders that it has now.
+        self._first: dict[tuple[str, str], frozenset[str]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._remains)
@@ -70,12 +72,23 @@ class Clearing:
         """Keys of the resources in which something is left."""
         return frozenset(remains.group.key[0] for remains in self._remains)
 
+    def begin(self, group: Group, before: frozenset[str], *, alone: bool) -> None:
+        """Note that an order begins in ``group``, where ``before`` is listed; ``alone`` if no other order has begun there."""
+        if alone and not self.clears(group):
+            self._first[group.key] = before
+        else:
+            self._first[group.key] = self._first.get(group.key, before) & before
+
     def clears(self, group: Group) -> bool:
         """Whether something is left in ``group``."""
         return any(remains.group.key == group.key for remains in self._remains)
 
     def add(self, group: Group, number: int, *, since: float, before: frozenset[str]) -> None:
-        """Clear what is left of ``number`` machines that did not come. Lists do not say which entry belongs to which order."""
+        """Clear what is left of ``number`` machines that did not come, and that were not there ``before``.
+
+        Lists do not say which entry belongs to which order, so it may be what any of the orders that the group has now left.
+        """
+        before &= self._first.get(group.key, before)
         for remains in self._remains:
             if remains.group.key == group.key:
                 remains.number += number

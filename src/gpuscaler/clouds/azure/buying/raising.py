@@ -125,6 +125,9 @@ class Raising:
 
     def _begin(self, increments: Sequence[Increment], machines: Sequence[VirtualMachine], url: str) -> None:
         before = frozenset(fold_id(machine.id) for machine in machines)
+        group = increments[0].group
+        alone = all(other.queued or other.group.key != group.key for other in self._open.values())
+        self._clearing.begin(group, before, alone=alone)
         for increment in increments:
             increment.url, increment.queued, increment.before, increment.at = url, False, before, self._now()
             self._open[increment.order.token] = increment
