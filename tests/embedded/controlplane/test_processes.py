@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuscaler.embedded.controlplane import processes
 from gpuscaler.embedded.controlplane.processes import EndedError, Process
 
 
@@ -52,7 +53,11 @@ def test_a_program_that_exited_is_reported_with_the_end_of_its_log(tmp_path: Pat
         checked(process)
 
 
-def test_a_suspended_program_can_be_terminated_in_an_orderly_way(tmp_path: Path, started: list[Process]) -> None:
+def test_a_suspended_program_can_be_terminated_in_an_orderly_way(
+    tmp_path: Path, started: list[Process], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Beside other load, the program may need longer to run its handler than a user would wait.
+    monkeypatch.setattr(processes, "PATIENCE", 60.0)
     handler = "signal.signal(15, lambda *_: (print('in order', flush=True), sys.exit()))"
     code = f"import signal, sys, time\n{handler}\nprint('up', flush=True)\ntime.sleep(60)"
     process = python(tmp_path, started, code)
