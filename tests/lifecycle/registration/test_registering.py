@@ -107,6 +107,15 @@ def test_a_machine_from_before_the_order_is_not_assigned() -> None:
     assert register(ledger, listed=[instance()], keeps_tokens=False, lag=90.0).steps == ()
 
 
+@pytest.mark.parametrize(("created", "taken"), [(NOW - 125.0, False), (NOW - 120.0, False), (NOW - 119.0, True), (NOW - 60.0, True)])
+def test_a_machine_that_was_a_node_before_the_order_is_not_assigned(created: float, taken: bool) -> None:
+    current = Ledger((order(ACCEPTED),), (coming(),))
+    booted_in_seconds = instance(launched=NOW - 130.0)
+
+    steps = register(current, machine(created=created), listed=[booted_in_seconds], keeps_tokens=False).steps
+    assert any(isinstance(step, ledger.Found) for step in steps) == taken
+
+
 def test_an_order_that_has_not_been_sent_has_no_machine() -> None:
     assert register(Ledger((order(INTENDED),), (coming(),)), listed=[instance(token="a")]).steps == ()
 

@@ -164,6 +164,10 @@ class _Registration(Draft):
         """Whether an unclaimed instance may be ``machine``: it is of one of its offerings, or of its pool but of no known offering."""
         if instance.token:
             return instance.token == order.token
+        if any(0 < node.created <= order.at for node in self.index.by_machine.get(instance.id, ())):
+            # It was a node when this order was decided. A machine that boots in seconds is younger than clouds' clocks are exact, and one
+            # that is taken for each order after the other would be ordered again and again.
+            return False
         is_undescribed = instance.pool == order.pool and instance.key not in self.offerings
         return (is_undescribed or instance.key in machine.offerings) and instance.launched >= order.at - SKEW_SECONDS
 
