@@ -6,8 +6,7 @@ import pytest
 from tests.clouds.azure.providers import SIZE, AzureHarness, azure_account
 
 from gpuscaler.clouds.protocol import CAPACITY, UNAUTHORISED
-from gpuscaler.embedded.azure import making
-from gpuscaler.embedded.azure.serving.faults import Fault
+from gpuscaler.embedded.azure import Fault, making
 from gpuscaler.model.instances import PENDING, RUNNING, STOPPING
 
 
@@ -116,4 +115,16 @@ async def test_purchases_go_on_while_lists_are_held_back(azure: AzureHarness) ->
 
     assert not bought.refusals
     answers = await azure.follow([azure.unfilled(order, bought)], within=300)
+    assert len(answers["order-1"].instances) == 1
+
+
+async def test_an_outage_before_an_order_is_sent_delays_it_and_closes_nothing(azure: AzureHarness) -> None:
+    order = await azure.order(1, "demand")
+    azure.endpoint.faults.all.append(Fault(path="*/virtualMachineScaleSets/*", code="ServiceUnavailable", status=503))
+    bought = await azure.provider.buy(order)
+    assert (bought.pending, bought.refusals) == (1, ())
+
+    azure.later(10.0)
+    azure.endpoint.faults.all.clear()
+    answers = await azure.follow([azure.unfilled(order, bought)], within=200)
     assert len(answers["order-1"].instances) == 1

@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 from msgspec.structs import replace
 
-from gpuscaler.clouds.azure.api.arm import Arm, GoneError
+from gpuscaler.clouds.azure.api.arm import Arm, ArmError, GoneError
 from gpuscaler.clouds.azure.buying.attribution import Attribution
 from gpuscaler.clouds.azure.buying.clearing import Clearing
 from gpuscaler.clouds.azure.buying.deletions import Deletions
@@ -106,7 +106,7 @@ class Increments:
             try:
                 answer = await self._raising.place([increment])
             except CloudError as error:
-                if error.cause != THROTTLED or error.retry_after > QUEUED_SECONDS:
+                if not _passes_soon(error):
                     raise
                 return self._queue(increment, error.retry_after)
         if answer is not None:
@@ -263,7 +263,8 @@ class Increments:
         for increment in tuple(self._open.values()):
             waits = now - increment.queued_at
             if increment.queued and waits >= (BEHIND_OURS if self._is_running(increment.group) else BEHIND_OTHERS):
-                detail = f"{increment.group.name} has taken no order for {waits:.0f} s, since other operations run or Azure limits calls"
+                why = "other operations run, or Azure limits calls or does not answer"
+                detail = f"{increment.group.name} has taken no order for {waits:.0f} s: {why}"
                 # As throttled, it would close all offerings of the region.
                 self._keep_answer(increment, refused(increment.order, UNKNOWN, detail, BUSY_SECONDS))
                 self._mark_final(increment)
@@ -276,7 +277,7 @@ class Increments:
         try:
             answer = await self._raising.place(queued)
         except CloudError as error:
-            if error.cause == THROTTLED and error.retry_after <= QUEUED_SECONDS:
+            if _passes_soon(error):
                 for increment in queued:
                     increment.not_before = now + max(error.retry_after, OBSERVE_SECONDS)
                 return
@@ -394,3 +395,9 @@ class Increments:
 
             task.add_done_callback(keep)
             raise
+
+
+def _passes_soon(error: CloudError) -> bool:
+    """Whether an order that was not sent is kept: Azure asks to wait, or does not answer, which says nothing about capacity."""
+    unanswered = error.cause == UNKNOWN and not (isinstance(error, ArmError) and error.failure.status < 500)
+    return (error.cause == THROTTLED or unanswered) and error.retry_after <= QUEUED_SECONDS
