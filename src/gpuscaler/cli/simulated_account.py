@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
+    from msgspec import Struct
+
     from gpuscaler.embedded.azure.state import Cluster
     from gpuscaler.embedded.serving.accounts import AccountServer
 
@@ -68,22 +70,22 @@ def simulated_account(*, cloud: str | None, spot: Path | None, **options: Any) -
 
 
 def _aws(options: Mapping[str, Any], spot: Path | None, boot: float | None) -> "AccountServer":
-    from gpuscaler.embedded.aws.conditions import Conditions, with_changes
+    from gpuscaler.embedded.aws.conditions import Conditions
     from gpuscaler.embedded.aws.serving.beside import AwsAccountServer
 
     def ready(url: str, queues: Iterable[str]) -> None:
         click.echo(f"AWS is at {url}; it accepts any key and secret. Interruption notices arrive in: {', '.join(queues)}")
 
-    settings = _conditions(options["condition"], "--aws-condition", lambda changes: with_changes(Conditions(), changes))
+    settings = _conditions(options["condition"], "--aws-condition", Conditions())
     regions = options["region"] or ("us-east-1",)
     return AwsAccountServer(regions=regions, port=options["port"], spot=spot, boot=boot, conditions=settings, ready=ready)
 
 
 def _azure(options: Mapping[str, Any], spot: Path | None, boot: float | None) -> "AccountServer":
-    from gpuscaler.embedded.azure.conditions import Conditions, with_changes
+    from gpuscaler.embedded.azure.conditions import Conditions
     from gpuscaler.embedded.azure.serving.beside import AzureAccountServer
 
-    settings = _conditions(options["condition"], "--azure-condition", lambda changes: with_changes(Conditions(), changes))
+    settings = _conditions(options["condition"], "--azure-condition", Conditions())
     locations = options["location"] or ("eastus",)
     return AzureAccountServer(locations=locations, port=options["port"], spot=spot, boot=boot, conditions=settings, ready=_azure_ready)
 
@@ -98,10 +100,12 @@ def _azure_ready(url: str, cluster: "Cluster") -> None:
     click.echo(f"For gpuscaler: export {environment}")
 
 
-def _conditions(pairs: tuple[str, ...], option: str, check: Callable[[Mapping[str, str]], object]) -> dict[str, str]:
+def _conditions(pairs: tuple[str, ...], option: str, defaults: "Struct") -> dict[str, str]:
+    from gpuscaler.embedded.serving.conditions import with_changes
+
     settings = dict(pair.partition("=")[::2] for pair in pairs)
     try:
-        check(settings)
+        with_changes(defaults, settings)
     except ValueError as error:
         raise click.BadParameter(f"{error}; write KEY=VALUE", param_hint=option) from error
     return settings

@@ -18,7 +18,7 @@ from gpuscaler.clouds.azure.discovery.discovery import Discovery, DiscoveryResul
 from gpuscaler.clouds.azure.discovery.pools import AGENT_POOL, SCALE_SET, AzurePool
 from gpuscaler.clouds.azure.documents.resources import SPOT, VirtualMachine, is_word
 from gpuscaler.clouds.azure.documents.skus import Sku
-from gpuscaler.clouds.azure.machines.listing import has_come, instance_of, is_leaving, known_size, provider_id
+from gpuscaler.clouds.azure.machines.listing import READ_LAG, has_come, instance_of, is_leaving, known_size, provider_id
 from gpuscaler.clouds.azure.machines.lists import MachineLists, PoolMachines
 from gpuscaler.clouds.discovery.describing import pools_by_warning, shortened_names
 from gpuscaler.clouds.protocol import (
@@ -61,8 +61,7 @@ class AzureProvider:
     """
 
     name = "azure"
-    #: Azure does not document how far its lists may be behind.
-    read_lag = 10.0
+    read_lag = READ_LAG
     #: Azure keeps no tokens of orders: a repeated order would buy again.
     keeps_tokens = False
 
@@ -145,9 +144,8 @@ class AzureProvider:
         return Inventory(now, instances, deliveries, self._released_names, age=max(0.0, now - self._lists.read_at))
 
     def _instance(self, azure_pool: AzurePool, machine: VirtualMachine) -> Instance:
-        ident = fold_id(machine.id)
-        reserved = self._increments.attribution.reserved.union(*(reservation.allocated for reservation in azure_pool.reservations))
-        instance = instance_of(machine, azure_pool, token=self._increments.attribution.tokens.get(ident, ""), reserved=reserved)
+        ident, attribution = fold_id(machine.id), self._increments.attribution
+        instance = instance_of(machine, azure_pool, token=attribution.tokens.get(ident, ""), reserved=attribution.reserved)
         # A deletion that Azure accepted is not on the list at once.
         return replace(instance, state=STOPPING) if ident in self._endings.ending else instance
 
@@ -164,15 +162,14 @@ class AzureProvider:
             raise CloudError(CONFIGURATION, f"saw no group for pool {order.pool}, expected one; was it deleted, or its tags changed?")
         key = order.offerings[0]
         room, quota = await self._quotas.room(azure_pool, self._sku(azure_pool, key.instance_type), key.market)
-        detail = f"{order.count} machines of {key.instance_type} do not fit: {quota}"
-        short = self._of_subscription(azure_pool, (Refusal(QUOTA, key, detail, bucket=(key.instance_type,), every_zone=True),))
-        if room == 0:
-            return BuyResult(refusals=short)
-        # What is ordered now counts towards the quota, too.
-        self._quotas.forget(azure_pool)
+        if room != 0:
+            # What is ordered now counts towards the quota, too.
+            self._quotas.forget(azure_pool)
         if room is None or room >= order.count:
             return await self._increments.buy(azure_pool, order)
-        bought = await self._increments.buy(azure_pool, replace(order, count=room))
+        bought = await self._increments.buy(azure_pool, replace(order, count=room)) if room else BuyResult()
+        detail = f"{order.count} machines of {key.instance_type} do not fit: {quota}"
+        short = self._of_subscription(azure_pool, (Refusal(QUOTA, key, detail, bucket=(key.instance_type,), every_zone=True),))
         return replace(bought, refusals=(*bought.refusals, *short))
 
     def _sku(self, azure_pool: AzurePool, size: str) -> Sku | None:

@@ -1,9 +1,7 @@
 """Conditions of the endpoint's AWS: delays that AWS does not publish, each with the source of its default."""
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
-import msgspec
 from msgspec import Struct
 
 from gpuscaler.simulation.cloud.delays import NO_FAULTS, Delays, Faults
@@ -32,30 +30,3 @@ class Conditions(Struct, frozen=True, gc=False):
     ebs_csi: bool = True
     gpu_feature_discovery: bool = False
     spelling: Literal["reference", "guide", "random"] = "reference"
-
-
-#: Conditions that can be changed by name: all but those of the instances themselves, which are fixed when the account is made.
-CHANGEABLE = tuple(name for name in Conditions.__struct_fields__ if name not in {"machines", "boot"})
-
-
-def with_changes(before: Conditions, changes: Mapping[str, Any]) -> Conditions:
-    """``before`` with the changes in ``changes``, by name. Raises ValueError for an unknown name or value."""
-    if unknown := sorted(changes.keys() - set(CHANGEABLE)):
-        raise ValueError(f"saw {unknown[0]!r}, expected one of {', '.join(CHANGEABLE)}")
-    kept = {name: getattr(before, name) for name in CHANGEABLE}
-    try:
-        checked = msgspec.convert({**kept, **changes}, _Changed, strict=False)
-    except msgspec.ValidationError as error:
-        raise ValueError(str(error)) from error
-    return msgspec.structs.replace(before, **msgspec.structs.asdict(checked))
-
-
-_Changed = msgspec.defstruct(
-    "_Changed",
-    [
-        (field_info.name, field_info.type, field_info.default)
-        for field_info in msgspec.structs.fields(Conditions)
-        if field_info.name in CHANGEABLE
-    ],
-    frozen=True,
-)

@@ -34,6 +34,7 @@ from gpuscaler.embedded.azure.conditions import Conditions
 from gpuscaler.embedded.azure.contents import SUBSCRIPTION, TENANT
 from gpuscaler.embedded.azure.serving.endpoint import Endpoint
 from gpuscaler.embedded.azure.serving.faults import Fault
-from gpuscaler.embedded.azure.serving.server import Serving, serve
+from gpuscaler.embedded.azure.serving.server import serve
+from gpuscaler.embedded.serving.listening import Serving
 
 __all__ = ["SUBSCRIPTION", "TENANT", "Account", "Conditions", "Endpoint", "Fault", "Serving", "making", "serve"]

@@ -3,7 +3,6 @@
 import ssl
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 from aiohttp import ClientConnectionResetError, web
@@ -13,27 +12,13 @@ from gpuscaler.embedded.apiserver.api import ApiServer
 from gpuscaler.embedded.apiserver.objects.forwarding import forward
 from gpuscaler.embedded.apiserver.wire.failures import Failure, Severed
 from gpuscaler.embedded.apiserver.wire.replies import reply
+from gpuscaler.embedded.serving.listening import Serving, listen
 from gpuscaler.kube.portforward import PodPort
 from gpuscaler.kube.transport import Answer, Request
 from gpuscaler.settings.run_settings import is_loopback
 
-#: The largest body that is read, in bytes. It is larger than the accepted size, so that a client gets to read why it was refused.
-_LARGEST_READ: Final = 64 * 1024 * 1024
-#: Seconds that requests get to end when the server stops; watches would never end.
-_SHUTDOWN: Final = 0.1
 #: The refusal for requests from web sites.
 _ELSEWHERE: Final = Failure(403, "Forbidden", "saw a request from a web site, or to another host name; expected one to a loopback address")
-
-
-@dataclass(frozen=True, slots=True)
-class Serving:
-    """A running server, reachable at ``url`` until :meth:`close`."""
-
-    url: str
-    runner: web.AppRunner
-
-    async def close(self) -> None:
-        await self.runner.cleanup()
 
 
 async def serve(api: ApiServer, host: str = "127.0.0.1", port: int = 0, *, tls: ssl.SSLContext | None = None) -> Serving:
@@ -48,18 +33,7 @@ async def serve(api: ApiServer, host: str = "127.0.0.1", port: int = 0, *, tls: 
             return await _send(request, reply(_ELSEWHERE.body(), status=_ELSEWHERE.code, headers=_ELSEWHERE.headers()))
         return await _handle(api, request)
 
-    app = web.Application(client_max_size=_LARGEST_READ)
-    app.router.add_route("*", "/{path:.*}", handle)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN, handler_cancellation=True)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, host, port, ssl_context=tls).start()
-    except OSError:
-        await runner.cleanup()
-        raise
-    bound = runner.addresses[0][1]
-    shown = f"[{host}]" if ":" in host else host
-    return Serving(f"{'https' if tls else 'http'}://{shown}:{bound}", runner)
+    return await listen(handle, host, port, tls=tls, handler_cancellation=True)
 
 
 async def _handle(api: ApiServer, request: web.Request) -> web.StreamResponse:

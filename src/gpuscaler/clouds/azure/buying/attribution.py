@@ -2,10 +2,9 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
-from gpuscaler.clouds.azure.buying.clearing import SKEW_SECONDS
 from gpuscaler.clouds.azure.buying.increment import Increment
 from gpuscaler.clouds.azure.documents.resources import RESERVED, VirtualMachine
-from gpuscaler.clouds.azure.machines.listing import has_come, is_unallocated
+from gpuscaler.clouds.azure.machines.listing import SKEW_SECONDS, has_come, is_unallocated
 from gpuscaler.model.azure_names import fold_id
 
 

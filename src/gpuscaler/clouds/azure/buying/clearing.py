@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
 
 import structlog
 
@@ -12,15 +11,11 @@ from gpuscaler.clouds.azure.buying.capacity import lowered_capacity
 from gpuscaler.clouds.azure.buying.deletions import Deletions
 from gpuscaler.clouds.azure.buying.groups import Group
 from gpuscaler.clouds.azure.documents.resources import VirtualMachine
-from gpuscaler.clouds.azure.machines.listing import is_unallocated
+from gpuscaler.clouds.azure.machines.listing import READ_LAG, SKEW_SECONDS, is_unallocated
 from gpuscaler.clouds.protocol import THROTTLED, CloudError, LostAnswerError
 from gpuscaler.model.azure_names import fold_id
 
 _LOG = structlog.get_logger(__name__)
-#: How far Azure's lists may be behind, in seconds: Azure documents no figure.
-READ_LAG: Final = 10.0
-#: How far the clocks of Azure and of this process may differ, in seconds.
-SKEW_SECONDS: Final = 30.0
 #: After an error, when it is tried again, and after what time not any more, in seconds.
 AGAIN_SECONDS, LONGEST_SECONDS = 30.0, 3600.0
 
@@ -30,8 +25,8 @@ class Remains:
     """What failed attempts in a group left behind: ``number`` machines that did not come, the last at ``at``.
 
     They are entries without machines that Azure made after ``since`` and that are not among ``before`` (folded ids), or only a part of the
-    capacity. ``deleted`` are entries whose deletion was asked for, ``problem`` is why nothing could be cleared the
-    last time, which is not tried again before ``not_before``.
+    capacity. ``deleted`` are entries whose deletion was asked for, ``problem`` is why nothing could be cleared the last time,
+    which is not tried again before ``not_before``.
     """
 
     group: Group

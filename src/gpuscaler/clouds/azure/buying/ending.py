@@ -135,7 +135,7 @@ class Endings:
     def _forget(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            # Who waits for it gets the error from the task itself.
+            # A caller that waits for it gets the error from the task itself.
             task.exception()
 
     async def close(self) -> None:

@@ -12,14 +12,14 @@ from typing import Final
 import structlog
 from msgspec.structs import replace
 
-from gpuscaler.clouds.azure.api.arm import Arm, ArmError, GoneError
+from gpuscaler.clouds.azure.api.arm import Arm, GoneError
 from gpuscaler.clouds.azure.buying.attribution import Attribution
 from gpuscaler.clouds.azure.buying.clearing import Clearing
 from gpuscaler.clouds.azure.buying.deletions import Deletions
 from gpuscaler.clouds.azure.buying.groups import Group, group_of
 from gpuscaler.clouds.azure.buying.increment import Increment, Refuse, refused
 from gpuscaler.clouds.azure.buying.progress import Progress
-from gpuscaler.clouds.azure.buying.raising import QUEUED_SECONDS, Raising
+from gpuscaler.clouds.azure.buying.raising import QUEUED_SECONDS, Raising, passes_soon
 from gpuscaler.clouds.azure.discovery.pools import AzurePool
 from gpuscaler.clouds.azure.documents.resources import VirtualMachine
 from gpuscaler.clouds.azure.machines.listing import instance_of
@@ -60,13 +60,13 @@ class Increments:
         now: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]],
         refuse: Refuse,
-        known: Callable[[AzurePool], Sequence[VirtualMachine]] = lambda _: (),
+        known: Callable[[AzurePool], Sequence[VirtualMachine]],
     ) -> None:
         self._arm, self._now, self._sleep, self._refuse = arm, now, sleep, refuse
         self._open: dict[str, Increment] = {}
         self._settled: dict[str, None] = {}
         self._late_answers: list[tuple[str, BuyResult]] = []
-        self._locks: dict[tuple[str, str], asyncio.Lock] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[object]] = set()
         self._tending: asyncio.Task[None] | None = None
         self.deletions = Deletions(now=now)
@@ -77,7 +77,7 @@ class Increments:
 
     def lock(self, group: Group) -> asyncio.Lock:
         """The lock of a resource: an agent pool's profiles share theirs."""
-        return self._locks.setdefault((group.key[0], ""), asyncio.Lock())
+        return self._locks.setdefault(group.key[0], asyncio.Lock())
 
     def unfilled(self, group: Group) -> int:
         """How many machines open orders of this process still expect in ``group``."""
@@ -106,7 +106,7 @@ class Increments:
             try:
                 answer = await self._raising.place([increment])
             except CloudError as error:
-                if not _passes_soon(error):
+                if not passes_soon(error):
                     raise
                 return self._queue(increment, error.retry_after)
         if answer is not None:
@@ -121,12 +121,14 @@ class Increments:
 
     def _is_busy(self, group: Group) -> bool:
         """Whether an operation of ours runs, or orders wait, in the resource of ``group``."""
-        return any(increment.group.key[0] == group.key[0] and not increment.ended_at for increment in self._open.values())
+        return any(not increment.ended_at for increment in self._open_in(group))
 
     def _is_running(self, group: Group) -> bool:
-        return any(
-            increment.group.key[0] == group.key[0] and not increment.queued and not increment.ended_at for increment in self._open.values()
-        )
+        return any(not (increment.queued or increment.ended_at) for increment in self._open_in(group))
+
+    def _open_in(self, group: Group) -> list[Increment]:
+        """Open orders in the resource of ``group``."""
+        return [increment for increment in self._open.values() if increment.group.key[0] == group.key[0]]
 
     async def _wait_for(self, increment: Increment, until: float) -> BuyResult:
         increment.awaited = True
@@ -168,7 +170,7 @@ class Increments:
         failed: list[Increment] = []
         for increment, answer in zip(open_now, answers, strict=True):
             if isinstance(answer, BuyResult):
-                self._keep_answer(increment, answer)
+                self._keep_answer(increment.order, answer)
             elif isinstance(answer, CloudError | LostAnswerError):
                 failed.append(increment)
                 failure = failure or answer
@@ -183,15 +185,15 @@ class Increments:
             increment.read_at = self._now() + SELDOM_SECONDS
         return None
 
-    def _keep_answer(self, increment: Increment, answer: BuyResult) -> None:
-        self._late_answers = [*self._late_answers[-MOST_ANSWERS:], (increment.order.token, answer)]
+    def _keep_answer(self, order: Order, answer: BuyResult) -> None:
+        self._late_answers = [*self._late_answers[-MOST_ANSWERS:], (order.token, answer)]
 
     def refuse_queued(self, pools: Collection[str]) -> None:
         """Send no order that waits to other pools than these: the others are no longer used."""
         for increment in tuple(self._open.values()):
             if increment.queued and increment.order.pool not in pools:
                 detail = f"{increment.group.name} is no longer used, so what was still to be ordered there is not"
-                self._keep_answer(increment, refused(increment.order, CONFIGURATION, detail))
+                self._keep_answer(increment.order, refused(increment.order, CONFIGURATION, detail))
                 self._mark_final(increment)
 
     def resume(self, rest: UnfilledOrder, azure_pool: AzurePool, *, in_doubt: bool = False) -> None:
@@ -266,7 +268,7 @@ class Increments:
                 why = "other operations run, or Azure limits calls or does not answer"
                 detail = f"{increment.group.name} has taken no order for {waits:.0f} s: {why}"
                 # As throttled, it would close all offerings of the region.
-                self._keep_answer(increment, refused(increment.order, UNKNOWN, detail, BUSY_SECONDS))
+                self._keep_answer(increment.order, refused(increment.order, UNKNOWN, detail, BUSY_SECONDS))
                 self._mark_final(increment)
 
     async def _send_queued_of(self, group: Group) -> None:
@@ -277,14 +279,14 @@ class Increments:
         try:
             answer = await self._raising.place(queued)
         except CloudError as error:
-            if _passes_soon(error):
+            if passes_soon(error):
                 for increment in queued:
                     increment.not_before = now + max(error.retry_after, OBSERVE_SECONDS)
                 return
             answer = refused(queued[0].order, error.cause, error.detail, error.retry_after)
         if answer is not None:
             for increment in queued:
-                self._keep_answer(increment, answer)
+                self._keep_answer(increment.order, answer)
                 self._mark_final(increment)
 
     async def _settle(self, increment: Increment) -> BuyResult | None:
@@ -389,15 +391,9 @@ class Increments:
                     return
                 error = ended.exception()
                 if error is None:
-                    self._late_answers.append((order.token, ended.result()))
+                    self._keep_answer(order, ended.result())
                 elif isinstance(error, CloudError):
-                    self._late_answers.append((order.token, refused(order, error.cause, error.detail, error.retry_after)))
+                    self._keep_answer(order, refused(order, error.cause, error.detail, error.retry_after))
 
             task.add_done_callback(keep)
             raise
-
-
-def _passes_soon(error: CloudError) -> bool:
-    """Whether an order that was not sent is kept: Azure asks to wait, or does not answer, which says nothing about capacity."""
-    unanswered = error.cause == UNKNOWN and not (isinstance(error, ArmError) and error.failure.status < 500)
-    return (error.cause == THROTTLED or unanswered) and error.retry_after <= QUEUED_SECONDS

@@ -10,10 +10,9 @@ from gpuscaler.clouds.azure.api.causes import ArmFailure
 from gpuscaler.clouds.azure.api.operations import OperationState, read_operation
 from gpuscaler.clouds.azure.buying.attribution import Attribution
 from gpuscaler.clouds.azure.buying.capacity import Count
-from gpuscaler.clouds.azure.buying.clearing import READ_LAG
 from gpuscaler.clouds.azure.buying.increment import Increment
 from gpuscaler.clouds.azure.documents.resources import VirtualMachine
-from gpuscaler.clouds.azure.machines.listing import is_unallocated, state_of
+from gpuscaler.clouds.azure.machines.listing import READ_LAG, is_unallocated, state_of
 from gpuscaler.clouds.protocol import UNAUTHORISED, CloudError
 from gpuscaler.model.instances import PENDING
 

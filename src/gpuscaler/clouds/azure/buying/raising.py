@@ -131,3 +131,9 @@ class Raising:
         for increment in increments:
             increment.url, increment.queued, increment.before, increment.at = url, False, before, self._now()
             self._open[increment.order.token] = increment
+
+
+def passes_soon(error: CloudError) -> bool:
+    """Whether an order that was not sent is kept: Azure asks to wait, or does not answer, which says nothing about capacity."""
+    unanswered = error.cause == UNKNOWN and not (isinstance(error, ArmError) and error.failure.status < 500)
+    return (error.cause == THROTTLED or unanswered) and error.retry_after <= QUEUED_SECONDS

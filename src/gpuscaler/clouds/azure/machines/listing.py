@@ -1,12 +1,17 @@
 """Converts machines of scale sets and agent pools to the controller's instances: states, markets, provider ids. Pure."""
 
 from collections.abc import Collection
+from typing import Final
 
 from gpuscaler.clouds.azure.discovery.pools import AzurePool
 from gpuscaler.clouds.azure.documents.resources import RESERVED, VirtualMachine, is_word, zone_key
 from gpuscaler.model.azure_names import SCHEME, canonical_provider_id, fold_id
 from gpuscaler.model.instances import PENDING, RUNNING, STOPPING, Instance
 
+#: How far Azure's lists may be behind, in seconds: Azure documents no figure.
+READ_LAG: Final = 10.0
+#: How far the clocks of Azure and of this process may differ, in seconds.
+SKEW_SECONDS: Final = 30.0
 _DEALLOCATED = ("deallocated", "deallocating")
 
 
@@ -39,15 +44,16 @@ def state_of(machine: VirtualMachine) -> str:
 
 
 def instance_of(machine: VirtualMachine, azure_pool: AzurePool, *, token: str = "", reserved: Collection[str] = ()) -> Instance:
-    """The machine as an instance; ``reserved`` are the folded ids of machines in capacity reservations."""
+    """The machine as an instance; ``reserved`` are folded ids of machines in reservations that do not show them yet."""
     scale_set, agent_pool = azure_pool.scale_set, azure_pool.agent_pool
     group = scale_set or agent_pool
     assert group is not None, "a pool has a scale set or an agent pool"
-    market = machine.market or group.market
+    market, ident = machine.market or group.market, fold_id(machine.id)
+    is_reserved = ident in reserved or any(ident in reservation.allocated for reservation in azure_pool.reservations)
     return Instance(
         id=provider_id(machine),
         pool=azure_pool.pool.name,
-        market=RESERVED if fold_id(machine.id) in reserved else market,
+        market=RESERVED if is_reserved else market,
         instance_type=known_size(azure_pool, machine.size or group.size),
         zone=zone_key(azure_pool.location, machine.zone),
         state=state_of(machine),

@@ -8,23 +8,24 @@ from pathlib import Path
 from typing import Final
 
 from gpuscaler.embedded.aws.account import Account
-from gpuscaler.embedded.aws.conditions import Conditions, with_changes
+from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.aws.eks.managed import NodeGroups
 from gpuscaler.embedded.aws.hardware.series import series_of
 from gpuscaler.embedded.aws.messages.queues import make_queue
 from gpuscaler.embedded.aws.nodes.nodes import NAMING, register_nodes
 from gpuscaler.embedded.aws.serving.endpoint import Endpoint
-from gpuscaler.embedded.aws.serving.server import Serving, serve
+from gpuscaler.embedded.aws.serving.server import serve
 from gpuscaler.embedded.nodes.kubelets import Kubelets
 from gpuscaler.embedded.nodes.machines import Machines
+from gpuscaler.embedded.serving.accounts import boot_delays, let_time_pass
+from gpuscaler.embedded.serving.conditions import with_changes
+from gpuscaler.embedded.serving.listening import Serving
 from gpuscaler.embedded.serving.node_faults import Nodes
 from gpuscaler.kube.client import Client
-from gpuscaler.simulation.cloud.delays import NO_FAULTS, Delay, Delays
+from gpuscaler.simulation.cloud.delays import NO_FAULTS
 
 #: The queue that receives interruption notices from the start.
 QUEUE: Final = "gpuscaler"
-#: Seconds between two steps of the account's clock: calls may change the next scheduled event at any time.
-LOOKED_AT: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,14 +54,14 @@ class AwsAccountServer:
         series = None
         if self.spot is not None:
             series = series_of(self.spot, regions=self.regions, zones=self.zones, seed=self.seed, began=now())
-        conditions = with_changes(Conditions(answer=1.5, activity=5.0, machines=NO_FAULTS, boot=_delays(self.boot)), self.conditions)
+        conditions = with_changes(Conditions(answer=1.5, activity=5.0, machines=NO_FAULTS, boot=boot_delays(self.boot)), self.conditions)
         account = Account(now=now, regions=self.regions, zones=self.zones, conditions=conditions, series=series, seed=self.seed)
         machines = Machines(client, now=now, naming=NAMING, speed=speed)
         account.nodes = Nodes(machines.devices, kubelets)
         serving = await serve(Endpoint(account), port=self.port, speed=speed)
         urls = _prepare(account, machines, serving)
         eks = [NodeGroups(region, client, now, speed) for region in account.regions.values()]
-        parts = [machines.run(), _pass(account, speed), *(node_groups.run() for node_groups in eks)]
+        parts = [machines.run(), let_time_pass(account, speed), *(node_groups.run() for node_groups in eks)]
         tasks = [asyncio.create_task(part) for part in parts]
         try:
             self.ready(serving.url, urls)
@@ -72,10 +73,6 @@ class AwsAccountServer:
             await serving.close()
 
 
-def _delays(boot: float | None) -> Delays:
-    return Delays() if boot is None else Delays(boot=Delay(boot, boot, boot), device_plugin=Delay(boot / 4, boot / 4, boot / 4))
-
-
 def _prepare(account: Account, machines: Machines, serving: Serving) -> list[str]:
     """Connect Nodes to instances, and create a queue for notices in each region; returns the queues' addresses."""
     urls = []
@@ -85,12 +82,3 @@ def _prepare(account: Account, machines: Machines, serving: Serving) -> list[str
         queue.receives_notices = True
         urls.append(queue.url)
     return urls
-
-
-async def _pass(account: Account, speed: float) -> None:
-    """Let the account's time pass, until cancelled."""
-    while True:
-        account.advance()
-        following = account.next_event()
-        pause = LOOKED_AT if following is None else min(LOOKED_AT, max(0.001, (following - account.now()) / speed))
-        await asyncio.sleep(pause)

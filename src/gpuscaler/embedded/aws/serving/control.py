@@ -15,7 +15,6 @@ from msgspec import Struct
 
 from gpuscaler.embedded.aws.account import Account
 from gpuscaler.embedded.aws.autoscaling import scaling
-from gpuscaler.embedded.aws.conditions import CHANGEABLE, with_changes
 from gpuscaler.embedded.aws.hardware.hardware import Trouble
 from gpuscaler.embedded.aws.messages import notices
 from gpuscaler.embedded.aws.region import Region
@@ -23,6 +22,7 @@ from gpuscaler.embedded.aws.serving.faults import Fault, Faults
 from gpuscaler.embedded.aws.wire.reading import Request
 from gpuscaler.embedded.aws.wire.writing import Answer
 from gpuscaler.embedded.serving import node_faults
+from gpuscaler.embedded.serving.conditions import values_of, with_changes
 
 PATH: Final = "/_control/"
 
@@ -120,7 +120,7 @@ def _conditions(regions: list[Region], _faults: Faults, request: Request) -> Any
             region.conditions = with_changes(region.conditions, msgspec.json.decode(request.body, type=dict[str, Any]))
         elif request.method == "DELETE":
             region.conditions = region.first_conditions
-    return {region.name: {name: getattr(region.conditions, name) for name in CHANGEABLE} for region in regions}
+    return {region.name: values_of(region.conditions) for region in regions}
 
 
 _ACTS: Final = {

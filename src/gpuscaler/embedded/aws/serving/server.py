@@ -1,7 +1,6 @@
 """The endpoint over HTTP."""
 
 import asyncio
-from dataclasses import dataclass
 from typing import Final
 
 from aiohttp import web
@@ -10,20 +9,10 @@ from gpuscaler.embedded.aws.serving.endpoint import Endpoint
 from gpuscaler.embedded.aws.wire.errors import BrokenError
 from gpuscaler.embedded.aws.wire.reading import Request
 from gpuscaler.embedded.aws.wire.writing import Answer
+from gpuscaler.embedded.serving.listening import Serving, listen
 
 #: Seconds between two checks of a queue without messages while a client waits.
 ASK_AGAIN: Final = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class Serving:
-    """An endpoint that answers at ``url``, for all regions and services, until :meth:`close`."""
-
-    url: str
-    runner: web.AppRunner
-
-    async def close(self) -> None:
-        await self.runner.cleanup()
 
 
 async def serve(endpoint: Endpoint, host: str = "127.0.0.1", port: int = 0, *, speed: float = 1.0) -> Serving:
@@ -35,16 +24,7 @@ async def serve(endpoint: Endpoint, host: str = "127.0.0.1", port: int = 0, *, s
     async def handle(request: web.Request) -> web.StreamResponse:
         return await _handle(endpoint, request, speed)
 
-    app = web.Application(client_max_size=64 * 1024 * 1024)
-    app.router.add_route("*", "/{path:.*}", handle)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, host, port).start()
-    except OSError:
-        await runner.cleanup()
-        raise
-    return Serving(f"http://{host}:{runner.addresses[0][1]}", runner)
+    return await listen(handle, host, port)
 
 
 async def _answer(endpoint: Endpoint, request: Request, speed: float) -> Answer:

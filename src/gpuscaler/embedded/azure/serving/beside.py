@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from gpuscaler.embedded.azure import making
 from gpuscaler.embedded.azure.account import Account
-from gpuscaler.embedded.azure.conditions import Conditions, with_changes
+from gpuscaler.embedded.azure.conditions import Conditions
 from gpuscaler.embedded.azure.hardware.series import series_of
 from gpuscaler.embedded.azure.nodes.auto_drain import AutoDrain
 from gpuscaler.embedded.azure.nodes.nodes import NodeNames, register_nodes
@@ -21,18 +21,17 @@ from gpuscaler.embedded.nodes.kubelets import Kubelets
 from gpuscaler.embedded.nodes.machines import Machines
 from gpuscaler.embedded.nodes.plugins import NAMESPACE, PLUGINS
 from gpuscaler.embedded.serving import node_faults
+from gpuscaler.embedded.serving.accounts import boot_delays, let_time_pass
+from gpuscaler.embedded.serving.conditions import with_changes
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import AlreadyExists
 from gpuscaler.kube.resources import DAEMON_SETS
-from gpuscaler.simulation.cloud.delays import Delay, Delays
 
 #: The contents of the account at the start.
 GROUP, CLUSTER = "rg", "aks"
 SPOT_POOL, POOL = "gpuspot", "gpu"
 GPU_SIZE: Final = "Standard_NC24ads_A100_v4"
 GPU_TAINT: Final = "sku=gpu:NoSchedule"
-#: Seconds between two steps of the account's clock: calls may change the next scheduled event at any time.
-LOOKED_AT: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +61,7 @@ class AzureAccountServer:
         series = None
         if self.spot is not None:
             series = series_of(self.spot, locations=self.locations, zones=self.zones, seed=self.seed, began=now())
-        conditions = with_changes(Conditions(boot=_delays(self.boot)), self.conditions)
+        conditions = with_changes(Conditions(boot=boot_delays(self.boot)), self.conditions)
         account = Account(now=now, locations=self.locations, zones=self.zones, conditions=conditions, series=series, seed=self.seed)
         names = NodeNames()
         machines = Machines(client, now=now, naming=names.naming(), speed=speed)
@@ -74,7 +73,7 @@ class AzureAccountServer:
         cluster = fill(account)
         with suppress(AlreadyExists):
             await client.create(DAEMON_SETS, tolerant_plugin(), namespace=NAMESPACE)
-        tasks = [asyncio.create_task(part) for part in (machines.run(), drain.run(), _pass(account, speed))]
+        tasks = [asyncio.create_task(part) for part in (machines.run(), drain.run(), let_time_pass(account, speed))]
         try:
             self.ready(serving.url, cluster)
             yield
@@ -99,16 +98,3 @@ def tolerant_plugin() -> dict[str, Any]:
     keys = ("nvidia.com/gpu", "sku", "kubernetes.azure.com/scalesetpriority", "gpuscaler.io/arriving")
     plugin["spec"]["template"]["spec"]["tolerations"] = [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in keys]
     return plugin
-
-
-def _delays(boot: float | None) -> Delays:
-    return Delays() if boot is None else Delays(boot=Delay(boot, boot, boot), device_plugin=Delay(boot / 4, boot / 4, boot / 4))
-
-
-async def _pass(account: Account, speed: float) -> None:
-    """Let the account's time pass, until cancelled."""
-    while True:
-        account.advance()
-        following = account.next_event()
-        pause = LOOKED_AT if following is None else min(LOOKED_AT, max(0.001, (following - account.now()) / speed))
-        await asyncio.sleep(pause)

@@ -17,13 +17,14 @@ from msgspec import Struct
 
 from gpuscaler.embedded.azure.account import Account
 from gpuscaler.embedded.azure.compute import capacity, interrupting
-from gpuscaler.embedded.azure.conditions import CHANGEABLE, Conditions, with_changes
+from gpuscaler.embedded.azure.conditions import Conditions
 from gpuscaler.embedded.azure.hardware.refusals import Trouble
 from gpuscaler.embedded.azure.making import restrict, set_limit, set_quota
 from gpuscaler.embedded.azure.serving.faults import Fault, Faults
 from gpuscaler.embedded.azure.serving.throttling import Throttling
 from gpuscaler.embedded.azure.state import Machine, ScaleSet
 from gpuscaler.embedded.azure.wire.requests import Answer, Reply, Request, encode
+from gpuscaler.embedded.serving.conditions import values_of, with_changes
 
 PATH: Final = "/_control/"
 
@@ -261,7 +262,7 @@ def _conditions(service: Service, request: Request) -> Any:
         set_conditions(account, with_changes(account.conditions, msgspec.json.decode(request.body, type=dict[str, Any])))
     elif request.method == "DELETE":
         account.conditions = account.first_conditions
-    return {name: getattr(account.conditions, name) for name in CHANGEABLE}
+    return values_of(account.conditions)
 
 
 def set_conditions(account: Account, conditions: Conditions) -> None:

@@ -1,24 +1,13 @@
 """The endpoint over HTTP."""
 
 import asyncio
-from dataclasses import dataclass
 
 from aiohttp import web
 
 from gpuscaler.embedded.azure.serving.endpoint import Endpoint
 from gpuscaler.embedded.azure.wire.errors import BrokenError
 from gpuscaler.embedded.azure.wire.requests import Request
-
-
-@dataclass(frozen=True, slots=True)
-class Serving:
-    """An endpoint that answers at ``url`` until :meth:`close`."""
-
-    url: str
-    runner: web.AppRunner
-
-    async def close(self) -> None:
-        await self.runner.cleanup()
+from gpuscaler.embedded.serving.listening import Serving, listen
 
 
 async def serve(endpoint: Endpoint, host: str = "127.0.0.1", port: int = 0, *, speed: float = 1.0) -> Serving:
@@ -30,16 +19,7 @@ async def serve(endpoint: Endpoint, host: str = "127.0.0.1", port: int = 0, *, s
     async def handle(request: web.Request) -> web.StreamResponse:
         return await _handle(endpoint, request, speed)
 
-    app = web.Application(client_max_size=64 * 1024 * 1024)
-    app.router.add_route("*", "/{path:.*}", handle)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, host, port).start()
-    except OSError:
-        await runner.cleanup()
-        raise
-    return Serving(f"http://{host}:{runner.addresses[0][1]}", runner)
+    return await listen(handle, host, port)
 
 
 async def _handle(endpoint: Endpoint, request: web.Request, speed: float) -> web.StreamResponse:
