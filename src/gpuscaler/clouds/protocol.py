@@ -35,7 +35,8 @@ class Refusal(Struct, frozen=True, gc=False):
     """Why machines of ``offering`` were not granted; ``detail`` is the cloud's message.
 
     ``bucket`` holds all instance types that the answer covers (those of a quota), ``every_zone`` means that it covers all zones, and
-    ``retry_after`` is the minimum wait in seconds that the cloud asks for.
+    ``retry_after`` is the minimum wait in seconds that the cloud asks for. Where pools of several accounts buy in one region,
+    ``account_pools`` are those of the account that answered; empty, the answer covers all pools.
     """
 
     cause: str
@@ -44,6 +45,7 @@ class Refusal(Struct, frozen=True, gc=False):
     bucket: tuple[str, ...] = ()
     every_zone: bool = False
     retry_after: float = 0.0
+    account_pools: tuple[str, ...] = ()
 
 
 class Order(Struct, frozen=True, gc=False):

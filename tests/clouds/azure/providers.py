@@ -32,6 +32,7 @@ class AzureHarness:
         self.meanwhile: Callable[[], None] = lambda: None
         self.opened: list[AzureProvider] = []
         self.pool_names: tuple[str, ...] = ()
+        self.other_places: tuple[Place, ...] = ()
         self.provider = self.start()
 
     def start(self, **options: Any) -> AzureProvider:
@@ -40,7 +41,8 @@ class AzureHarness:
         arm = Arm(FixedToken("token"), fence=self.fence, now=self.now, sleep=self.pass_time, endpoint_url=self.url, http=http)
         place = Place(SUBSCRIPTION, self.cluster.name, self.cluster.group, ("workers",), pools=self.pool_names)
         prices = PriceSource(http, now=self.now, endpoint_url=self.url)
-        provider = AzureProvider(arm, Discovery(arm, (place,), now=self.now, prices=prices, **options), now=self.now, sleep=self.pass_time)
+        discovery = Discovery(arm, (place, *self.other_places), now=self.now, prices=prices, **options)
+        provider = AzureProvider(arm, discovery, now=self.now, sleep=self.pass_time)
         self.opened.append(provider)
         return provider
 

@@ -1,13 +1,20 @@
 """The provider against an account that behaves as Azure does: pools, inventory, orders, removals."""
 
 from collections.abc import AsyncIterator
+from functools import reduce
 
 import pytest
+from tests.clouds.azure.documents.documents import FAMILY
 from tests.clouds.azure.providers import SIZE, AzureHarness, azure_account
 
-from gpuscaler.clouds.protocol import CAPACITY, UNAUTHORISED
+from gpuscaler.clouds.azure.discovery.accounts import Account as Place
+from gpuscaler.clouds.protocol import CAPACITY, QUOTA, UNAUTHORISED
+from gpuscaler.control.loop.cloud import order_answer
 from gpuscaler.embedded.azure import Fault, making
 from gpuscaler.model.instances import PENDING, RUNNING, STOPPING
+from gpuscaler.planning.state.askable_offerings import openness
+from gpuscaler.planning.state.breakers import Breakers, step
+from gpuscaler.planning.state.ledger.entries import Order as LedgerOrder
 
 
 @pytest.fixture
@@ -61,6 +68,26 @@ async def test_a_spot_pool_without_capacity_is_refused_soon_and_nothing_is_left_
         await azure.pass_time(0.0)
     assert azure.scale_set("spot").capacity == 0
     assert not azure.scale_set("spot").machines
+
+
+async def test_a_quota_of_one_subscription_closes_nothing_of_another_in_the_same_location(azure: AzureHarness) -> None:
+    other = "22222222-2222-4222-8222-222222222222"
+    azure.account.subscriptions = (*azure.account.subscriptions, other)
+    cluster = making.create_cluster(azure.account, "others", "rg2", subscription=other)
+    making.create_pool(azure.account, cluster, "theirs", SIZE)
+    making.set_quota(azure.account, FAMILY, 0)
+    azure.other_places = (Place(other, "others", "rg2", ("workers",)),)
+    azure.provider = azure.start()
+    order = await azure.order(1, "demand")
+    bought = await azure.provider.buy(order)
+
+    (refusal,) = bought.refusals
+    assert refusal.cause == QUOTA
+    keys = {pool.name: offering.key for pool in await azure.provider.pools() for offering in pool.offerings if offering.market != "spot"}
+    assert set(keys) == {"demand", "theirs"}
+    sent = LedgerOrder(order.token, order.pool, order.offerings, 1, 0.0, 0.0)
+    breakers = reduce(step, order_answer(sent, bought, 1.0).fates, Breakers())
+    assert openness(breakers, keys.values(), 2.0).blocked == {keys["demand"]}
 
 
 async def test_an_order_without_the_right_names_the_action_to_add(azure: AzureHarness) -> None:

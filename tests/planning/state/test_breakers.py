@@ -449,6 +449,21 @@ def test_a_quota_covers_its_whole_bucket_in_one_region() -> None:
     assert explained(breakers, 1.0)[0].startswith("on-demand g5.xlarge, g6.xlarge in us-east-1: quota used up")
 
 
+@pytest.mark.parametrize(
+    "refused",
+    [
+        Refused(A, 0.0, cause=QUOTA, bucket=("g5.xlarge",), account_pools=("gpus",)),
+        Refused(A, 0.0, account_pools=("gpus",)),
+        Refused(A, 0.0, every_zone=True, account_pools=("gpus",)),
+    ],
+)
+def test_a_refusal_of_one_account_does_not_block_pools_of_another(refused: Refused) -> None:
+    breakers = after(refused)
+
+    assert blocked_of(breakers, A, OTHER_POOL) == {A}
+    assert " of the account with gpus: " in explained(breakers, 1.0)[0]
+
+
 @pytest.mark.parametrize("refused", [Refused(WEST, 0.0, cause=THROTTLED), Refused(WEST, 0.0, every_zone=True)])
 def test_a_refusal_for_all_zones_of_a_region_does_not_block_other_regions(refused: Refused) -> None:
     assert blocked_of(after(refused), EAST, WEST) == {WEST}

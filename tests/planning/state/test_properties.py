@@ -59,6 +59,7 @@ def histories(draw: st.DrawFn) -> list[Event]:
             bucket=draw(st.sampled_from(((), ("g", "h")))),
             every_zone=draw(st.booleans()),
             retry_after=draw(st.sampled_from((0.0, 0.0, 1000.0))),
+            account_pools=draw(st.sampled_from(((), (key.pool,)))),
         )
         success = (Granted(key, at), Registered(key, at), Ready(key, at, frozenset({GPU})))
         others = (*success, Asked(key, at), Failed(key, at), Lacking(key, at, GPU), Reclaimed(key, at), Changed(at, key[0]))

@@ -196,28 +196,18 @@ class AzureProvider:
         return self._of_subscription(azure_pool, refusals((meaning,), order.offerings, offered, skus, partial=partial))
 
     def _of_subscription(self, azure_pool: AzurePool, refused: tuple[Refusal, ...]) -> tuple[Refusal, ...]:
-        """Refusals that close no offering of another subscription.
+        """``refused``, with the pools of the subscription where others have pools in the location, too.
 
-        A quota is one subscription's, but closes all offerings of its sizes in the location. Where others have pools, too, each offering of
-        this one is refused by itself instead.
+        Quotas and offered sizes are a subscription's own, and zone 1 of one may be zone 2 of another.
         """
-        pools = [other for other in self._azure_pools.values() if other.location == azure_pool.location]
-        own = [other for other in pools if other.subscription == azure_pool.subscription]
-        if len(own) == len(pools):
+        beside = [other for other in self._azure_pools.values() if other.location == azure_pool.location]
+        own = [other.pool for other in beside if other.subscription == azure_pool.subscription]
+        if len(own) == len(beside):
             return refused
-        result = []
-        for refusal in refused:
-            if refusal.cause != QUOTA:
-                result.append(refusal)
-                continue
-            market, sizes = refusal.offering.market, refusal.bucket or (refusal.offering.instance_type,)
-            keys = [refusal.offering, *(offering.key for other in own for offering in other.pool.offerings)]
-            result += [
-                Refusal(UNKNOWN, key, refusal.detail, retry_after=refusal.retry_after)
-                for key in dict.fromkeys(keys)
-                if key.market == market and key.instance_type in sizes
-            ]
-        return tuple(result)
+        return tuple(
+            replace(refusal, account_pools=tuple(sorted({refusal.offering.pool, *(pool.name for pool in own if _offers(pool, refusal))})))
+            for refusal in refused
+        )
 
     def _is_locked(self, azure_pool: AzurePool, failure: ArmFailure) -> bool:
         """Whether a write failed since only AKS may write the pool's scale set; from then on it is written through AKS."""
@@ -324,3 +314,9 @@ class AzureProvider:
         await self._increments.close()
         await self._endings.close()
         await self._arm.close()
+
+
+def _offers(pool: Pool, refusal: Refusal) -> bool:
+    """Whether ``pool`` has an offering of the market and one of the sizes that were refused."""
+    market, sizes = refusal.offering.market, refusal.bucket or (refusal.offering.instance_type,)
+    return any(offering.key.market == market and offering.key.instance_type in sizes for offering in pool.offerings)

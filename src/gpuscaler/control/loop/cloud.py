@@ -453,6 +453,7 @@ def order_answer(order: ledger.Order, bought: BuyResult, now: float) -> OrderAns
             bucket=refusal.bucket,
             every_zone=refusal.every_zone,
             retry_after=refusal.retry_after,
+            account_pools=refusal.account_pools,
         )
         for refusal in bought.refusals
     )

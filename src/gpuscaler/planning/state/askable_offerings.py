@@ -118,7 +118,7 @@ def is_settled(breaker: Breaker, now: float) -> bool:
 
 def is_exact(target: Target) -> bool:
     """Whether ``target`` is exactly one market, instance type and zone of any pool, as in most capacity errors."""
-    return not target.pool and bool(target.market and target.zone) and len(target.instance_types) == 1
+    return not (target.pool or target.account_pools) and bool(target.market and target.zone) and len(target.instance_types) == 1
 
 
 def place_of(target: Target) -> tuple[str, str, str]:

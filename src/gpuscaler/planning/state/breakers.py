@@ -98,6 +98,8 @@ class Target(Struct, frozen=True, gc=False):
     """The offerings that one answer applies to. An empty field matches all: capacity is not per pool, a quota is not per zone.
 
     ``region`` is set, with an empty ``zone``, if an answer applies to one region: clouds count quotas and requests by region.
+    ``account_pools`` is set, with an empty ``pool``, if an answer applies to one of several accounts: quotas are counted by account, and
+    the names of zones and the capacity behind them differ.
     """
 
     pool: str = ""
@@ -105,11 +107,13 @@ class Target(Struct, frozen=True, gc=False):
     instance_types: tuple[str, ...] = ()
     zone: str = ""
     region: str = ""
+    account_pools: tuple[str, ...] = ()
 
     def covers(self, key: OfferingKey) -> bool:
         pool, market, instance_type, zone = key
         return (
             self.pool in ("", pool)
+            and (not self.account_pools or pool in self.account_pools)
             and self.market in ("", market)
             and (not self.instance_types or instance_type in self.instance_types)
             and self.zone in ("", zone)
@@ -119,10 +123,15 @@ class Target(Struct, frozen=True, gc=False):
 
     @property
     def words(self) -> str:
-        types = self.instance_types[:3] + (("…",) if len(self.instance_types) > 3 else ())
         pool = f"pool {self.pool}" if self.pool else ""
-        offerings = " ".join(filter(None, (pool, self.market, ", ".join(types), self.zone))) or "every offering"
-        return f"{offerings} in {self.region}" if self.region else offerings
+        offerings = " ".join(filter(None, (pool, self.market, _shortened(self.instance_types), self.zone))) or "every offering"
+        region = f" in {self.region}" if self.region else ""
+        pools = f" of the account with {_shortened(self.account_pools)}" if self.account_pools else ""
+        return f"{offerings}{region}{pools}"
+
+
+def _shortened(names: tuple[str, ...]) -> str:
+    return ", ".join((*names[:3], *(("…",) if len(names) > 3 else ())))
 
 
 class Breaker(Struct, frozen=True, gc=False):
@@ -245,10 +254,10 @@ def target_of(event: Refused) -> Target:
     pool, market, instance_type, zone = event.offering
     match event.cause:
         case offering_events.CAPACITY:
-            everywhere = Target("", market, event.bucket or (instance_type,), region=region_in(zone))
+            everywhere = Target("", market, event.bucket or (instance_type,), region=region_in(zone), account_pools=event.account_pools)
             return everywhere if event.every_zone else replace(everywhere, zone=zone, region="")
         case offering_events.QUOTA:
-            return Target("", market, event.bucket or (instance_type,), region=region_in(zone))
+            return Target("", market, event.bucket or (instance_type,), region=region_in(zone), account_pools=event.account_pools)
         case offering_events.PRICE:
             return Target(pool, market)
         case offering_events.CONFIGURATION | offering_events.UNAUTHORISED:

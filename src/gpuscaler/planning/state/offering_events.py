@@ -43,7 +43,7 @@ class Refused(Struct, frozen=True, gc=False, tag=True):
     ``bucket`` are all instance types that the answer applies to (those of a quota), empty for the offering's own. ``every_zone`` says that
     it applies to all zones. ``retry_after`` is the minimum time to wait that the cloud asks for, in seconds. ``filled`` says that other
     offerings of the same request granted the machines, so the refusal delayed no pod. ``partial`` says that this offering granted some of
-    them.
+    them. ``account_pools`` are the pools of the account that answered, if other accounts have pools in the region; empty for all pools.
     """
 
     offering: OfferingKey
@@ -55,6 +55,7 @@ class Refused(Struct, frozen=True, gc=False, tag=True):
     retry_after: float = 0.0
     filled: bool = False
     partial: bool = False
+    account_pools: tuple[str, ...] = ()
 
 
 class Dropped(Struct, frozen=True, gc=False, tag=True):
