@@ -54,6 +54,16 @@ for _tag, _pattern, _first in (
 
 def yaml_items(stream: BinaryIO, interner: Interner, file: str) -> Iterator[Item | Skipped]:
     """Yield the objects of a stream of YAML documents; ``v1 List`` documents are expanded into their items."""
+    for item in yaml_objects(stream, file):
+        if isinstance(item, Skipped):
+            yield item
+        else:
+            path, raw, kind, api_version = item
+            yield from _decoded(raw, interner, f"{file} {path}", kind, api_version)
+
+
+def yaml_objects(stream: BinaryIO, file: str) -> Iterator[tuple[str, Any, str, str] | Skipped]:
+    """Yield the objects of a stream of YAML documents as they are, with place, and kind and version from a typed List."""
     for number, (line, text) in enumerate(_documents(stream, file)):
         place = f"document {number} (line {line})"
         try:
@@ -68,8 +78,7 @@ def yaml_items(stream: BinaryIO, interner: Interner, file: str) -> Iterator[Item
         if "&" in text and "*" in text and _size(loaded) > MOST_VALUES:
             yield Skipped(f"{file} {place}", f"saw aliases that expand to more than {MOST_VALUES} values, expected a Kubernetes object")
             continue
-        for path, raw, kind, api_version in _objects(loaded, place):
-            yield from _decoded(raw, interner, f"{file} {path}", kind, api_version)
+        yield from _objects(loaded, place)
 
 
 def _describe_error(error: Exception, first: int) -> str:

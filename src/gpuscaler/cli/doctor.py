@@ -1,0 +1,112 @@
+"""``gpuscaler doctor``: finds mistakes in a cluster, its account and its files."""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuscaler.cli.reaching import FORBIDDEN, UNREACHABLE, access_options, resolve_access
+
+if TYPE_CHECKING:
+    from gpuscaler.doctor.evidence import Evidence
+    from gpuscaler.doctor.findings import Report
+
+#: A path type, so that shells complete file names; unreadable files are reported when they are opened.
+FILE = click.Path(readable=False, allow_dash=True)
+
+
+@click.group(invoke_without_command=True)
+@click.option(
+    "--cluster",
+    "files",
+    multiple=True,
+    type=FILE,
+    metavar="FILE",
+    help="Kubernetes objects as printed by kubectl (JSON or YAML); repeatable; - is standard input. Default: read a live cluster.",
+)
+@access_options
+@click.option("--config", type=FILE, metavar="FILE", help="The run file: its settings are checked, and the account that it names is read.")
+@click.option(
+    "--fail-on",
+    type=click.Choice(("critical", "warning", "info")),
+    default="warning",
+    show_default=True,
+    help="The least severity of a finding that ends the command with 1.",
+)
+@click.option("--partial-ok", is_flag=True, help="Exit with 0 instead of 3 if something could not be checked and nothing was found.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def doctor(
+    ctx: click.Context,
+    *,
+    files: tuple[str, ...],
+    kubeconfig: Path | None,
+    context: str,
+    config: str | None,
+    fail_on: str,
+    partial_ok: bool,
+    as_json: bool,
+) -> None:
+    """Find mistakes in a cluster, and print for each what it breaks and the command that mends it. Nothing is changed.
+
+    Exits with 1 if there is a finding of at least --fail-on, 3 if something could not be checked and nothing was found, 5 if nothing could
+    be read.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    from gpuscaler.cli.doctor_printing import print_report, report_json
+    from gpuscaler.doctor.checks.all_checks import CHECKS
+    from gpuscaler.doctor.running import run_checks
+
+    if files and (kubeconfig is not None or context):
+        raise click.UsageError("saw --cluster together with --kubeconfig or --context, expected files or a live cluster; omit one of them")
+    evidence = _with_settings(_from_files(files) if files else _from_cluster(kubeconfig, context), config)
+    report = run_checks(evidence, CHECKS)
+    if as_json:
+        click.echo(json.dumps(report_json(report), indent=2))
+    else:
+        print_report(report, checks=len(CHECKS))
+    sys.exit(_exit_status(report, evidence, fail_on=fail_on, partial_ok=partial_ok))
+
+
+def _from_files(files: tuple[str, ...]) -> "Evidence":
+    from gpuscaler.cli.doctor_reading import FileError, evidence_of_files
+
+    try:
+        return evidence_of_files(files, now=time.time())
+    except FileError as error:
+        click.echo(str(error), err=True)
+        sys.exit(2)
+
+
+def _from_cluster(kubeconfig: Path | None, context: str) -> "Evidence":
+    import asyncio
+
+    from gpuscaler.cli.doctor_reading import evidence_of_cluster
+
+    access = resolve_access(kubeconfig, context)
+    return asyncio.run(evidence_of_cluster(access, now=time.time()))
+
+
+def _with_settings(evidence: "Evidence", config: str | None) -> "Evidence":
+    """``evidence`` with the pools and settings of the run file."""
+    from dataclasses import replace
+
+    from gpuscaler.cli.plan import load_settings
+    from gpuscaler.doctor.evidence import ACCOUNT, POLICY
+
+    if config is None:
+        reason = "no run file was given; name it with --config"
+        return replace(evidence, unread={**evidence.unread, POLICY: reason, ACCOUNT: reason})
+    return replace(evidence, policy=load_settings(config).policy)
+
+
+def _exit_status(report: "Report", evidence: "Evidence", *, fail_on: str, partial_ok: bool) -> int:
+    if report.at_least(fail_on):
+        return 1
+    if evidence.unread and not any(evidence.documents.values()):
+        return FORBIDDEN
+    return UNREACHABLE if report.unchecked and not partial_ok else 0

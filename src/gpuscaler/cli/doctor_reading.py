@@ -1,0 +1,199 @@
+"""Reads what ``gpuscaler doctor`` looks at: files as kubectl prints them, or a live cluster as far as the user's rights go."""
+
+import gzip
+import io
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO, cast
+
+import click
+import msgspec
+
+from gpuscaler.doctor.documents import Document
+from gpuscaler.doctor.evidence import CLUSTER, Evidence
+from gpuscaler.kube.access import Access
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import ApiError, Forbidden, NotFound, Unreachable
+from gpuscaler.kube.http import HttpTransport
+from gpuscaler.kube.resources import (
+    CONFIG_MAPS,
+    LEASES,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+    WATCHED,
+    Resource,
+)
+from gpuscaler.model.aside import Skipped
+from gpuscaler.model.cluster import Cluster, Item
+from gpuscaler.model.decoding import InputError, Interner
+from gpuscaler.model.decoding.objects import decode_object
+from gpuscaler.model.decoding.text.yamls import yaml_objects
+
+#: Kinds that checks read and planning does not.
+OTHERS: tuple[Resource, ...] = (
+    CONFIG_MAPS,
+    SERVICES,
+    SERVICE_ACCOUNTS,
+    LEASES,
+    Resource("", "v1", "secrets", "Secret"),
+    Resource("", "v1", "endpoints", "Endpoints"),
+    Resource("", "v1", "replicationcontrollers", "ReplicationController"),
+    Resource("batch", "v1", "cronjobs", "CronJob"),
+    Resource("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler"),
+    Resource("apiregistration.k8s.io", "v1", "apiservices", "APIService", namespaced=False),
+    Resource("rbac.authorization.k8s.io", "v1", "roles", "Role"),
+    Resource("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", namespaced=False),
+    Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding"),
+    Resource("rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False),
+    Resource("keda.sh", "v1alpha1", "scaledobjects", "ScaledObject", optional=True),
+    Resource("keda.sh", "v1alpha1", "scaledjobs", "ScaledJob", optional=True),
+    Resource("karpenter.sh", "v1", "nodepools", "NodePool", namespaced=False, older=("v1beta1",), optional=True),
+)
+#: Parts of objects that no check reads, and that take most of their memory.
+_UNREAD = ("managedFields",)
+
+
+class FileError(Exception):
+    """A file that cannot be read; the text names it, what was seen, and what was expected."""
+
+
+@dataclass(slots=True)
+class _Collector:
+    """Collects objects as documents and as planning sees them."""
+
+    interner: Interner = field(default_factory=Interner)
+    documents: dict[str, list[Document]] = field(default_factory=lambda: defaultdict(list))
+    items: list[Item] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    _owners: set[str] = field(default_factory=set)
+
+    def add(self, raw: Mapping[str, Any], *, kind: str = "", api_version: str = "", place: str = "") -> None:
+        decoded = decode_object(raw, self.interner, kind=kind, api_version=api_version)
+        if isinstance(decoded, Skipped):
+            self.skipped.append(decoded)
+        elif decoded is not None:
+            self.items += decoded if isinstance(decoded, Iterable) else (decoded,)
+        document = Document({"kind": kind, "apiVersion": api_version, **raw}, place)
+        if document.kind != "Pod" or self._is_first_of_its_owner(document):
+            metadata = document.part("metadata").data
+            if any(name in metadata for name in _UNREAD):
+                kept = {name: value for name, value in metadata.items() if name not in _UNREAD}
+                document = Document({**document.data, "metadata": kept}, place)
+            self.documents[document.kind].append(document)
+
+    def _is_first_of_its_owner(self, pod: Document) -> bool:
+        """Whether ``pod`` is the first of its controller in its phase: the pods of a controller are alike."""
+        owner = next((owner.text("uid") for owner in pod.parts("metadata", "ownerReferences") if owner.flag("controller")), "")
+        key = f"{owner} {pod.text('status', 'phase')}"
+        if not owner or key not in self._owners:
+            self._owners.add(key)
+            return True
+        return False
+
+    def evidence(self, now: float, unread: Mapping[str, str]) -> Evidence:
+        documents = {kind: tuple(documents) for kind, documents in self.documents.items()}
+        return Evidence(now, documents, Cluster.of(self.items, self.skipped), unread=unread)
+
+
+def evidence_of_files(files: Iterable[str], *, now: float) -> Evidence:
+    """The objects of ``files``; ``-`` is standard input. A kind that no file has counts as unread, since the files may be a part only."""
+    collector = _Collector()
+    for file in files:
+        name = "standard input" if file == "-" else file
+        try:
+            with click.open_file(file, "rb") as stream:
+                for place, raw, kind, api_version in _objects(cast("BinaryIO", stream), name):
+                    if isinstance(raw, Mapping):
+                        collector.add(raw, kind=kind, api_version=api_version, place=place)
+        except InputError as error:
+            raise FileError(str(error)) from error
+        except (OSError, EOFError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise FileError(f"{name}: saw {reason}, expected a readable file with Kubernetes objects") from error
+    missing = [resource.kind for resource in (*WATCHED, *OTHERS) if resource.kind not in collector.documents]
+    return collector.evidence(now, dict.fromkeys(missing, "no file has objects of this kind"))
+
+
+def _objects(stream: BinaryIO, name: str) -> Iterator[tuple[str, Any, str, str]]:
+    """The objects of a file with their place, and kind and version from a typed List."""
+    data = stream.read()
+    if data[:2] == b"\x1f\x8b":
+        data = gzip.decompress(data)
+    text = data.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if not text:
+        raise FileError(f"{name}: saw an empty file, expected Kubernetes objects")
+    if text[:1] in (b"{", b"["):
+        for raw in _json_values(text, name):
+            yield from _members(raw, name)
+        return
+    for item in yaml_objects(io.BytesIO(data), name):
+        if not isinstance(item, Skipped):
+            place, raw, kind, api_version = item
+            yield f"{name} {place}", raw, kind, api_version
+
+
+def _json_values(text: bytes, name: str) -> Iterator[Any]:
+    """JSON values one after the other, as several calls of kubectl append them to a file."""
+    try:
+        yield msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        decoder, rest = json.JSONDecoder(), text.decode("utf-8", "replace")
+        while rest:
+            try:
+                value, end = decoder.raw_decode(rest)
+            except (ValueError, RecursionError) as error:
+                raise FileError(f"{name}: saw {error}, expected Kubernetes objects as JSON") from error
+            yield value
+            rest = rest[end:].lstrip()
+
+
+def _members(raw: Any, place: str, kind: str = "", api_version: str = "") -> Iterator[tuple[str, Any, str, str]]:
+    """The items of a List or an array; another object itself."""
+    if isinstance(raw, list):
+        for item in raw:
+            yield from _members(item, place)
+    elif isinstance(raw, Mapping) and str(raw.get("kind", "")).endswith("List") and isinstance(raw.get("items"), list):
+        of_items = str(raw["kind"]).removesuffix("List")
+        for item in raw["items"]:
+            yield from _members(item, place, of_items, str(raw.get("apiVersion", "")) if of_items else "")
+    else:
+        yield place, raw, kind, api_version
+
+
+def evidence_of_objects(objects: Iterable[Mapping[str, Any]], *, now: float) -> Evidence:
+    """A cluster that has exactly ``objects``."""
+    collector = _Collector()
+    for raw in objects:
+        collector.add(raw)
+    return collector.evidence(now, {})
+
+
+async def evidence_of_cluster(access: Access, *, now: float) -> Evidence:
+    """The objects of a live cluster. What the user may not read, or the server does not answer, is unread."""
+    collector, unread = _Collector(), {}
+    async with HttpTransport(access) as transport:
+        client = Client(transport, dry_run=True)
+        for resource in (*WATCHED, *OTHERS):
+            if reason := await _collect(client, resource, collector):
+                unread[resource.kind] = reason
+    if any(kind in unread for kind in ("Node", "Pod")):
+        unread[CLUSTER] = "; ".join(f"{kind}: {unread[kind]}" for kind in ("Node", "Pod") if kind in unread)
+    return collector.evidence(now, unread)
+
+
+async def _collect(client: Client, resource: Resource, collector: _Collector) -> str:
+    """Collect the objects of ``resource``; returns the reason why they cannot be read."""
+    for version in (resource.version, *resource.older):
+        try:
+            for data in await client.list_all(resource.at(version)):
+                collector.add(msgspec.json.decode(data), kind=resource.kind, api_version=resource.at(version).api_version)
+        except NotFound:
+            continue
+        except Forbidden:
+            return f"there is no permission to list {resource.label}; allow the verb list"
+        except (ApiError, Unreachable) as error:
+            return str(error)
+        return ""
+    return "" if resource.optional else f"the server does not know {resource.label}"

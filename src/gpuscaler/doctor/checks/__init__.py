@@ -1,0 +1,1 @@
+"""All checks, by area."""

@@ -1,0 +1,6 @@
+"""All checks, in the order of their ids."""
+
+from gpuscaler.doctor.checks import api_services, budgets
+from gpuscaler.doctor.checks.checking import Check
+
+CHECKS: tuple[Check, ...] = (*budgets.CHECKS, *api_services.CHECKS)

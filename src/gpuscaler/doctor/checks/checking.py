@@ -1,0 +1,24 @@
+"""A check: which sources it needs, and what it finds in them."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from gpuscaler.doctor.evidence import Evidence
+from gpuscaler.doctor.findings import Finding, Unchecked
+
+Find = Callable[[Evidence], Iterable[Finding | Unchecked]]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The check ``id`` of ``title``, a noun phrase: "budgets that never allow an eviction".
+
+    Without one of the sources ``needs`` nothing can be said. ``find`` may also yield what it could not check in part. ``continuous``
+    checks also run inside the controller: they are cheap, and need what it watches anyway.
+    """
+
+    id: str
+    title: str
+    needs: tuple[str, ...]
+    find: Find
+    continuous: bool = False

@@ -1,0 +1,35 @@
+"""What checks look at: objects, the planner's view of the cluster, the account, and the reasons why some of it could not be read."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpuscaler.doctor.documents import Document
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.pools import Policy
+
+#: Sources other than the kinds of Kubernetes objects, which are named by their kind: "DaemonSet".
+CLUSTER, POLICY, ACCOUNT = "the cluster", "the run file", "the cloud account"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known at ``now``, in seconds since the epoch.
+
+    ``documents`` are objects by kind. Of the pods of one controller there may be one only, since they are alike. ``cluster`` is the same
+    cluster as planning sees it, with all pods; ``policy`` the pools and settings of the run file. ``unread`` has the reason why a source
+    could not be read, by its name; what is neither there nor unread does not exist.
+    """
+
+    now: float
+    documents: Mapping[str, tuple[Document, ...]] = field(default_factory=dict)
+    cluster: Cluster = field(default_factory=Cluster)
+    policy: Policy | None = None
+    unread: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, *kinds: str) -> tuple[Document, ...]:
+        """The objects of ``kinds``."""
+        return tuple(document for kind in kinds for document in self.documents.get(kind, ()))
+
+    def find(self, kind: str, namespace: str, name: str) -> Document | None:
+        """The object with this name; ``namespace`` is empty for kinds without one."""
+        return next((item for item in self.documents.get(kind, ()) if (item.namespace, item.name) == (namespace, name)), None)

@@ -1,0 +1,79 @@
+"""Findings: what is wrong with one object, what that costs, and how it is mended."""
+
+from msgspec import Struct
+
+CRITICAL, WARNING, INFO = "critical", "warning", "info"
+#: From the most to the least severe.
+SEVERITIES = (CRITICAL, WARNING, INFO)
+
+
+class Fix(Struct, frozen=True, gc=False):
+    """How a finding is mended: ``commands`` for a shell, each complete, and ``advice`` where a person has to decide or edit a file."""
+
+    commands: tuple[str, ...] = ()
+    advice: str = ""
+
+
+class Finding(Struct, frozen=True, gc=False):
+    """A mistake in ``field`` of ``object``, which is ``Kind namespace/name``, found by the check with the id ``check``.
+
+    ``seen`` and ``expected`` are the values; ``effect`` is what it breaks or costs, as a clause: "no pod can be evicted". ``place`` is
+    ``file:line`` where a file was read.
+    """
+
+    check: str
+    severity: str
+    object: str
+    field: str
+    seen: str
+    expected: str
+    effect: str
+    fix: Fix = Fix()
+    place: str = ""
+
+    @property
+    def page(self) -> str:
+        """The page of the documentation about the check."""
+        return f"docs/reference/doctor.md#{self.check.lower()}"
+
+
+class Unchecked(Struct, frozen=True, gc=False):
+    """Something that the check ``check`` could not look at (``subject``), and why."""
+
+    check: str
+    subject: str
+    reason: str
+
+    @property
+    def message(self) -> str:
+        return f"could not check {self.subject} because {self.reason}"
+
+
+class Report(Struct, frozen=True, gc=False):
+    """The result of all checks: findings in order of severity and check, and what could not be checked."""
+
+    findings: tuple[Finding, ...] = ()
+    unchecked: tuple[Unchecked, ...] = ()
+
+    def at_least(self, severity: str) -> tuple[Finding, ...]:
+        """The findings of ``severity`` or worse."""
+        return tuple(finding for finding in self.findings if SEVERITIES.index(finding.severity) <= SEVERITIES.index(severity))
+
+
+class Group(Struct, frozen=True, gc=False):
+    """The findings of one check with the same mistake, the first of which is shown."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def first(self) -> Finding:
+        return self.findings[0]
+
+
+def grouped(findings: tuple[Finding, ...]) -> tuple[Group, ...]:
+    """``findings``, those that differ only in their object, place and commands in one group; in the order of the first of each."""
+    groups: dict[tuple[str, ...], list[Finding]] = {}
+    for finding in findings:
+        key = (finding.check, finding.severity, finding.field, finding.seen, finding.expected, finding.effect)
+        groups.setdefault(key, []).append(finding)
+    return tuple(Group(tuple(group)) for group in groups.values())

@@ -1,0 +1,33 @@
+"""Runs checks on evidence. A check that fails is reported as unchecked, and the others go on."""
+
+from collections.abc import Iterable
+
+from gpuscaler.doctor.checks.checking import Check
+from gpuscaler.doctor.evidence import Evidence
+from gpuscaler.doctor.findings import SEVERITIES, Finding, Report, Unchecked
+
+
+def run_checks(evidence: Evidence, checks: Iterable[Check]) -> Report:
+    """What ``checks`` find in ``evidence``."""
+    findings: list[Finding] = []
+    unchecked: list[Unchecked] = []
+    for check in checks:
+        reasons = [f"{source} could not be read: {evidence.unread[source]}" for source in check.needs if source in evidence.unread]
+        if reasons:
+            unchecked.append(Unchecked(check.id, check.title, "; ".join(reasons)))
+            continue
+        try:
+            results = tuple(check.find(evidence))
+        except Exception as error:  # noqa: BLE001 - one odd object must not end the other checks
+            unchecked.append(Unchecked(check.id, check.title, f"the check failed with {type(error).__name__}: {error}; please report it"))
+            continue
+        findings += [result for result in results if isinstance(result, Finding)]
+        unchecked += [result for result in results if isinstance(result, Unchecked)]
+    findings.sort(key=lambda finding: (SEVERITIES.index(finding.severity), _number(finding.check), finding.object, finding.field))
+    return Report(tuple(findings), tuple(unchecked))
+
+
+def _number(check: str) -> tuple[str, int]:
+    """The order of check ids: D9 before D10."""
+    letters = check.rstrip("0123456789")
+    return letters, int(check[len(letters) :] or 0)

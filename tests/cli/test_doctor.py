@@ -1,0 +1,63 @@
+"""``gpuscaler doctor``: exit statuses, and what is printed."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gpuscaler.cli import main
+
+CORPUS = Path(__file__).parents[1] / "doctor"
+BROKEN, CLEAN = CORPUS / "broken" / "d34-budgets.yaml", CORPUS / "clean" / "budgets.yaml"
+
+
+def doctor(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, ["doctor", *map(str, arguments)], catch_exceptions=False)
+
+
+def test_a_finding_ends_with_1_and_prints_the_command_that_mends_it() -> None:
+    result = doctor("--cluster", BROKEN)
+
+    assert result.exit_code == 1
+    assert "CRITICAL D34 PodDisruptionBudget default/never" in result.output
+    assert "spec.maxUnavailable: saw 0, expected at least 1" in result.output
+    assert "fix: kubectl patch poddisruptionbudget never --namespace default" in result.output
+
+
+def test_what_no_file_has_is_unchecked_and_ends_with_3_unless_that_is_accepted() -> None:
+    assert doctor("--cluster", CLEAN).exit_code == 3
+    assert "because APIService could not be read: no file has objects of this kind" in doctor("--cluster", CLEAN).output
+    assert doctor("--cluster", CLEAN, "--partial-ok").exit_code == 0
+
+
+def test_json_has_every_finding_with_its_commands() -> None:
+    document = json.loads(doctor("--cluster", BROKEN, "--json").output)
+
+    assert [finding["object"] for finding in document["findings"]] == [
+        f"PodDisruptionBudget default/{name}" for name in ("all", "as-many", "never")
+    ]
+    assert all(finding["commands"] for finding in document["findings"])
+    assert document["unchecked"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "saw an empty file, expected Kubernetes objects"),
+        ("{", "expected Kubernetes objects as JSON"),
+        ("a: [", "expected a Kubernetes object as YAML"),
+    ],
+)
+def test_a_file_that_cannot_be_read_ends_with_2(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "objects.yaml"
+    file.write_text(text)
+    result = doctor("--cluster", file)
+
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+def test_a_missing_file_and_contradicting_options_end_with_2(tmp_path: Path) -> None:
+    assert doctor("--cluster", tmp_path / "none").exit_code == 2
+    assert doctor("--cluster", BROKEN, "--context", "other").exit_code == 2

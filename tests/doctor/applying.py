@@ -1,0 +1,84 @@
+"""Applies the commands that findings print, as kubectl would, to objects in memory."""
+
+import json
+import shlex
+from copy import deepcopy
+from typing import Any
+
+import yaml
+
+from gpuscaler.embedded.apiserver.patch.json_patches import json_patch, merge
+from gpuscaler.embedded.apiserver.patch.strategic import strategic_merge
+
+Json = dict[str, Any]
+
+
+class CannotApplyError(Exception):
+    """A command that is not one of those that tests can apply."""
+
+
+def apply_command(objects: list[Json], command: str) -> list[Json]:
+    """The objects after ``command``: one of kubectl patch, label, annotate, delete, and apply or replace with a heredoc."""
+    line, _, document = command.partition("\n")
+    words = shlex.split(line)
+    if words[:1] != ["kubectl"]:
+        raise CannotApplyError(f"saw {words[:1]}, expected kubectl: {command}")
+    verb, rest = words[1], words[2:]
+    if verb in ("apply", "replace", "create"):
+        return _applied(objects, document)
+    options, places = _options(rest)
+    kind, name, *arguments = places
+    index = _index(objects, kind, name, options.get("namespace", ""))
+    if verb == "delete":
+        return [*objects[:index], *objects[index + 1 :]]
+    changed = _changed(deepcopy(objects[index]), verb, arguments, options)
+    return [*objects[:index], changed, *objects[index + 1 :]]
+
+
+def _options(words: list[str]) -> tuple[dict[str, str], list[str]]:
+    options: dict[str, str] = {}
+    places: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        if word == "--overwrite":
+            continue
+        if word.startswith("--"):
+            options[word[2:]] = next(rest)
+        else:
+            places.append(word)
+    return options, places
+
+
+def _index(objects: list[Json], kind: str, name: str, namespace: str) -> int:
+    for index, item in enumerate(objects):
+        metadata = item["metadata"]
+        if (item["kind"].lower(), metadata["name"], metadata.get("namespace", "")) == (kind.lower(), name, namespace):
+            return index
+    raise CannotApplyError(f"there is no {kind} {namespace}/{name}")
+
+
+def _changed(item: Json, verb: str, arguments: list[str], options: dict[str, str]) -> Json:
+    if verb == "patch":
+        patch = json.loads(options["patch"])
+        apply = {"merge": merge, "strategic": strategic_merge, "json": json_patch}[options.get("type", "strategic")]
+        changed: Json = apply(item, patch)
+        return changed
+    if verb in ("label", "annotate"):
+        place = item["metadata"].setdefault("labels" if verb == "label" else "annotations", {})
+        for argument in arguments:
+            key, equals, value = argument.partition("=")
+            if equals:
+                place[key] = value
+            else:
+                place.pop(key.removesuffix("-"), None)
+        return item
+    raise CannotApplyError(f"saw the verb {verb}, expected patch, label, annotate or delete")
+
+
+def _applied(objects: list[Json], document: str) -> list[Json]:
+    text = document.rsplit("\nEOF", 1)[0]
+    for new in yaml.safe_load_all(text):
+        identity = (new["kind"], new["metadata"]["name"], new["metadata"].get("namespace", ""))
+        objects = [item for item in objects if (item["kind"], item["metadata"]["name"], item["metadata"].get("namespace", "")) != identity]
+        objects.append(new)
+    return objects

@@ -1,0 +1,60 @@
+"""The corpus: files of broken and clean clusters, as kubectl prints them.
+
+The first lines of a broken file say what has to be found, one object in each: ``# finds: D34 PodDisruptionBudget default/web``. A finding
+that a person has to mend, because no command can, is marked: ``# finds by hand: D42 APIService v1beta1.custom.metrics.k8s.io``.
+"""
+
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpuscaler.cli.doctor_reading import evidence_of_objects
+from gpuscaler.doctor.checks.all_checks import CHECKS
+from gpuscaler.doctor.findings import Report
+from gpuscaler.doctor.running import run_checks
+
+FOLDER = Path(__file__).parent
+#: The time at which all files are looked at: 1 December 2026.
+NOW = 1_796_083_200.0
+
+
+@dataclass(frozen=True)
+class BrokenFile:
+    """A file, the findings that it has to have (check and object), and those of them that no command mends."""
+
+    path: Path
+    expected: frozenset[tuple[str, str]]
+    by_hand: frozenset[tuple[str, str]]
+
+
+def broken_files() -> list[BrokenFile]:
+    return [_read(path) for path in sorted((FOLDER / "broken").glob("*.yaml"))]
+
+
+def clean_files() -> list[Path]:
+    return sorted((FOLDER / "clean").glob("*.yaml"))
+
+
+def _read(path: Path) -> BrokenFile:
+    expected, by_hand = set(), set()
+    for line in path.read_text().splitlines():
+        for marker in ("# finds: ", "# finds by hand: "):
+            if line.startswith(marker):
+                check, _, name = line.removeprefix(marker).partition(" ")
+                expected.add((check, name))
+                if "by hand" in marker:
+                    by_hand.add((check, name))
+    assert expected, f"{path} says nothing about what has to be found"
+    return BrokenFile(path, frozenset(expected), frozenset(by_hand))
+
+
+def objects_of(path: Path) -> list[dict[str, Any]]:
+    return [item for item in yaml.safe_load_all(io.StringIO(path.read_text())) if item]
+
+
+def look_at(objects: list[dict[str, Any]]) -> Report:
+    """What all checks find in a cluster of exactly ``objects``."""
+    return run_checks(evidence_of_objects(objects, now=NOW), CHECKS)
