@@ -41,6 +41,32 @@ def test_json_has_every_finding_with_its_commands() -> None:
     assert document["unchecked"]
 
 
+def test_sarif_has_a_result_for_every_finding_and_a_notification_for_what_was_not_checked() -> None:
+    (run,) = json.loads(doctor("--cluster", BROKEN, "--sarif").output)["runs"]
+
+    assert [(result["ruleId"], result["level"]) for result in run["results"]] == [("D34", "error")] * 3
+    assert (
+        "PodDisruptionBudget default/all: spec.minAvailable"
+        in run["results"][0]["locations"][0]["logicalLocations"][0]["fullyQualifiedName"]
+    )
+    assert {rule["id"] for rule in run["tool"]["driver"]["rules"]} >= {result["ruleId"] for result in run["results"]}
+    (invocation,) = run["invocations"]
+    assert not invocation["executionSuccessful"]
+    assert any("APIService" in entry["message"]["text"] for entry in invocation["toolExecutionNotifications"])
+
+
+def test_the_page_shows_findings_and_runs_nothing_that_an_object_contains(tmp_path: Path) -> None:
+    objects, page = tmp_path / "objects.yaml", tmp_path / "page.html"
+    objects.write_text(BROKEN.read_text().replace("name: never", "name: '<script>alert(1)</script>'"))
+
+    assert doctor("--cluster", objects, "--html", page).exit_code == 1
+    text = page.read_text()
+    assert "spec.maxUnavailable: saw 0, expected at least 1." in text
+    assert "<script>" not in text
+    assert "default-src 'none'" in text
+    assert doctor("--cluster", objects, "--html", tmp_path / "none" / "page.html").exit_code == 2
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -38,6 +38,8 @@ FILE = click.Path(readable=False, allow_dash=True)
 )
 @click.option("--partial-ok", is_flag=True, help="Exit with 0 instead of 3 if something could not be checked and nothing was found.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--sarif", "as_sarif", is_flag=True, help="Print SARIF, which code hosts and editors show.")
+@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Also write the report as a page in HTML.")
 @click.pass_context
 def doctor(
     ctx: click.Context,
@@ -49,6 +51,8 @@ def doctor(
     fail_on: str,
     partial_ok: bool,
     as_json: bool,
+    as_sarif: bool,
+    html: Path | None,
 ) -> None:
     """Find mistakes in a cluster, and print for each what it breaks and the command that mends it. Nothing is changed.
 
@@ -57,38 +61,55 @@ def doctor(
     """
     if ctx.invoked_subcommand is not None:
         return
+    from gpuscaler.cli.doctor_page import doctor_page
     from gpuscaler.cli.doctor_printing import print_report, report_json
+    from gpuscaler.cli.doctor_sarif import report_sarif
     from gpuscaler.doctor.checks.all_checks import CHECKS
     from gpuscaler.doctor.running import run_checks
 
     if files and (kubeconfig is not None or context):
         raise click.UsageError("saw --cluster together with --kubeconfig or --context, expected files or a live cluster; omit one of them")
-    evidence = _with_settings(_from_files(files) if files else _from_cluster(kubeconfig, context), config)
+    if as_json and as_sarif:
+        raise click.UsageError("saw --json together with --sarif, expected one of them")
+    now = time.time()
+    evidence = _with_settings(_from_files(files, now) if files else _from_cluster(kubeconfig, context, now), config)
     report = run_checks(evidence, CHECKS)
+    if html is not None:
+        _write_page(html, doctor_page(report, checks=len(CHECKS), now=now))
     if as_json:
         click.echo(json.dumps(report_json(report), indent=2))
+    elif as_sarif:
+        click.echo(json.dumps(report_sarif(report, CHECKS), indent=2))
     else:
         print_report(report, checks=len(CHECKS))
     sys.exit(_exit_status(report, evidence, fail_on=fail_on, partial_ok=partial_ok))
 
 
-def _from_files(files: tuple[str, ...]) -> "Evidence":
+def _from_files(files: tuple[str, ...], now: float) -> "Evidence":
     from gpuscaler.cli.doctor_reading import FileError, evidence_of_files
 
     try:
-        return evidence_of_files(files, now=time.time())
+        return evidence_of_files(files, now=now)
     except FileError as error:
         click.echo(str(error), err=True)
         sys.exit(2)
 
 
-def _from_cluster(kubeconfig: Path | None, context: str) -> "Evidence":
+def _from_cluster(kubeconfig: Path | None, context: str, now: float) -> "Evidence":
     import asyncio
 
     from gpuscaler.cli.doctor_reading import evidence_of_cluster
 
     access = resolve_access(kubeconfig, context)
-    return asyncio.run(evidence_of_cluster(access, now=time.time()))
+    return asyncio.run(evidence_of_cluster(access, now=now))
+
+
+def _write_page(path: Path, page: str) -> None:
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        click.echo(f"{path}: saw {error.strerror}, expected a file that can be written", err=True)
+        sys.exit(2)
 
 
 def _with_settings(evidence: "Evidence", config: str | None) -> "Evidence":

@@ -1,6 +1,6 @@
 """A report as one self-contained HTML page: no network, no scripts, no fonts. It prints, and follows the reader's light or dark theme."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from gpuscaler.simulation.results.figures import AT_LEAST, FIGURES, by_policy, format_figure, spread
@@ -50,7 +50,12 @@ def report_page(
         *(part for words, sentences in (annex or {}).items() for part in _section(words, *_list("", sentences))),
         *_inputs(inputs),
     ]
-    body = "\n".join(part for part in parts if part)
+    return html_page(title, (HATCH, "<main>", *(part for part in parts if part), "</main>"))
+
+
+def html_page(title: str, parts: Iterable[str]) -> str:
+    """A whole page of ``parts`` in HTML, in the style of all reports."""
+    body = "\n".join(parts)
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -61,10 +66,7 @@ def report_page(
 <style>{STYLE}</style>
 </head>
 <body>
-{HATCH}
-<main>
 {body}
-</main>
 </body>
 </html>
 """

@@ -1,0 +1,58 @@
+"""The report of ``gpuscaler doctor`` as SARIF 2.1.0, which code hosts and editors show beside the lines of files.
+
+Source: https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from gpuscaler import __version__
+from gpuscaler.doctor.checks.checking import Check
+from gpuscaler.doctor.findings import CRITICAL, WARNING, Finding, Report
+
+SCHEMA: Final = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+_LEVELS: Final[Mapping[str, str]] = {CRITICAL: "error", WARNING: "warning"}
+
+
+def report_sarif(report: Report, checks: Sequence[Check]) -> dict[str, Any]:
+    """``report`` as one run. What could not be checked is a notification of the run, which then was not successful."""
+    return {
+        "$schema": SCHEMA,
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {
+                    "driver": {
+                        "name": "gpuscaler doctor",
+                        "semanticVersion": __version__,
+                        "rules": [{"id": check.id, "shortDescription": {"text": check.title}} for check in checks],
+                    }
+                },
+                "invocations": [
+                    {
+                        "executionSuccessful": not report.unchecked,
+                        "toolExecutionNotifications": [
+                            {"level": "warning", "message": {"text": entry.message}, "associatedRule": {"id": entry.check}}
+                            for entry in report.unchecked
+                        ],
+                    }
+                ],
+                "results": [_result(finding) for finding in report.findings],
+            }
+        ],
+    }
+
+
+def _result(finding: Finding) -> dict[str, Any]:
+    mends = "; ".join(filter(None, (*finding.fix.commands, finding.fix.advice)))
+    text = f"{finding.object}: {finding.field}: saw {finding.seen}, expected {finding.expected}; effect: {finding.effect}; fix: {mends}"
+    location: dict[str, Any] = {"logicalLocations": [{"fullyQualifiedName": f"{finding.object}: {finding.field}", "kind": "resource"}]}
+    file, _, line = finding.place.rpartition(":")
+    if file and line.isdigit():
+        location["physicalLocation"] = {"artifactLocation": {"uri": file}, "region": {"startLine": int(line)}}
+    return {
+        "ruleId": finding.check,
+        "level": _LEVELS.get(finding.severity, "note"),
+        "message": {"text": text},
+        "locations": [location],
+    }
