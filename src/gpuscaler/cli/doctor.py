@@ -61,7 +61,6 @@ def doctor(
     """
     if ctx.invoked_subcommand is not None:
         return
-    from gpuscaler.cli.doctor_page import doctor_page
     from gpuscaler.cli.doctor_printing import print_report, report_json
     from gpuscaler.cli.doctor_sarif import report_sarif
     from gpuscaler.doctor.checks.all_checks import CHECKS
@@ -75,6 +74,8 @@ def doctor(
     evidence = _with_settings(_from_files(files, now) if files else _from_cluster(kubeconfig, context, now), config)
     report = run_checks(evidence, CHECKS)
     if html is not None:
+        from gpuscaler.cli.doctor_page import doctor_page
+
         _write_page(html, doctor_page(report, checks=len(CHECKS), now=now))
     if as_json:
         click.echo(json.dumps(report_json(report), indent=2))

@@ -20,6 +20,7 @@ from gpuscaler.kube.http import HttpTransport
 from gpuscaler.kube.resources import (
     CONFIG_MAPS,
     LEASES,
+    NAMESPACES,
     SERVICE_ACCOUNTS,
     SERVICES,
     WATCHED,
@@ -175,7 +176,15 @@ async def evidence_of_cluster(access: Access, *, now: float) -> Evidence:
     collector, unread = _Collector(), {}
     async with HttpTransport(access) as transport:
         client = Client(transport, dry_run=True)
-        for resource in (*WATCHED, *OTHERS):
+        resources = (*WATCHED, *OTHERS)
+        try:
+            # A server that does not answer at all is not asked for each kind.
+            await client.get(NAMESPACES, "kube-system")
+        except Unreachable as error:
+            return collector.evidence(now, dict.fromkeys((*(resource.kind for resource in resources), CLUSTER), str(error)))
+        except ApiError:
+            pass
+        for resource in resources:
             if reason := await _collect(client, resource, collector):
                 unread[resource.kind] = reason
     if any(kind in unread for kind in ("Node", "Pod")):

@@ -1,0 +1,77 @@
+"""``gpuscaler doctor`` on a live cluster, over HTTP, with fewer and fewer rights."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from tests.cli.serving import Served, kubeconfig, repeat_reads_at_once, served
+from tests.doctor.corpus import objects_of
+
+from gpuscaler.cli import main
+from gpuscaler.cli.doctor_reading import OTHERS
+from gpuscaler.doctor.checks.all_checks import CHECKS
+from gpuscaler.embedded.apiserver.faults import Fault
+from gpuscaler.embedded.apiserver.wire.failures import Failure
+from gpuscaler.kube.resources import WATCHED
+
+BROKEN = Path(__file__).parents[1] / "doctor" / "broken" / "d34-budgets.yaml"
+RESOURCES = {resource.kind: resource for resource in (*WATCHED, *OTHERS)}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Served]:
+    with served(tmp_path) as server:
+        yield server
+
+
+def doctor(cluster: Served, *more: str) -> Result:
+    return CliRunner().invoke(main, ["doctor", "--kubeconfig", str(cluster.kubeconfig), *more], catch_exceptions=False)
+
+
+def examined(cluster: Served) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(doctor(cluster, "--json").stdout)
+    return document
+
+
+def forbid(cluster: Served, plural: str) -> None:
+    cluster.api.faults.add(Fault(path=f"/{plural}", refusal=Failure(403, "Forbidden", f"{plural} is forbidden")))
+
+
+def test_a_live_cluster_is_read_and_nothing_is_changed(cluster: Served) -> None:
+    cluster.load(*objects_of(BROKEN))
+    done = doctor(cluster)
+
+    assert done.exit_code == 1
+    assert "CRITICAL D34 PodDisruptionBudget default/never" in done.stdout
+    assert cluster.api.writes == ()
+
+
+@pytest.mark.parametrize("kind", sorted({source for check in CHECKS for source in check.needs} & RESOURCES.keys()))
+def test_a_missing_right_is_named_and_its_checks_are_never_passed(cluster: Served, kind: str) -> None:
+    forbid(cluster, RESOURCES[kind].plural)
+    document = examined(cluster)
+    reasons = {entry["id"]: entry["reason"] for entry in document["unchecked"]}
+
+    for check in CHECKS:
+        if kind in check.needs:
+            assert f"{kind} could not be read: there is no permission to list {RESOURCES[kind].label}" in reasons[check.id]
+    assert doctor(cluster).exit_code == 3
+
+
+def test_a_cluster_that_forbids_everything_ends_with_5(cluster: Served) -> None:
+    for resource in RESOURCES.values():
+        forbid(cluster, resource.plural)
+
+    assert doctor(cluster).exit_code == 5
+
+
+def test_a_cluster_that_does_not_answer_ends_with_5_at_once(cluster: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    repeat_reads_at_once(monkeypatch)
+    cluster.kubeconfig.write_text(kubeconfig(tmp_path, "http://127.0.0.1:9").read_text())
+    done = doctor(cluster)
+
+    assert done.exit_code == 5
+    assert "127.0.0.1:9" in done.stdout
