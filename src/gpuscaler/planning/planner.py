@@ -25,8 +25,8 @@ from gpuscaler.planning.result import PlanDecisions, purchases, without_removals
 from gpuscaler.planning.scale_down import CandidateCache, ScaleDownResult, Situation, scale_down
 from gpuscaler.planning.scale_up.draft.draft import ClassPlacement, PlanDraft, Queue, Solved, Stage
 from gpuscaler.planning.scale_up.gangs import UnplacedGang, settle_gang
+from gpuscaler.planning.scale_up.groups.arrival_check import pods_shut_out
 from gpuscaler.planning.scale_up.groups.groups import admitted_by_others, uncertain_machines
-from gpuscaler.planning.scale_up.groups.spread_check import pods_breaking_skew
 from gpuscaler.planning.scale_up.headroom import spare_gpu_warnings, spare_machines
 from gpuscaler.planning.scale_up.markets import restrict_to_markets
 from gpuscaler.planning.scale_up.preferences import place_classes_by_preference, place_gang_by_preference
@@ -36,7 +36,7 @@ from gpuscaler.planning.scale_up.zone_balance import balance
 from gpuscaler.planning.state import State
 from gpuscaler.planning.state.breaker_messages import describe_trouble
 
-#: The maximum number of times that all pods are placed again because later placements violate the spread of earlier pods.
+#: The maximum number of times that all pods are placed again because some would lose their places to others.
 TRIES = 4
 
 
@@ -208,7 +208,7 @@ def placement_stages(cluster: Cluster, capacity: CapacitySnapshot) -> tuple[Stag
     if not inventory.coming:
         return (Stage(capacity.room.copy(), capacity.open_rows),)
     min_gpus = inventory.rows.min_gpus
-    nodes = Room.over(cluster, Rows(cluster.table, None if min_gpus is None else min_gpus.first(len(cluster.table))))
+    nodes = Room(cluster, Rows(cluster.table, None if min_gpus is None else min_gpus.first(len(cluster.table))))
     open_rows = mask_without(capacity.open_rows[: len(nodes)], [inventory.rows.table.row[name] for name in inventory.registered])
     return Stage(nodes, open_rows), Stage(capacity.room.copy(), capacity.open_rows)
 
@@ -297,7 +297,7 @@ def place_all(
 ) -> tuple[PlanDraft, list[UnplacedGang], list[Queue]]:
     """Place all pods, the ``late`` ones last.
 
-    Pods whose topology spread is violated by pods placed later (a gang, or a lower priority) become late, and everything is placed again.
+    Pods that would lose their places to others, by topology spread or by volumes, become late, and everything is placed again.
     """
     for _ in range(TRIES):
         trial = draft.copy()
@@ -311,7 +311,7 @@ def place_all(
             trial, failed, unplaced_queues = place(trial, part, respect=request.policy.preferences == "respect")
             refused += failed
             queues += unplaced_queues
-        shut_out = frozenset[str]() if at_once else pods_breaking_skew(trial)
+        shut_out = pods_shut_out(trial, spread_checked=at_once)
         gangs = (frozenset(key for pod_class in gang.classes for key in pod_class.keys) for gang in demand.gangs)
         newly_late = shut_out.union(*(keys for keys in gangs if keys & shut_out)) - late
         if not newly_late or not draft.effort.left:

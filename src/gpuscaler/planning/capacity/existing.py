@@ -128,7 +128,7 @@ class CapacityBuilder:
             inventory.rows.forget()
         return CapacitySnapshot(
             inventory=inventory,
-            room=Room.over(cluster, inventory.rows),
+            room=Room(cluster, inventory.rows),
             open_rows=mask_without(
                 inventory.usable, [inventory.rows.table.row[name] for name in state.disrupting if name in cluster.nodes]
             ),

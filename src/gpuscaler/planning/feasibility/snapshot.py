@@ -107,7 +107,7 @@ class _FixedFilters:
 
 
 class Room:
-    """Rows of a node table with the used capacity of each. Mutable: make one with :meth:`of`, and :meth:`copy` it before trying placements.
+    """Rows of a node table with the used capacity of each. Mutable: :meth:`copy` it before trying placements.
 
     Finished pods are ignored. Terminating pods take room and count for affinity, but not for topology spread.
     """
@@ -129,11 +129,6 @@ class Room:
     def of(cls, cluster: Cluster, table: NodeTable | None = None) -> "Room":
         """The room of ``cluster``, less what its bound, unfinished pods use; ``table``, if given, replaces its nodes."""
         return cls(cluster, Rows(cluster.table if table is None else table))
-
-    @classmethod
-    def over(cls, cluster: Cluster, rows: Rows) -> "Room":
-        """The room of ``cluster`` over ``rows``, which replace its nodes."""
-        return cls(cluster, rows)
 
     def extended(self, templates: Sequence[Node], min_gpus: MinGpus | None = None) -> "Room":
         """This room with ``templates`` appended as empty rows. Every template must have its own name and hostname."""
@@ -173,6 +168,11 @@ class Room:
     def used(self, resource: str) -> Array:
         """The used amount of ``resource`` by row."""
         return self.table.allocatable(resource) - self._ledger.free(resource)
+
+    @property
+    def found_volumes(self) -> Mapping[str, str]:
+        """The claim, by key, that each free volume goes to because of the pods placed here, by the volume's name."""
+        return self._effects.volumes.found
 
     def device_free(self, row: int) -> tuple[int, ...]:
         """The free amount of each shared device of ``row``, in thousandths; empty if the row offers none."""

@@ -31,6 +31,11 @@ class VolumeBinding:
         self._settled: dict[str, _Settled] = {}
         self._promised: dict[str, str] = {}
 
+    @property
+    def found(self) -> Mapping[str, str]:
+        """The claim that found each volume, by the volume's name."""
+        return self._promised
+
     def passes(self, claims: Claims) -> Mask:
         """Rows from which bound volumes are reachable, and where every delayed claim finds a volume or can have one made."""
         mask = self._reach.bound(claims)

@@ -60,6 +60,11 @@ class Volumes:
             "VolumeBinding": self._binding.passes(claims),
         }
 
+    @property
+    def found(self) -> Mapping[str, str]:
+        """The claim, by key, that each free volume goes to because of the pods placed, by the volume's name."""
+        return self._binding.found
+
     def alone(self, spec: PodSpec) -> bool:
         """Whether a node takes at most one copy."""
         return alone(spec, self._facts.reader.read(spec))

@@ -42,7 +42,7 @@ class Destinations:
     @classmethod
     def on_templates(cls, templates: Templates) -> "Destinations":
         """Machines that could be bought."""
-        room = Room.over(Cluster(), Rows(templates.table, templates.min_gpus))
+        room = Room(Cluster(), Rows(templates.table, templates.min_gpus))
         markets = [offering.market for offering in templates.offerings]
         return cls(room, np.ones(len(templates.nodes), dtype=np.bool_), nodes=templates.nodes, markets=markets)
 

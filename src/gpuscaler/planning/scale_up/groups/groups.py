@@ -156,12 +156,12 @@ def shared_volumes(cluster: Cluster, spec: PodSpec, unclaimed_classes: Container
     """The volumes of ``spec`` whose use by one pod restricts the next pod.
 
     These are claims that one pod may use at a time, claims whose volume the first pod chooses, and disks that no two pods may mount.
-    Claims of a storage class in ``unclaimed_classes``, which has free volumes, compete for these.
+    Claims of a storage class in ``unclaimed_classes``, which has free volumes, compete for these, also claims of ephemeral volumes.
     """
     volumes = set()
     for use in spec.volumes:
-        claim = cluster.claims.get(f"{spec.namespace}/{use.claim}") if use.claim and not use.ephemeral else None
-        if claim is not None and ("ReadWriteOncePod" in claim.access_modes or not claim.volume):
+        claim = cluster.claims.get(f"{spec.namespace}/{use.claim}") if use.claim else None
+        if claim is not None and not use.ephemeral and ("ReadWriteOncePod" in claim.access_modes or not claim.volume):
             volumes.add(claim.key)
         if claim is not None and not claim.volume and (claim.storage_class or "") in unclaimed_classes:
             volumes.add(f"class {claim.storage_class}")
