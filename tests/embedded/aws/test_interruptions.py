@@ -220,3 +220,8 @@ def test_invalid_message_batches_and_unknown_queues_are_refused(aws: Aws) -> Non
     assert code(refused) == "AWS.SimpleQueueService.TooManyEntriesInBatchRequest"
     with pytest.raises(sqs.exceptions.QueueDoesNotExist):
         sqs.receive_message(QueueUrl=url.replace("jobs", "none"))
+
+
+def test_a_capacity_of_an_unknown_market_is_refused() -> None:
+    with pytest.raises(ValueError, match="saw the market 'Spot', expected one of reserved, spot, on-demand; leave market out for each"):
+        Limit(0, market="Spot")

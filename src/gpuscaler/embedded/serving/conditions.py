@@ -1,6 +1,6 @@
 """Conditions of a simulated account that can be changed by name, whatever its cloud."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any, Final, TypeVar
 
@@ -28,6 +28,12 @@ def with_changes(before: _Conditions, changes: Mapping[str, Any]) -> _Conditions
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from error
     return msgspec.structs.replace(before, **msgspec.structs.asdict(checked))
+
+
+def check_market(market: str, markets: Collection[str]) -> None:
+    """Raise ValueError unless a limit or trouble is for one of ``markets``, or with "" for each of them."""
+    if market not in ("", *markets):
+        raise ValueError(f"saw the market {market!r}, expected one of {', '.join(markets)}; leave market out for each of them")
 
 
 @cache

@@ -28,6 +28,25 @@ async def test_what_is_put_is_shown_until_it_is_deleted(azure: Azure, name: str,
     assert (await azure.call("DELETE", f"/_control/{name}"))[1] == empty
 
 
+async def test_a_capacity_without_a_market_is_that_of_each_market(azure: Azure) -> None:
+    scale_sets = [making.create_scale_set(azure.account, "rg", name, SIZE, spot=name == "spot") for name in ("spot", "on-demand")]
+    await azure.call("PUT", "/_control/capacity", {"machines": 1, "size": SIZE})
+    for scale_set in scale_sets:
+        await azure.call("PATCH", scale_set.id, {"sku": {"capacity": 2}})
+    azure.later(300)
+    for scale_set in scale_sets:
+        assert sorted(machine.state for machine in scale_set.machines.values()) == ["Failed", "Succeeded"]
+
+
+@pytest.mark.parametrize("body", [{"machines": 1, "market": "Spot"}, {"code": "AllocationFailed", "market": "Spot"}])
+async def test_an_unknown_market_is_refused(azure: Azure, body: dict[str, Any]) -> None:
+    path = "capacity" if "machines" in body else "troubles"
+    status, refused, _ = await azure.call("PUT", f"/_control/{path}", body)
+    assert status == 400
+    assert refused["message"].startswith("saw the market 'Spot', expected one of spot, on-demand; leave market out for each of them")
+    assert (await azure.call("GET", f"/_control/{path}"))[1] == []
+
+
 async def test_conditions_change_by_name(azure: Azure, workers: str) -> None:
     status, shown, _ = await azure.call("PUT", "/_control/conditions", {"read_lag": 30, "failed": "vanish"})
     assert (status, shown["read_lag"], shown["failed"]) == (200, 30.0, "vanish")

@@ -12,7 +12,8 @@ from gpuscaler.embedded.aws.hardware import instance_types
 from gpuscaler.embedded.aws.hardware.refusals import INSUFFICIENT, Failure, is_late, message
 from gpuscaler.embedded.aws.hardware.zones import subnet_id
 from gpuscaler.embedded.aws.wire.errors import AwsError
-from gpuscaler.model.offerings import OfferingKey
+from gpuscaler.embedded.serving.conditions import check_market
+from gpuscaler.model.offerings import MARKETS, OfferingKey
 from gpuscaler.model.pools import Offering, Pool
 from gpuscaler.simulation.cloud.core import SimulatedCloud
 from gpuscaler.simulation.cloud.delays import Delay
@@ -35,6 +36,9 @@ class Trouble(Struct, frozen=True, gc=False):
     instance_type: str = ""
     zone: str = ""
     times: int | None = None
+
+    def __post_init__(self) -> None:
+        check_market(self.market, MARKETS)
 
     def hits(self, market: str, instance_type: str, zone: str) -> bool:
         return self.market in ("", market) and self.instance_type in ("", instance_type) and self.zone in ("", zone)

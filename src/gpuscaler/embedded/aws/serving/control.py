@@ -22,18 +22,22 @@ from gpuscaler.embedded.aws.serving.faults import Fault, Faults
 from gpuscaler.embedded.aws.wire.reading import Request
 from gpuscaler.embedded.aws.wire.writing import Answer
 from gpuscaler.embedded.serving import node_faults
-from gpuscaler.embedded.serving.conditions import values_of, with_changes
+from gpuscaler.embedded.serving.conditions import check_market, values_of, with_changes
+from gpuscaler.model.offerings import MARKETS
 
 PATH: Final = "/_control/"
 
 
 class Limit(Struct, frozen=True, forbid_unknown_fields=True):
-    """The matching markets have ``machines`` machines; None: unlimited."""
+    """Each matching market of a type in a zone has ``machines`` machines; None: unlimited."""
 
     machines: int | None
     market: str = ""
     instance_type: str = ""
     zone: str = ""
+
+    def __post_init__(self) -> None:
+        check_market(self.market, MARKETS)
 
 
 class Interruption(Struct, frozen=True, forbid_unknown_fields=True):

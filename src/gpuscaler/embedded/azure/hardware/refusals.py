@@ -5,6 +5,7 @@ from typing import Final
 from msgspec import Struct
 
 from gpuscaler.embedded.azure.wire.errors import AzureError, Failure
+from gpuscaler.embedded.serving.conditions import check_market
 
 _GUIDANCE: Final = "Read more about improving likelihood of allocation success at http://aka.ms/allocation-guidance"
 _CONSTRAINTS: Final = (
@@ -43,6 +44,8 @@ TEXTS: Final = {
     "successfully. Please check provisioning state later.",
     "VMStartTimedOut": "VM '{name}' did not start in the allotted time. The VM may still start successfully.",
 }
+#: The markets that limits and troubles apply to; capacity reservations always hold what they reserve.
+LIMITED: Final = ("spot", "on-demand")
 #: These come with the answer to a write, with this status; all others come with its operation.
 SYNCHRONOUS: Final = {
     "SkuNotAvailable": 409,
@@ -83,6 +86,9 @@ class Trouble(Struct, frozen=True, gc=False):
     times: int | None = None
     message: str = ""
     status: int = 0
+
+    def __post_init__(self) -> None:
+        check_market(self.market, LIMITED)
 
     def hits(self, market: str, size: str, zone: str) -> bool:
         return self.market in ("", market) and self.size.lower() in ("", size.lower()) and in_zone(self.zone, zone)

@@ -18,25 +18,28 @@ from msgspec import Struct
 from gpuscaler.embedded.azure.account import Account
 from gpuscaler.embedded.azure.compute import capacity, interrupting
 from gpuscaler.embedded.azure.conditions import Conditions
-from gpuscaler.embedded.azure.hardware.refusals import Trouble
+from gpuscaler.embedded.azure.hardware.refusals import LIMITED, Trouble
 from gpuscaler.embedded.azure.making import restrict, set_limit, set_quota
 from gpuscaler.embedded.azure.serving.faults import Fault, Faults
 from gpuscaler.embedded.azure.serving.throttling import Throttling
 from gpuscaler.embedded.azure.state import Machine, ScaleSet
 from gpuscaler.embedded.azure.wire.requests import Answer, Reply, Request, encode
-from gpuscaler.embedded.serving.conditions import values_of, with_changes
+from gpuscaler.embedded.serving.conditions import check_market, values_of, with_changes
 
 PATH: Final = "/_control/"
 
 
 class Limit(Struct, frozen=True, forbid_unknown_fields=True):
-    """Matching markets have ``machines`` machines each; None: unlimited. Requests beyond fail with ``code``."""
+    """Each matching market of a size in a zone has ``machines`` machines; None: unlimited. Requests beyond fail with ``code``."""
 
     machines: int | None
     market: str = ""
     size: str = ""
     zone: str = ""
     code: str = ""
+
+    def __post_init__(self) -> None:
+        check_market(self.market, LIMITED)
 
 
 class Quota(Struct, frozen=True, forbid_unknown_fields=True):
