@@ -272,7 +272,7 @@ def test_plan_for_an_account_without_pools_buys_nothing_and_says_so(planned: Any
     assert done.exit_code == 0, done.output
     document = json.loads(done.stdout)
     assert (document["machines"], len(document["unplaced"])) == ([], 1)
-    assert "note: saw no group of the cluster in the account, expected one" in done.stderr
+    assert "note: saw no pool of the cluster in the account, expected one" in done.stderr
 
 
 def test_plan_ignores_nodes_with_machines_that_the_account_does_not_list(planned: Any) -> None:

@@ -258,7 +258,7 @@ async def test_orders_and_removals_in_progress_are_finished_in_a_group_that_is_n
             return bool(warned)
 
         await here.until(warns, 60)
-        assert warned[0].startswith("pool eks-system is no longer managed: its group is skipped.")
+        assert warned[0].startswith("pool eks-system is no longer managed. Work in progress is finished (")
         await here.sleep(900)
 
         assert left > 0

@@ -120,7 +120,7 @@ async def test_f68_a_machine_whose_gpus_are_divided_runs_other_pods_and_is_not_b
         await ask(here, "slice", 7)
         await here.sleep(5.0)
         (waiting,) = (await here.status()).waiting
-        assert "declare it in the pool's resources or with a tag of its group" in waiting.reason
+        assert "declare it in the pool's resources, or with a tag of the pool in the cloud" in waiting.reason
         await here.submit("whole")
         await here.sleep(240.0)
 

@@ -125,7 +125,7 @@ async def test_f80_if_a_group_chooses_the_zone_reason_and_warning_advise_one_gro
         status = await here.status()
 
         assert here.machines() == []
-        assert "and the pod fits only in us-east-1b: make one group per zone" in str(status.waiting)
+        assert "and the pod fits only in us-east-1b: make one pool per zone" in str(status.waiting)
         assert any("make one group per zone" in warning for warning in status.warnings)
 
 

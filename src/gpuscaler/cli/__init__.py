@@ -25,7 +25,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "metrics": ("gpuscaler.cli.metrics", "Serve GPU metrics to the HorizontalPodAutoscaler."),
     "open": ("gpuscaler.cli.opening", "Remove the taints that keep machines closed."),
     "plan": ("gpuscaler.cli.plan", "Print which machines would be bought and removed for a cluster."),
-    "pools": ("gpuscaler.cli.pools", "Print the pools of the cluster found in an AWS account."),
+    "pools": ("gpuscaler.cli.pools", "Print the pools of the cluster found in a cloud account."),
     "replay": ("gpuscaler.cli.replay", "Recompute the plan of a decision and compare."),
     "record": ("gpuscaler.cli.record", "Record the pods and machines of a cluster as a trace."),
     "resume": ("gpuscaler.cli.hold", "End a hold."),

@@ -90,7 +90,8 @@ class BuyResult(Struct, frozen=True, gc=False):
 class AccountReport(Struct, frozen=True):
     """The result of reading an account: its pools, and what is to be reported about them.
 
-    ``ways`` describes how machines of a pool are bought. ``failed`` lists the parts of the account that did not answer, and why; their
+    ``ways`` describes how machines of a pool are bought, ``taint_advice`` what to do about nodes of a pool that register without
+    gpuscaler's taint. ``failed`` lists the parts of the account that did not answer, and why; their
     pools are those of an earlier pass. ``complete`` means that every part has answered at least once.
     """
 
@@ -98,6 +99,7 @@ class AccountReport(Struct, frozen=True):
     set_aside: tuple[Skipped, ...] = ()
     warnings: tuple[str, ...] = ()
     ways: Mapping[str, str] = {}
+    taint_advice: Mapping[str, str] = {}
     failed: tuple[str, ...] = ()
     complete: bool = True
 

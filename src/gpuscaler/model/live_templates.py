@@ -189,9 +189,7 @@ def _amount_messages(offering: Offering, nodes: Sequence[Node], resources: Resou
     for name, amount in resources.items():
         expected = offering.allocatable.get(name, 0)
         if amount > expected * (1 + WORTH_A_WORD):
-            comparison = (
-                f"a node of this group offers {format_amount(name, amount)} of {name}, the template {format_amount(name, expected)}"
-            )
+            comparison = f"a node of this pool offers {format_amount(name, amount)} of {name}, the template {format_amount(name, expected)}"
             messages.append(f"{offering.instance_type}: {comparison}; the nodes take precedence")
     return messages
 

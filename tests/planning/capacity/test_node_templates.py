@@ -158,8 +158,7 @@ def test_the_reason_of_a_pod_that_needs_a_zone_advises_one_group_per_zone() -> N
     made = planned([pod("p", spec(gpus=1, node_selector=((ZONE, "z2"),)))], pool(*TWO_TYPES, chooser="cloud"))
     (reason,) = reasons(made, "p")
     assert (
-        "the cloud chooses among z1, z2 for each machine of this pool, and the pod fits only in z2: make one group per zone"
-        in reason.detail
+        "the cloud chooses among z1, z2 for each machine of this pool, and the pod fits only in z2: make one pool per zone" in reason.detail
     )
 
 
@@ -167,7 +166,7 @@ def test_a_pod_must_fit_every_member_of_the_offering_set_of_its_zone() -> None:
     made = planned([pod("two", spec(gpus=2))], pool(*TWO_TYPES, chooser="cloud", names_zone=True))
     assert unplaced(made) == ["two"]
     (reason,) = reasons(made, "two")
-    assert "make one group per zone" not in reason.detail
+    assert "make one pool per zone" not in reason.detail
 
 
 def test_pods_that_prefer_a_zone_get_the_offering_set_of_that_zone() -> None:

@@ -203,7 +203,7 @@ def test_learned_templates_stay_the_same_if_nodes_show_the_same_again() -> None:
 def test_the_message_about_a_corrected_template_names_both_amounts() -> None:
     (lesson,) = step(Learned(), observation(like(memory=40 * GI))).lessons
 
-    assert lesson.shown.words == ("small: a node of this group offers 40Gi of memory, the template 32Gi; the nodes take precedence",)
+    assert lesson.shown.words == ("small: a node of this pool offers 40Gi of memory, the template 32Gi; the nodes take precedence",)
 
 
 def test_a_policy_is_returned_unchanged_if_no_template_is_corrected() -> None:

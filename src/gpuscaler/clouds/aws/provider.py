@@ -19,6 +19,7 @@ from gpuscaler.clouds.aws.buying.hooks import HeldEnds, HeldStarts, Hooks
 from gpuscaler.clouds.aws.buying.increments import Increments
 from gpuscaler.clouds.aws.buying.terminations import EKS_HOOK, Terminations
 from gpuscaler.clouds.aws.discovery.discovery import Discovery, DiscoveryResult
+from gpuscaler.clouds.aws.discovery.findings import TAINT_ADVICE
 from gpuscaler.clouds.aws.discovery.pools import DESIRED, FLEET, LAUNCH, NO_FLEETS, AwsPool
 from gpuscaler.clouds.aws.discovery.regions import MAX_NAMES, chunks
 from gpuscaler.clouds.aws.machines.departed import DepartedMachines
@@ -162,6 +163,7 @@ class AwsProvider:
                 ),
             ),
             ways={name: ": ".join(filter(None, self.way_to_buy(name))) for name in self._aws_pools},
+            taint_advice=dict.fromkeys(self._aws_pools, TAINT_ADVICE),
             failed=self._failed,
             complete=not discovered.unknown,
         )

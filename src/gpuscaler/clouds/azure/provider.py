@@ -111,6 +111,7 @@ class AzureProvider:
                 for warning, names in pools_by_warning(discovered.pools).items()
             ),
             ways={name: azure_pool.way for name, azure_pool in self._azure_pools.items()},
+            taint_advice={name: azure_pool.taint_advice for name, azure_pool in self._azure_pools.items()},
             failed=self._failed,
             complete=not discovered.unknown,
         )

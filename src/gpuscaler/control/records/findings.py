@@ -54,8 +54,8 @@ def describe_released_pool(released: ReleasedPool) -> str:
         f"{format_count(released.tainted, 'node')}"
     )
     return (
-        f"pool {released.pool} is no longer managed: its group is skipped. Work in progress is finished ({machines}), and "
-        f"nothing new is started; name the group in aws.groups to manage it"
+        f"pool {released.pool} is no longer managed. Work in progress is finished ({machines}), and nothing new is started; "
+        f"gpuscaler pools prints why; if it does not list the pool, name it in the cloud's settings to have it managed"
     )
 
 
@@ -98,7 +98,7 @@ def describe_closed_nodes(cluster: Cluster, members: Mapping[str, Member], ledge
         yield (
             f"{format_nodes([node.name for node in nodes])} {verb} closed by the taint {ARRIVING_TAINT}, and gpuscaler neither opens "
             f"nor removes {'it' if len(nodes) == 1 else 'them'}: "
-            f"{reason} ({first.provider_id or 'it has no spec.providerID'}); remove the taint, or add its group to the pools"
+            f"{reason} ({first.provider_id or 'it has no spec.providerID'}); remove the taint, or have its pool managed"
         )
 
 

@@ -304,7 +304,7 @@ class _Registration(Draft):
             if not machine.instance or machine.ready or (not machine.order and self.is_used(machine.node)):
                 continue
             if observed_at >= machine.granted and self.is_relaunched(machine):
-                reason = f"machines of pool {machine.key.pool} keep failing, and its group launches new ones by itself"
+                reason = f"machines of pool {machine.key.pool} keep failing, and the cloud launches new ones by itself"
                 self.overdue.append(Overdue(machine, reason))
                 self.fold(ledger.Lost(machine.id))
                 continue

@@ -108,7 +108,7 @@ def zone_advice(pool: Pool, pod_class: PodClass, fitting: Set[str], *, gang: str
         needed = "a gang goes to one zone"
     else:
         return ""
-    return f"; the cloud chooses among {', '.join(zones)} for each machine of this pool, and {needed}: make one group per zone"
+    return f"; the cloud chooses among {', '.join(zones)} for each machine of this pool, and {needed}: make one pool per zone"
 
 
 def refusal_of(draft: PlanDraft, pool: Pool) -> str:
@@ -151,7 +151,7 @@ def explain_exclusion(draft: PlanDraft, pod_class: PodClass, row: int, *, word: 
     if word == "market":
         because = f": {pod_class.market_because}" if pod_class.market_because else ""
         if draft.templates.pools[row].divides and not because:
-            because = "; the cloud divides the machines of this pool between markets: make one group per market"
+            because = "; the cloud divides the machines of this pool between markets: make one pool per market"
         return word, f"{place} is {offering.market}; the pod wants {', '.join(pod_class.options.market)}{because}"
     if word == MIN_GPUS:
         return WORDS[word], f"{place} {explain_min_gpus(pod_class.spec, draft.templates.pools[row].min_gpus_per_pod)}"
@@ -196,7 +196,7 @@ def _parts_advice(resource: str, whole: Resources) -> str:
     """Advice where divided or shared accelerators are requested, which are unknown before a machine of the pool is a node; else empty."""
     if resource in ACCELERATORS or not is_device(resource) or whole.get(resource):
         return ""
-    return "; if its nodes divide their accelerators like this, declare it in the pool's resources or with a tag of its group"
+    return "; if its nodes divide their accelerators like this, declare it in the pool's resources, or with a tag of the pool in the cloud"
 
 
 def used_up_limit(draft: PlanDraft, row: int) -> str:

@@ -18,6 +18,7 @@ from gpuscaler.clouds.azure.discovery.findings import conflict_of
 from gpuscaler.clouds.azure.discovery.pools import PoolError
 from gpuscaler.model.well_known import ARRIVING_TAINT
 
+UPDATE = '`az aks nodepool update --resource-group ml --cluster-name research --name gpu --node-taints "sku=gpu:NoSchedule"`'
 SPOT = {"priority": "Spot", "evictionPolicy": "Delete"}
 
 
@@ -130,7 +131,7 @@ def test_a_setting_that_conflicts_with_an_autoscaler_is_a_warning_with_the_field
         ({"nodeTaints": None}, "its nodes have GPUs and no taint"),
         (
             {"nodeTaints": [f"{ARRIVING_TAINT}:NoSchedule", "sku=gpu:NoSchedule"]},
-            f"its nodeTaints have {ARRIVING_TAINT}, which AKS",
+            f"its nodeTaints have {ARRIVING_TAINT}, which AKS puts back on nodes that were opened; {UPDATE} removes it",
         ),
         (
             {"capacityReservationGroupID": reservation_id()},
@@ -142,6 +143,21 @@ def test_a_setting_of_an_agent_pool_is_a_warning_with_the_field(pool: dict[str, 
     (warning,) = built(aks_resources(pool)).warnings
 
     assert warning.startswith(words)
+
+
+def test_the_command_against_a_missing_taint_keeps_the_other_taints() -> None:
+    (warning,) = built(aks_resources({"nodeTaints": ["team=ml:PreferNoSchedule"]})).warnings
+
+    assert '--node-taints "team=ml:PreferNoSchedule,sku=gpu:NoSchedule"` adds one' in warning
+
+
+@pytest.mark.parametrize(("taints", "guarded"), [(["sku=gpu:NoSchedule"], True), (None, False)])
+def test_the_advice_about_the_arriving_taint_is_that_of_the_kind_of_pool(taints: list[str] | None, guarded: bool) -> None:
+    advice = built(aks_resources({"nodeTaints": taints})).taint_advice
+
+    assert advice.startswith("a pool of AKS cannot have this taint")
+    assert advice.endswith("gpuscaler adds it within ten seconds" if guarded else "keeps at least pods without GPUs off")
+    assert "--register-with-taints" in built(own_resources()).taint_advice
 
 
 def test_the_taint_of_spot_nodes_alone_does_not_keep_pods_without_gpus_away() -> None:

@@ -1,11 +1,16 @@
 """Events about machines that change faster than they are observed, and about failed acts."""
 
+import asyncio
+from random import Random
+
 import pytest
 import structlog
 from tests.planning.building import NOW, node, offering, pod, pool
 
+from gpuscaler.clouds.protocol import AccountReport
 from gpuscaler.control.loop.cloud import OrderAnswer
 from gpuscaler.control.loop.cluster_writes import Outcome
+from gpuscaler.control.process.pools import DiscoveredPools
 from gpuscaler.control.records.events import happening as kinds
 from gpuscaler.control.records.events.happening import HistoryEvent
 from gpuscaler.control.records.events.latest import Latest
@@ -75,6 +80,21 @@ class ObservedMachine:
 
 
 OPEN_AT_ONCE = [(kinds.GRANTED, ""), (kinds.REGISTERED, "n"), (kinds.READY, "n"), (kinds.OPENED, "n")]
+
+
+@pytest.mark.parametrize("pools", [(KIND.pool,), ("other",)])
+async def test_the_cloud_says_what_to_do_about_a_node_without_our_taint(pools: tuple[str, ...]) -> None:
+    life, report = ObservedMachine(), AccountReport(taint_advice=dict.fromkeys(pools, "add it elsewhere"))
+    account = DiscoveredPools(lambda: asyncio.sleep(0, report), random=Random(0))
+    await account.read_until_known()
+    life.records.set_discovered_pools(account)
+    life.answer(at=1.0)
+    life.observe(WAITS, node("n", KIND, provider_id="i-1", created=NOW + 50.0, ready=False), at=60.0)
+
+    (text,) = (event.text for event in life.kept.events if "registered without the taint" in event.text)
+    assert text.endswith(
+        "was bought for; add it elsewhere" if KIND.pool in pools else "configure the pool's nodes to register with the taint"
+    )
 
 
 def test_a_machine_that_registers_and_opens_between_two_turns_is_reported_as_open_and_not_as_lost() -> None:

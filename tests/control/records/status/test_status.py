@@ -13,10 +13,11 @@ from gpuscaler.control.records.events.latest import Latest
 from gpuscaler.control.records.status.reporting import status_config_map
 from gpuscaler.control.records.status.status import MOST, NAMED, Process, Status, status_of, summary
 from gpuscaler.lifecycle.memory import Memory
+from gpuscaler.lifecycle.released_pools import ReleasedPool
 from gpuscaler.model.aside import Skipped
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.labels import LabelSet
-from gpuscaler.model.pools import Limits, Policy
+from gpuscaler.model.pools import BY_SIZE, Limits, Policy
 from gpuscaler.model.taints import Taint
 from gpuscaler.model.well_known import ARRIVING_TAINT
 from gpuscaler.model.workloads import Workload
@@ -94,6 +95,22 @@ def test_lists_in_the_status_are_cut_and_counts_include_all_entries() -> None:
     assert (shown.unplaced, len(shown.waiting)) == (500, MOST)
     assert (shown.set_aside_count, len(shown.set_aside)) == (500, MOST)
     assert len(msgspec.json.encode(status_config_map(shown, "kube-system"))) < 100_000
+
+
+def test_the_status_names_the_markets_without_a_known_price() -> None:
+    policy = Policy((pool(G1, replace(G8, market="spot", price_from=BY_SIZE)),))
+    (trouble,) = status_of(Latest(policy=policy), Process("me"), troubles=(), happened=(), now=NOW).troubles
+
+    assert trouble.startswith(f"prices unknown: g.8 spot (pool {G8.pool}); purchases use an estimated price")
+    assert "aws" not in trouble
+
+
+def test_a_released_pool_is_described_in_words_of_no_cloud() -> None:
+    latest = Latest(policy=POLICY, released_pools=(ReleasedPool("old", coming=1),))
+    (warning,) = status_of(latest, Process("me"), troubles=(), happened=(), now=NOW).warnings
+
+    assert warning.startswith("pool old is no longer managed. Work in progress is finished (1 machine starting, 0 leaving")
+    assert "aws" not in warning
 
 
 def test_nodes_with_the_same_problem_share_one_warning() -> None:

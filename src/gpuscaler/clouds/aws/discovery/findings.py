@@ -12,6 +12,9 @@ from gpuscaler.clouds.discovery.hints import hints_of
 from gpuscaler.model.taints import Taint
 from gpuscaler.model.well_known import ARRIVING_TAINT
 
+#: What to do about nodes that register without the arriving taint.
+TAINT_ADVICE = "add it to the taints of the node group, or to --register-with-taints in the user data"
+
 
 class LaunchOptionLike(Protocol):
     """One instance type of the group, its weight, and its launch template or configuration."""

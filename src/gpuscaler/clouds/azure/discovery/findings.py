@@ -18,6 +18,8 @@ _OTHER_AUTOSCALERS: Final = {"kaito.sh/": "gpu-provisioner (KAITO)", "karpenter.
 _MODES: Final = ("System", "User")
 #: Taints of pools that do not keep pods without GPUs away: their own of spot machines, and ours.
 _NO_GUARD: Final = ("kubernetes.azure.com/scalesetpriority", ARRIVING_TAINT)
+#: The taint that Azure's documentation gives to pools with GPUs.
+_GUARD: Final = "sku=gpu:NoSchedule"
 
 
 def conflict_of(resources: PoolResources) -> str:
@@ -142,8 +144,12 @@ def _way(resources: PoolResources, *, by_scale_set: bool) -> Iterator[str]:
 def _agent_pool(agent_pool: AgentPool, scale_set: ScaleSet | None) -> Iterator[str]:
     if is_word(agent_pool.state, "Failed"):
         yield "its provisioningState is Failed: its machines run on, and each change makes AKS try to repair it; see its activity log"
-    if any(text.partition("=")[0].partition(":")[0] == ARRIVING_TAINT for text in agent_pool.taints):
-        yield (f"its nodeTaints have {ARRIVING_TAINT}, which AKS puts back on nodes that were opened; move it to nodeInitializationTaints")
+    others = [text for text in agent_pool.taints if text.partition("=")[0].partition(":")[0] != ARRIVING_TAINT]
+    if len(others) < len(agent_pool.taints):
+        yield (
+            f"its nodeTaints have {ARRIVING_TAINT}, which AKS puts back on nodes that were opened; {_with_taints(agent_pool, others)} "
+            "removes it, and gpuscaler adds it itself to nodes that register"
+        )
     wanted, actual = agent_pool.reservation_group, scale_set.reservation_group if scale_set is not None else agent_pool.reservation_group
     if wanted and not actual:
         yield (
@@ -206,8 +212,34 @@ def _gpus(resources: PoolResources, skus: Sequence[Sku], taints: Sequence[Taint]
         )
     if is_word(agent_pool.gpu_driver, "None"):
         yield "its gpuProfile.driver is None: its nodes offer no GPUs unless the GPU Operator installs a driver"
-    if not any(taint.effect in HARD_EFFECTS and taint.key not in _NO_GUARD for taint in taints):
-        yield "its nodes have GPUs and no taint, so pods without GPUs take their room; add sku=gpu:NoSchedule to nodeTaints"
+    if not _are_guarded(taints):
+        yield f"its nodes have GPUs and no taint, so pods without GPUs take their room; {_guard(agent_pool)} adds one"
+
+
+def taint_advice(resources: PoolResources, taints: Sequence[Taint]) -> str:
+    """What to do about nodes that register without the arriving taint; ``taints`` are those of the pool's nodes.
+
+    Source: AKS, "Use node taints": taints of a pool are only changed with AKS's API, and initialization taints only for a whole cluster.
+    """
+    agent_pool = resources.agent_pool
+    if agent_pool is None:
+        return "add it to the kubelet's flag --register-with-taints in the scale set's custom data"
+    text = "a pool of AKS cannot have this taint, since AKS puts taints of a pool back on nodes; gpuscaler adds it within ten seconds"
+    return text if _are_guarded(taints) else f"{text}. {_guard(agent_pool)} keeps at least pods without GPUs off"
+
+
+def _are_guarded(taints: Iterable[Taint]) -> bool:
+    """Whether taints keep pods without GPUs away."""
+    return any(taint.effect in HARD_EFFECTS and taint.key not in _NO_GUARD for taint in taints)
+
+
+def _guard(agent_pool: AgentPool) -> str:
+    return _with_taints(agent_pool, [*agent_pool.taints, _GUARD])
+
+
+def _with_taints(agent_pool: AgentPool, taints: Sequence[str]) -> str:
+    """The command that gives the pool exactly these taints."""
+    return _command(agent_pool, "update", f' --node-taints "{",".join(taints)}"')
 
 
 def quota_findings(skus: Iterable[Sku], markets: Iterable[str], usages: Mapping[str, Usage]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from gpuscaler.clouds.azure.discovery.findings import conflict_of, findings_of, quota_findings
+from gpuscaler.clouds.azure.discovery.findings import conflict_of, findings_of, quota_findings, taint_advice
 from gpuscaler.clouds.azure.discovery.offerings import LocationData, OfferingBuilder, PriceSource
 from gpuscaler.clouds.azure.discovery.pool_resources import PoolResources
 from gpuscaler.clouds.azure.documents.reservations import Reservation
@@ -77,6 +77,11 @@ class AzurePool(Struct, frozen=True):
     def capacity(self) -> int:
         """The number of machines that it is set to."""
         return self.resources.capacity
+
+    @property
+    def taint_advice(self) -> str:
+        """What to do about nodes of the pool that register without the arriving taint."""
+        return taint_advice(self.resources, self.pool.offerings[0].taints)
 
     @property
     def has_accelerators(self) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from gpuscaler.clouds.protocol import AccountReport
 from gpuscaler.control.process.expander import PrioritiesInForce
 from gpuscaler.control.process.pools import DiscoveredPools
 from gpuscaler.lifecycle.memory import Memory
@@ -52,6 +53,11 @@ class Latest:
     inventory: Callable[[], Inventory | None] = lambda: None
     priorities: Callable[[], PrioritiesInForce] = PrioritiesInForce
     _cached_times: tuple[Inventory, Boots] | None = None
+
+    @property
+    def account(self) -> AccountReport:
+        """The newest report of the cloud account; empty if all pools are those of the file."""
+        return self.discovered_pools.newest if self.discovered_pools is not None else AccountReport()
 
     def forecast_for(self, key: OfferingKey) -> Forecast:
         """The forecast for the next machine of the offering ``key``.

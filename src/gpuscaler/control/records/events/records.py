@@ -169,7 +169,8 @@ class Records:
         all_forecasts: dict[str, Forecast] = {**latest.forecasts, **forecasts}
         self._send_to_sinks("an observation", lambda sink: sink.observed(reconciliation))
         if self._begun:
-            for what in telling.observation_events(before, reconciliation, cluster, all_forecasts, now):
+            advice = latest.account.taint_advice
+            for what in telling.observation_events(before, reconciliation, cluster, all_forecasts, now, taint_advice=advice):
                 self._emit(what)
         self._begun = True
         latest.forecasts = forecasts

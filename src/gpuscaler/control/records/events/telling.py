@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 
 from gpuscaler.control.loop.cloud import EndResult, OrderAnswer
 from gpuscaler.control.loop.cluster_writes import Outcome
@@ -40,9 +41,8 @@ from gpuscaler.planning.state.promises import Broken
 #: Returns the forecast for the next machine of an offering.
 ForecastLookup = Callable[[OfferingKey], Forecast]
 
-_MISSING_TAINT_ADVICE = (
-    "other pods may be scheduled there before the pods that the node was bought for; configure the pool's nodes to register with the taint"
-)
+#: What to do about nodes without gpuscaler's taint, where the cloud does not say more.
+_TAINT_ADVICE = "configure the pool's nodes to register with the taint"
 
 
 def plan_event(plan: Plan, now: float) -> HistoryEvent:
@@ -147,11 +147,20 @@ def answer_summary_event(
 
 
 def observation_events(
-    before: Memory, reconciliation: Reconciliation, cluster: Cluster, forecasts: Mapping[str, Forecast], now: float
+    before: Memory,
+    reconciliation: Reconciliation,
+    cluster: Cluster,
+    forecasts: Mapping[str, Forecast],
+    now: float,
+    *,
+    taint_advice: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[HistoryEvent]:
-    """The events of an observation. ``forecasts`` were made when machines were granted, by the ledger's names."""
+    """The events of an observation. ``forecasts`` were made when machines were granted, by the ledger's names.
+
+    ``taint_advice`` is the cloud's about nodes of a pool that register without gpuscaler's taint, by pool.
+    """
     machines = _ledger_machines(before, reconciliation)
-    yield from _arrival_events(machines, reconciliation, cluster, forecasts, now)
+    yield from _arrival_events(machines, reconciliation, cluster, forecasts, now, taint_advice=taint_advice)
     yield from _unfamiliar_machine_events(before, reconciliation, now)
     yield from _opened_and_lost_events(machines, reconciliation, cluster, now)
     yield from _removal_events(before, reconciliation, now)
@@ -187,17 +196,24 @@ def _ledger_machines(before: Memory, seen: Reconciliation) -> Mapping[str, Order
     return {machine.id: machine for machine in (*before.ledger.coming, *learned.coming)}
 
 
-def _missing_taint_events(machine: OrderedMachine, node: Node | None, now: float) -> Iterator[HistoryEvent]:
+def _missing_taint_events(machine: OrderedMachine, node: Node | None, advice: str, now: float) -> Iterator[HistoryEvent]:
     """The event of a node that has registered without gpuscaler's taint: other pods may have been scheduled on it."""
     if node is not None and not any(taint.key == ARRIVING_TAINT for taint in node.taints):
         text = (
-            f"node {node.name} of pool {machine.key.pool} registered without the taint {ARRIVING_TAINT}:NoSchedule: {_MISSING_TAINT_ADVICE}"
+            f"node {node.name} of pool {machine.key.pool} registered without the taint {ARRIVING_TAINT}:NoSchedule: other pods may be "
+            f"scheduled there before the pods that the node was bought for; {advice}"
         )
         yield HistoryEvent(now, kinds.NOTICED, text, node=node.name, machine=machine.instance, offering=machine.key)
 
 
 def _arrival_events(
-    machines: Mapping[str, OrderedMachine], seen: Reconciliation, cluster: Cluster, forecasts: Mapping[str, Forecast], now: float
+    machines: Mapping[str, OrderedMachine],
+    seen: Reconciliation,
+    cluster: Cluster,
+    forecasts: Mapping[str, Forecast],
+    now: float,
+    *,
+    taint_advice: Mapping[str, str],
 ) -> Iterator[HistoryEvent]:
     closed = {machine.id for machine in seen.memory.ledger.coming}
     for step in seen.arrivals.steps:
@@ -220,7 +236,8 @@ def _arrival_events(
                     now, kinds.REGISTERED, text, node=node, machine=ordered.instance, offering=ordered.key, order=ordered.order
                 )
                 if machine in closed:
-                    yield from _missing_taint_events(ordered, cluster.nodes.get(node), now)
+                    advice = taint_advice.get(ordered.key.pool, _TAINT_ADVICE)
+                    yield from _missing_taint_events(ordered, cluster.nodes.get(node), advice, now)
             case ledger.Ready(machine=machine) if machine in machines:
                 ordered = machines[machine]
                 seconds = now - (ordered.began or now)

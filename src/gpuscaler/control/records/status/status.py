@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuscaler.clouds.protocol import AccountReport
 from gpuscaler.control.records.costing import ordered_price_range
 from gpuscaler.control.records.events.happening import HistoryEvent
 from gpuscaler.control.records.events.latest import Latest
@@ -172,7 +171,7 @@ def status_of(
     cluster, memory, plan = latest.cluster, latest.memory, latest.plan
     policy = latest.policy or Policy(())
     pool_members = members(cluster.nodes, policy, latest.unlisted)
-    account = latest.discovered_pools.newest if latest.discovered_pools is not None else AccountReport()
+    account = latest.account
     skipped_objects = (*cluster.set_aside, *account.set_aside)
     coming_nodes = {machine.node for machine in memory.ledger.coming if machine.node}
     leaving = {removal.node for removal in memory.ledger.leaving}
@@ -292,13 +291,13 @@ def _machine_counts(
 
 
 def describe_unknown_prices(policy: Policy) -> Iterator[str]:
-    """One sentence about all types without a price in any region."""
+    """One sentence about all types without a known price, in some market."""
     unknown = guessed_offerings(policy)
-    if names := sorted({key.instance_type for key in unknown}):
+    if names := sorted({f"{key.instance_type} {key.market}" for key in unknown}):
         some = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
         pools = ", ".join(sorted({key.pool for key in unknown}))
-        guess = "purchases use a price estimated from the size, and no pods are moved to save money"
-        yield f"prices unknown: no region has a price for {some} (pool {pools}); {guess}; add the prices to aws.prices"
+        guess = "purchases use an estimated price, and no pods are moved to save money"
+        yield f"prices unknown: {some} (pool {pools}); {guess}; add the prices to prices in the cloud's settings"
 
 
 def _limits(policy: Policy, pools: tuple[PoolStatus, ...], ledger: Ledger) -> tuple[Limit, ...]:
