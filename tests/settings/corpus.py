@@ -273,6 +273,7 @@ BAD_FORM = [
 
 #: Valid in form, wrong in meaning: rejected by the parser only.
 BAD_MEANING = [
+    Bad(_aws("aws: {prices: {g5.xlarge: 1, g5.xlarge/on-demand: 2}}"), 'aws.prices["g5.xlarge/on-demand"]', "a second on-demand price"),
     Bad(_top("simulated: {boot: [3s, 2s, 4s]}"), "simulated.boot", "saw 3s, 2s, 4s, expected the shortest"),
     Bad(_top("simulated: {quotas: [{machines: 1, types: [g5.2xlarge]}]}"), "simulated.quotas[0].types[0]", "did you mean g5.xlarge?"),
     Bad(_top("simulated: {dry: [{pool: q}]}"), "simulated.dry[0].pool", "expected a pool of the pools; expected one of p"),

@@ -22,7 +22,7 @@ def test_every_key_of_the_mapping_aws_is_read() -> None:
         ("a",),
         {"team": "ml"},
     )
-    assert settings.prices == (OfferingPrice("g5.xlarge", 1), OfferingPrice("g5.xlarge", 0.3, "spot"))
+    assert settings.prices == (OfferingPrice("g5.xlarge", 0.3, "spot"), OfferingPrice("g5.xlarge", 1, "on-demand"))
 
 
 def test_excluded_groups_are_names_patterns_or_tags() -> None:
@@ -83,6 +83,14 @@ def test_an_override_replaces_only_the_discovered_values_that_it_names() -> None
     assert offering.price == 0.1
     assert offering.labels == {"team": "y"}
     assert offering.taints == (Taint("gpu", "true"), Taint("other"))
+
+
+def test_a_price_without_a_market_is_the_on_demand_price_of_a_pool_with_both_markets() -> None:
+    offerings = tuple(Offering("a", market, "g5.xlarge", "us-east-1a", 0.5, {}, {}) for market in ("spot", "on-demand", "reserved"))
+
+    changed = apply_override(Pool("a", offerings), PoolOverride("a", prices=(OfferingPrice("g5.xlarge", 2),)))
+
+    assert [offering.price for offering in changed.offerings] == [0.5, 2, 0.5]
 
 
 def test_every_key_that_overrides_a_discovered_pool_is_in_the_reference() -> None:

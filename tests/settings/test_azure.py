@@ -29,8 +29,15 @@ def test_every_key_of_the_mapping_azure_is_read() -> None:
         ),
         endpoint_url="http://127.0.0.1:4577",
         api="vmss",
-        prices=(OfferingPrice("Standard_NC6", 1), OfferingPrice("Standard_NC6", 0.3, "spot")),
+        prices=(OfferingPrice("Standard_NC6", 0.3, "spot"), OfferingPrice("Standard_NC6", 1, "on-demand")),
     )
+
+
+def test_a_size_in_another_case_has_its_price_a_second_time() -> None:
+    twice = SMALLEST.replace("]}", "], prices: {Standard_NC6: 1, standard_nc6: 2}}")
+
+    with pytest.raises(SettingsError, match='saw a second on-demand price of standard_nc6 \\(the first is "Standard_NC6"\\)'):
+        parse_settings(twice)
 
 
 def test_a_subscription_id_is_kept_in_lower_case() -> None:

@@ -16,6 +16,18 @@ def test_validate_exits_0_with_one_line_for_a_valid_file(tmp_path: Path) -> None
     assert done.stdout == f"{path}: valid; pools: 1, offerings: 4, instance types: 2\n"
 
 
+def test_validate_says_that_spot_keeps_its_own_price_where_only_an_on_demand_price_is_stated(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("region: us-east-1\ncloud: aws\naws: {cluster: a, prices: {g5.xlarge: 1, g6.xlarge: 1, g6.xlarge/spot: 0.4}}")
+
+    done = CliRunner().invoke(validate, [str(path)])
+
+    assert done.exit_code == 0
+    assert done.stderr == (
+        f"{path}: note: aws.prices has on-demand prices only of g5.xlarge: spot keeps its own price; add g5.xlarge/spot to state it\n"
+    )
+
+
 def test_validate_exits_2_with_every_mistake_on_stderr_for_an_invalid_file(tmp_path: Path) -> None:
     path = tmp_path / "pools.yaml"
     path.write_text("pools:\n- name: a\n  types: [g5.xlarge]\n  min: -1\n")

@@ -1,6 +1,7 @@
 """``gpuscaler pools``: prints the pools of the cluster found in an account or a file."""
 
 import json
+import math
 import os
 import sys
 import time
@@ -198,7 +199,7 @@ def print_found(found: FoundPools) -> None:
     console.print(f"{format_count(len(found.pools), 'pool')}, {len(found.set_aside)} skipped.\n")
     if found.pools:
         table = Table(title="Pools", title_justify="left", box=None, pad_edge=False)
-        for heading in ("pool", "region", "found by", "machines", "min", "max", "types", "markets", "zones", "from $/h", "bought by"):
+        for heading in ("pool", "region", "found by", "machines", "min", "max", "types", "markets", "from $/h", "zones", "bought by"):
             table.add_column(heading, justify="right" if heading in ("machines", "min", "max", "from $/h") else "left")
         for pool in found.pools:
             table.add_row(*_row(pool))
@@ -220,6 +221,9 @@ def _row(pool: "dict[str, Any]") -> tuple[str, ...]:
     offerings = offerings or pool["offerings"]
     types = list(dict.fromkeys(offering["type"] for offering in offerings))
     some_types = ", ".join(types[:3]) + (f" and {len(types) - 3} more" if len(types) > 3 else "")
+    least: dict[str, float] = {}
+    for offering in offerings:
+        least[offering["market"]] = min(offering["price"], least.get(offering["market"], math.inf))
     return (
         pool["name"],
         pool["region"],
@@ -228,8 +232,8 @@ def _row(pool: "dict[str, Any]") -> tuple[str, ...]:
         str(pool["min"]),
         "-" if pool["max"] is None else str(pool["max"]),
         some_types,
-        ", ".join(dict.fromkeys(offering["market"] for offering in offerings)),
+        ", ".join(least),
+        ", ".join(f"{price:.3f}" for price in least.values()),
         ", ".join(dict.fromkeys(offering["zone"] for offering in offerings)),
-        f"{min(offering['price'] for offering in offerings):.3f}",
         pool["launch"],
     )

@@ -16,6 +16,7 @@ def validate(file: Path | None, schema: bool) -> None:
     Exits with 0 if it is valid, else with 2, after printing every mistake with its place.
     """
     # Imported here, so that other commands start without YAML and the catalogue.
+    from gpuscaler.model.overrides import on_demand_only
     from gpuscaler.model.pools import boundless_warning, min_gpus_warnings, with_default_limit
     from gpuscaler.settings import SettingsError, load_settings
     from gpuscaler.settings.schema import pools_file_schema
@@ -37,6 +38,12 @@ def validate(file: Path | None, schema: bool) -> None:
         click.echo(
             f"{file}: valid; pools come from the account (gpuscaler pools prints them), pools with overrides: {len(settings.overrides)}"
         )
+        if types := on_demand_only(settings.azure.prices if settings.cloud == "azure" else settings.aws.prices):
+            click.echo(
+                f"{file}: note: {settings.cloud}.prices has on-demand prices only of {', '.join(types)}: spot keeps its own price; add "
+                f"{types[0]}/spot to state it",
+                err=True,
+            )
         return
     offerings = sum(len(pool.offerings) for pool in policy.pools)
     types = {offering.instance_type for offering in policy.offerings.values()}

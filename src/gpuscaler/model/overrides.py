@@ -5,12 +5,16 @@ from collections.abc import Iterable, Mapping
 import msgspec
 from msgspec import Struct
 
+from gpuscaler.model.offerings import ON_DEMAND, RESERVED, SPOT
 from gpuscaler.model.pools import Budget, Pool, Spare
 from gpuscaler.model.taints import Taint
 
 
 class OfferingPrice(Struct, frozen=True, gc=False):
-    """US dollars per hour of an instance type; an empty ``market`` or ``zone`` means all."""
+    """US dollars per hour of an instance type. An empty ``zone`` means all.
+
+    An empty ``market`` means the only one in which a pool buys, or on-demand if it buys in several: spot costs something else.
+    """
 
     instance_type: str
     price: float
@@ -52,9 +56,9 @@ def apply_override(pool: Pool, override: PoolOverride) -> Pool:
         # An explicit value of the pool counts, including 0: then machines are bought for pods without GPUs.
         changes["buys_without_gpus"] = True
     taints = {(taint.key, taint.effect): taint for taint in override.taints}
-    offerings = []
+    offerings, prices = [], _with_markets(override.prices, pool)
     for offering in pool.offerings:
-        price = override_price(override.prices, instance_type=offering.instance_type, market=offering.market, zone=offering.zone)
+        price = override_price(prices, instance_type=offering.instance_type, market=offering.market, zone=offering.zone)
         priced = offering if price is None else msgspec.structs.replace(offering, price=price, price_from="")
         merged = {(taint.key, taint.effect): taint for taint in offering.taints} | taints
         offerings.append(
@@ -68,11 +72,23 @@ def apply_override(pool: Pool, override: PoolOverride) -> Pool:
     return msgspec.structs.replace(pool, offerings=tuple(offerings), match_labels=matching, **changes)
 
 
+def on_demand_only(prices: Iterable[OfferingPrice]) -> list[str]:
+    """Return the instance types with a price on demand and none on spot."""
+    priced = {(price.instance_type, price.market) for price in prices}
+    return sorted(name for name, market in priced if market == ON_DEMAND and (name, SPOT) not in priced)
+
+
+def _with_markets(prices: Iterable[OfferingPrice], pool: Pool) -> list[OfferingPrice]:
+    """Return ``prices`` with their markets in ``pool``. Reserved machines are already paid for: a price of theirs states the market."""
+    markets = {offering.market for offering in pool.offerings} - {RESERVED}
+    usual = next(iter(markets)) if len(markets) == 1 else ON_DEMAND
+    return [price if price.market else msgspec.structs.replace(price, market=usual) for price in prices]
+
+
 def override_price(prices: Iterable[OfferingPrice], *, instance_type: str, market: str, zone: str) -> float | None:
-    """Return the price of the last matching entry. Reserved machines are already paid for: only an entry with that market matches them."""
+    """Return the price of the last entry for that type and market, and for that zone or all zones."""
     price = None
     for offering_price in prices:
-        markets = (market,) if market == "reserved" else ("", market)
-        if offering_price.instance_type == instance_type and offering_price.market in markets and offering_price.zone in ("", zone):
+        if (offering_price.instance_type, offering_price.market) == (instance_type, market) and offering_price.zone in ("", zone):
             price = offering_price.price
     return price

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from gpuscaler.model.overrides import OfferingPrice, PoolOverride
 from gpuscaler.settings.cursor import Cursor
-from gpuscaler.settings.fields.account_kinds import PRICES, exclusions, tag_mapping, url
+from gpuscaler.settings.fields.account_kinds import exclusions, tag_mapping, type_prices, url
 from gpuscaler.settings.fields.kinds import choice, list_of, text
 from gpuscaler.settings.fields.table import Field, Group, Kind, ReadContext
 
@@ -79,6 +79,12 @@ class AwsSettings(Group, frozen=True, gc=False):
         ),
     ] = "auto"
     prices: Annotated[
-        tuple[OfferingPrice, ...], PRICES, Field("US dollars per hour, by `TYPE` or `TYPE/MARKET`", default="AWS's prices")
+        tuple[OfferingPrice, ...],
+        type_prices(),
+        Field(
+            "US dollars per hour: `TYPE` is the on-demand price, `TYPE/spot` the spot price, `TYPE/reserved` that of reserved capacity. "
+            "A market without an entry keeps [its own price](#prices)",
+            default="AWS's prices",
+        ),
     ] = ()
     overrides: tuple[PoolOverride, ...] = ()

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from gpuscaler.model.overrides import OfferingPrice, PoolOverride
 from gpuscaler.settings.cursor import Cursor
-from gpuscaler.settings.fields.account_kinds import PRICES, exclusions, tag_mapping, url
+from gpuscaler.settings.fields.account_kinds import exclusions, tag_mapping, type_prices, url
 from gpuscaler.settings.fields.kinds import choice, list_of, text
 from gpuscaler.settings.fields.table import Field, Group, Kind, ReadContext, read, schema
 
@@ -158,6 +158,12 @@ class AzureSettings(Group, frozen=True, gc=False):
         ),
     ] = "auto"
     prices: Annotated[
-        tuple[OfferingPrice, ...], PRICES, Field("US dollars per hour, by `SIZE` or `SIZE/MARKET`", default="Azure's retail prices")
+        tuple[OfferingPrice, ...],
+        type_prices(str.lower),
+        Field(
+            "US dollars per hour: `SIZE` is the on-demand price, `SIZE/spot` the spot price, `SIZE/reserved` that of reserved capacity. "
+            "A market without an entry keeps [its own price](#prices)",
+            default="Azure's retail prices",
+        ),
     ] = ()
     overrides: tuple[PoolOverride, ...] = ()

@@ -1,6 +1,8 @@
 """Kinds of values that the mappings of several clouds share: URLs, tags, exclusions, prices."""
 
-from gpuscaler.model.offerings import MARKETS
+from collections.abc import Callable
+
+from gpuscaler.model.offerings import MARKETS, ON_DEMAND, RESERVED
 from gpuscaler.model.overrides import OfferingPrice
 from gpuscaler.settings.cursor import Cursor
 from gpuscaler.settings.fields.kinds import list_of, text
@@ -11,30 +13,37 @@ _URL = r"https?://[^\s@/]+(/\S*)?"
 _EXCLUDED = "^([^t]|t$|t[^a]|ta$|ta[^g]|tag$|tag[^:]|tag:[^=])"
 
 
-def _prices(at: Cursor, _: ReadContext) -> tuple[OfferingPrice, ...]:
-    """``{g5.xlarge: 0.9, g5.xlarge/spot: 0.3}``, the narrower entries last."""
-    offering_prices = []
-    for key, value in (at.members() or {}).items():
-        instance_type, market = key.partition("/")[::2]
-        if not instance_type or market not in ("", *MARKETS):
-            value.add_problem(f'saw "{key}", expected TYPE or TYPE/MARKET, with one of {", ".join(MARKETS)}')
-            continue
-        price = value.number(expected="dollars per hour, above 0", positive=market != "reserved")
-        if price is not None:
-            offering_prices.append(OfferingPrice(instance_type, price, market))
-    return tuple(sorted(offering_prices, key=lambda offering_price: offering_price.market != ""))
+def type_prices(fold: Callable[[str], str] = str) -> Kind:
+    """The user's prices: ``{g5.xlarge: 0.9, g5.xlarge/spot: 0.3}``. A type without a market means its on-demand price.
 
+    ``fold`` makes names equal that the cloud does not distinguish.
+    """
 
-#: The user's prices of a cloud's instance types.
-PRICES = Kind(
-    "mapping",
-    {
+    def read(at: Cursor, _: ReadContext) -> tuple[OfferingPrice, ...]:
+        offering_prices, places = [], dict[tuple[str, str], str]()
+        for key, value in (at.members() or {}).items():
+            instance_type, slash, market = key.partition("/")
+            market = market if slash else ON_DEMAND
+            if not instance_type or market not in MARKETS:
+                value.add_problem(f'saw "{key}", expected TYPE or TYPE/MARKET, with one of {", ".join(MARKETS)}')
+                continue
+            first = places.setdefault((fold(instance_type), market), key)
+            if first != key:
+                value.add_problem(
+                    f'saw a second {market} price of {instance_type} (the first is "{first}"), expected one; remove it, or give it another '
+                    "market: a type without a market means on-demand"
+                )
+            price = value.number(expected="dollars per hour, above 0", positive=market != RESERVED)
+            if price is not None:
+                offering_prices.append(OfferingPrice(instance_type, price, market))
+        return tuple(offering_prices)
+
+    schema = {
         "type": "object",
         "propertyNames": {"pattern": f"^[^/]+(/({'|'.join(MARKETS)}))?$"},
         "additionalProperties": {"type": "number", "minimum": 0},
-    },
-    _prices,
-)
+    }
+    return Kind("mapping", schema, read)
 
 
 def tag_mapping(longest: int) -> Kind:

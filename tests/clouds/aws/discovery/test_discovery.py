@@ -360,7 +360,7 @@ def test_the_settings_file_overrides_discovery() -> None:
     aws.group("gpus", instance_type="g5.xlarge")
     override = PoolOverride("gpus", max=3, priority=5, prices=(OfferingPrice("g5.xlarge", 0.7),))
 
-    discovered = aws.discover(overrides=(override, PoolOverride("gpu")), prices=(OfferingPrice("g5.xlarge", 9.0),))
+    discovered = aws.discover(overrides=(override, PoolOverride("gpu")), prices=(OfferingPrice("g5.xlarge", 9.0, "on-demand"),))
 
     changed_pool = pool(discovered, "gpus").pool
     assert (changed_pool.max, changed_pool.priority, changed_pool.offerings[0].price) == (3, 5, 0.7)
@@ -609,7 +609,7 @@ def test_prices_of_the_settings_file_are_not_checked() -> None:
     aws = Aws()
     aws.group("gpus", instance_type="g5.xlarge")
 
-    discovered = aws.discover(prices=(OfferingPrice("g5.xlarge", 500.0), OfferingPrice("g5.xlarge", 0.0, "reserved")))
+    discovered = aws.discover(prices=(OfferingPrice("g5.xlarge", 500.0, "on-demand"), OfferingPrice("g5.xlarge", 0.0, "reserved")))
 
     assert pool(discovered, "gpus").pool.offerings[0].price == 500
     assert not any("price" in text for text in pool(discovered, "gpus").warnings)

@@ -18,6 +18,7 @@ from gpuscaler.clouds.azure.prices.source import PRICES_SECONDS, PriceSource
 from gpuscaler.clouds.pricing import UNKNOWN_PRICE
 from gpuscaler.model.overrides import OfferingPrice
 from gpuscaler.model.pools import BY_SIZE
+from gpuscaler.settings import parse_settings
 
 pytestmark = pytest.mark.looptime(False)  # real sockets take real time
 
@@ -73,7 +74,7 @@ async def test_an_unknown_spot_price_is_assumed_below_on_demand_and_reported(htt
 
     assert (price, price_from) == (1.8365, BY_SIZE)
     assert warning.startswith(f"the spot price of {A100} in eastus is unknown; $1.8365 is assumed")
-    assert warning.endswith("add it to azure.prices")
+    assert warning.endswith(f"add {A100}/spot to azure.prices")
 
 
 async def test_a_size_without_any_price_is_guessed_from_its_family_or_bought_last(http: Http, clock: Clock) -> None:
@@ -91,13 +92,29 @@ async def test_a_size_without_any_price_is_guessed_from_its_family_or_bought_las
 
 
 async def test_prices_of_the_user_take_precedence_and_are_not_checked(http: Http, clock: Clock) -> None:
-    own = (OfferingPrice(A100, 2.0), OfferingPrice(A100, 5.0, "spot"), OfferingPrice(T4, 0.4, "on-demand"))
+    own = (OfferingPrice(A100, 2.0, "on-demand"), OfferingPrice(A100, 5.0, "spot"), OfferingPrice(T4, 0.4, "on-demand"))
     source = await source_of(http, clock, item(), spot(), item(T4, 0.5), spot(T4, 0.45), own=own)
 
     assert source.price_of(A100, "on-demand", "eastus") == (2.0, "", "")
     assert source.price_of(A100, "spot", "eastus") == (5.0, "", "")
     # A spot price above the user's own price is no mistake: on-demand machines are bought then.
     assert source.price_of(T4, "spot", "eastus") == (0.45, "", "")
+
+
+async def test_a_price_without_a_market_in_the_run_file_leaves_spot_at_its_own_price(http: Http, clock: Clock) -> None:
+    place = "{id: 00000000-0000-0000-0000-000000000000, resource_groups: [a]}"
+    settings = parse_settings(f"cloud: azure\nazure: {{subscriptions: [{place}], prices: {{{A100.lower()}: 3.0}}}}")
+    source = await source_of(http, clock, item(price=3.6), spot(price=0.8), own=settings.azure.prices)
+
+    assert source.price_of(A100, "on-demand", "eastus") == (3.0, "", "")
+    assert source.price_of(A100, "spot", "eastus") == (0.8, "", "")
+
+
+async def test_a_spot_price_that_is_unknown_is_assumed_from_the_users_price_on_demand(http: Http, clock: Clock) -> None:
+    source = await source_of(http, clock, item(), own=(OfferingPrice(A100.upper(), 3.0, "on-demand"),))
+
+    assert source.price_of(A100, "on-demand", "eastus").price == 3.0
+    assert source.price_of(A100, "spot", "eastus")[::2] == (1.5, BY_SIZE)
 
 
 @pytest.mark.parametrize("wrong", [item(price=0.0), item(price=math.nan), item(price=-2), item(currencyCode="EUR")], ids=str)

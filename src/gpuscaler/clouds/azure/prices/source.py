@@ -16,7 +16,9 @@ from gpuscaler.clouds.azure.prices.retail import ListedPrice, SizePrices, prices
 from gpuscaler.clouds.pricing import IMPLAUSIBLE_FACTOR, SPOT_DIVISOR, PriceToUse, known_prices, on_demand_price
 from gpuscaler.clouds.protocol import UNKNOWN, CloudError
 from gpuscaler.clouds.remembering import DatedAnswer, load_answers, save_answers
-from gpuscaler.model.overrides import OfferingPrice, override_price
+from gpuscaler.model.azure_names import fold_id
+from gpuscaler.model.offerings import ON_DEMAND, RESERVED
+from gpuscaler.model.overrides import OfferingPrice
 from gpuscaler.model.pools import BY_SIZE
 
 #: How long a price is valid, in seconds.
@@ -54,7 +56,8 @@ class PriceSource:
         endpoint_url: str = "",
         folder: Path | None = None,
     ) -> None:
-        self._http, self._now, self._own, self._url = http, now, tuple(own), prices_url(endpoint_url)
+        self._http, self._now, self._url = http, now, prices_url(endpoint_url)
+        self._own = {(fold_id(price.instance_type), price.market): price.price for price in own}
         name = _FILE.format(hashlib.sha256(self._url.encode()).hexdigest()[:12])
         self._file = folder / name if folder is not None else None
         self._cache: _Cache | None = None
@@ -87,16 +90,16 @@ class PriceSource:
 
         A warning is the same text for all pools and zones with that size, market and location.
         """
-        own_price = override_price(self._own, instance_type=size, market=market, zone="")
+        own_price = self._own.get((fold_id(size), market))
         if own_price is not None:
             return PriceToUse(own_price)
-        if market == "reserved":
+        if market == RESERVED:
             return PriceToUse(0.0)
         listed = self._listed(size, location)
         list_price = _list_price(size, location, listed, kind)
-        if market == "on-demand":
+        if market == ON_DEMAND:
             return list_price
-        own_price = override_price(self._own, instance_type=size, market="on-demand", zone="")
+        own_price = self._own.get((fold_id(size), ON_DEMAND))
         return _spot_price(size, location, listed.spot, list_price, list_price if own_price is None else PriceToUse(own_price))
 
     def _listed(self, size: str, location: str) -> SizePrices:
@@ -169,7 +172,7 @@ def _spot_price(size: str, location: str, listed: ListedPrice | None, list_price
     else:
         guess = PriceToUse(round(on_demand.price * UNKNOWN_SPOT_SHARE, 4), price_from=BY_SIZE)
     if listed is None:
-        text = f"is unknown; ${guess.price:g} is assumed, and no pod is moved to save money there: add it to {_SETTING}"
+        text = f"is unknown; ${guess.price:g} is assumed, and no pod is moved to save money there: add {size}/spot to {_SETTING}"
         return guess._replace(warning=f"{subject} {text}" if guess.price_from == BY_SIZE else "")
     if listed.problem:
         return guess._replace(warning=f"{subject} {listed.problem}; ${guess.price:g} is used")
