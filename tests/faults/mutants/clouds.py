@@ -90,7 +90,7 @@ MUTANTS = (
     Mutant(
         case=74,
         at="matching_exclusion",
-        old="fnmatchcase(name, entry)",
+        old="fnmatchcase(fold(name), fold(entry))",
         new="name == TAG",
         removes="excluded groups are managed",
     ),

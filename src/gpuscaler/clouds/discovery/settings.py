@@ -18,14 +18,18 @@ D = TypeVar("D", bound=DiscoveredPool)
 TAG = "tag:"
 
 
-def matching_exclusion(name: str, tags: Mapping[str, str], exclude: Iterable[str]) -> str:
-    """The entry of ``exclude`` that excludes a group: a name, a pattern such as ``system-*``, ``tag:KEY`` or ``tag:KEY=VALUE``."""
+def matching_exclusion(name: str, tags: Mapping[str, str], exclude: Iterable[str], *, fold: Callable[[str], str] = str) -> str:
+    """The entry of ``exclude`` that excludes a group: a name, a pattern such as ``system-*``, ``tag:KEY`` or ``tag:KEY=VALUE``.
+
+    ``fold`` makes names and keys equal that the cloud does not distinguish.
+    """
+    folded_tags = {fold(key): value for key, value in tags.items()}
     for entry in exclude:
         key, separator, value = entry.removeprefix(TAG).partition("=")
         if not entry.startswith(TAG):
-            if fnmatchcase(name, entry):
+            if fnmatchcase(fold(name), fold(entry)):
                 return entry
-        elif key in tags and (not separator or tags[key] == value):
+        elif fold(key) in folded_tags and (not separator or folded_tags[fold(key)] == value):
             return entry
     return ""
 

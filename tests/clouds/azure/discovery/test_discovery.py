@@ -11,7 +11,7 @@ from gpuscaler.clouds.azure.discovery.locations import SKUS_SECONDS
 from gpuscaler.clouds.azure.discovery.pools import AGENT_POOL, SCALE_SET
 from gpuscaler.embedded.azure import SUBSCRIPTION, Fault, making
 from gpuscaler.embedded.azure.state import Cluster
-from gpuscaler.model.overrides import PoolOverride
+from gpuscaler.model.overrides import OfferingPrice, PoolOverride
 
 OTHER = "00000000-0000-0000-0000-0000000000ff"
 OWN = Account(SUBSCRIPTION, CLUSTER, resource_groups=("own",))
@@ -48,6 +48,38 @@ async def test_agent_pools_with_accelerators_are_adopted_and_the_others_are_repo
     assert names(discovered.released) == ["nodepool1"]
     assert reasons(discovered) == {"nodepool1": "it has no accelerator; name it in pools of its subscription to adopt it"}
     assert (discovered.failed, discovered.unknown, discovered.forbidden) == ((), (), False)
+
+
+@pytest.mark.usefixtures("cluster")
+async def test_names_in_the_settings_may_be_in_any_case(azure: Azure) -> None:
+    making.create_scale_set(azure.account, "own", "Workers", SMALL, tags={"gpuscaler.io_cluster": CLUSTER})
+    making.create_scale_set(azure.account, "own", "marked", SMALL, tags={"Team": "ml"})
+    making.create_scale_set(azure.account, "own", "legacy", SMALL, tags={"Team": "ml", "Old": "yes"})
+    account = Account(
+        SUBSCRIPTION,
+        CLUSTER.upper(),
+        GROUP.upper(),
+        resource_groups=("OWN", "Own"),
+        pools=("NodePool1", "WORKERS"),
+        tags={"team": "ml"},
+        exclude=("tag:OLD",),
+    )
+    price = OfferingPrice(SIZE.upper(), 7.0, zone="EASTUS-0")
+    discovered = await azure.discover(account, overrides=(PoolOverride("GPU", max=3, prices=(price,)),))
+
+    assert sorted(names(discovered.pools)) == ["Workers", "gpu", "marked", "nodepool1"]
+    assert {pool(discovered, name).source for name in ("Workers", "nodepool1")} == {"named"}
+    gpu = pool(discovered, "gpu").pool
+    assert (gpu.max, gpu.offerings[0].price) == (3, 7.0)
+    assert {name: reason for name, reason in reasons(discovered).items() if "exclude" not in reason} == {}
+
+
+@pytest.mark.usefixtures("cluster")
+async def test_a_pattern_of_exclude_matches_names_in_any_case(azure: Azure) -> None:
+    discovered = await azure.discover(replace(AKS, exclude=("GPU*",)))
+
+    assert names(discovered.pools) == []
+    assert "it matches 'GPU*' in exclude" in reasons(discovered)["gpu"]
 
 
 @pytest.mark.usefixtures("cluster")

@@ -37,6 +37,11 @@ def test_a_scale_set_is_found_by_name_or_by_the_tags_of_the_settings() -> None:
     assert decide({"team": "web"}, extra={"team": "ml"}) == Ownership()
 
 
+def test_the_name_of_a_cluster_may_be_in_any_case() -> None:
+    assert decide({"gpuscaler.io_cluster": "Research"}, cluster="RESEARCH") == Ownership("gpuscaler")
+    assert decide({f"{AUTOSCALER}_enabled": "true", f"{AUTOSCALER}_Research": "owned"}) == Ownership("cluster-autoscaler")
+
+
 @pytest.mark.parametrize(
     "tags",
     [

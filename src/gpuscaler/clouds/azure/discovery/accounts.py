@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from gpuscaler.clouds.azure.api.arm import COMPUTE, CONTAINERSERVICE, Arm
 from gpuscaler.clouds.azure.api.ids import agent_pool_path, cluster_path, group_path, scale_set_path
-from gpuscaler.clouds.azure.discovery.ownership import agent_pool_in, decide_agent_pool, decide_scale_set
+from gpuscaler.clouds.azure.discovery.ownership import agent_pool_in, decide_agent_pool, decide_scale_set, is_named
 from gpuscaler.clouds.azure.discovery.pool_resources import PoolResources
 from gpuscaler.clouds.azure.documents.reading import agent_pool_of, cluster_of, machine_of, scale_set_of
 from gpuscaler.clouds.azure.documents.resources import Cluster, ScaleSet
@@ -22,7 +22,7 @@ AVAILABILITY_SETS_SECONDS: Final = 3600.0
 
 
 class Account(Struct, frozen=True):
-    """Where pools are in a subscription: see the keys of ``azure.subscriptions`` in the settings.
+    """Where pools are in a subscription: see the keys of ``azure.subscriptions`` in the settings. Names may be in any case.
 
     ``cluster`` is a name for tags too; ``cluster_group`` is the resource group of the AKS cluster of that name, empty without AKS.
     """
@@ -122,7 +122,7 @@ class GroupPart:
         skipped = [
             skipped_set(scale_set, "AKS manages it; name its cluster, and the agent pool, in azure.subscriptions")
             for scale_set in managed
-            if scale_set.name in account.pools
+            if is_named(scale_set.name, account.pools)
         ]
         own = _own_scale_sets(account, [scale_set for scale_set in scale_sets if scale_set not in managed])
         set_aside = (*skipped, *own.set_aside, *_skipped_sets(unreadable, self._group), *self._availability_sets)

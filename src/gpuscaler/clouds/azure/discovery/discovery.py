@@ -15,7 +15,8 @@ from gpuscaler.clouds.azure.api.arm import Arm, GoneError
 from gpuscaler.clouds.azure.discovery.accounts import Account, ClusterPart, Contents, FoundPool, GroupPart, skipped_resources
 from gpuscaler.clouds.azure.discovery.locations import LocationReader
 from gpuscaler.clouds.azure.discovery.offerings import LocationData, PriceSource
-from gpuscaler.clouds.azure.discovery.ownership import AKS, NO_ACCELERATOR
+from gpuscaler.clouds.azure.discovery.overrides import for_pools
+from gpuscaler.clouds.azure.discovery.ownership import AKS, NO_ACCELERATOR, is_named
 from gpuscaler.clouds.azure.discovery.pools import AUTO, AzurePool, PoolError, pool_of
 from gpuscaler.clouds.azure.documents.resources import SCALE_SETS, is_word
 from gpuscaler.clouds.azure.documents.skus import sku_in_catalogue
@@ -238,7 +239,8 @@ class Discovery:
         unique = {azure_pool.id: azure_pool for result in reversed(results) for azure_pool in (*result.released, *result.pools)}
         ordered = sorted(unique.values(), key=lambda azure_pool: azure_pool.id)
         named = with_unique_names(ordered, lambda azure_pool: azure_pool.location)
-        pools = with_overrides((azure_pool for azure_pool in named if azure_pool.id not in released_ids), self._overrides)
+        kept = [azure_pool for azure_pool in named if azure_pool.id not in released_ids]
+        pools = with_overrides(kept, for_pools(self._overrides, [azure_pool.pool for azure_pool in kept]))
         return tuple(pools), tuple(azure_pool for azure_pool in named if azure_pool.id in released_ids)
 
     def _missing_pools(self, results: Mapping[ClusterPart | GroupPart, _PartResult]) -> Iterable[Skipped]:
@@ -249,7 +251,7 @@ class Discovery:
             if None in contents:
                 continue
             for name in account.pools:
-                if name not in names:
+                if not is_named(name, names):
                     listed = ", ".join(sorted(names)[:_LISTED]) or "none"
                     yield Skipped(
                         f"Pool {account.subscription}/{name}",
@@ -259,13 +261,13 @@ class Discovery:
     def _unused_overrides(
         self, pools: Iterable[AzurePool], released: Iterable[AzurePool], results: Iterable[_PartResult]
     ) -> Iterable[Skipped]:
-        names = {azure_pool.pool.name for azure_pool in pools}
+        names = {fold_id(azure_pool.pool.name) for azure_pool in pools}
         in_azure = {fold_id(name) for result in results if result.contents is not None for name in result.contents.names}
-        without_accelerators = {azure_pool.pool.name for azure_pool in released if not azure_pool.has_accelerators}
+        without_accelerators = {fold_id(azure_pool.pool.name) for azure_pool in released if not azure_pool.has_accelerators}
         for name in self._overrides:
-            if name in names:
+            if fold_id(name) in names:
                 continue
-            if name in without_accelerators:
+            if fold_id(name) in without_accelerators:
                 reason = f"but its agent pool is not adopted: {NO_ACCELERATOR}"
             elif fold_id(name) in in_azure:
                 reason = "but it is not adopted in Azure; its own entry says why, if there is one"
@@ -277,7 +279,7 @@ class Discovery:
 def _parts_of(arm: Arm, account: Account, now: Callable[[], float]) -> Iterable[ClusterPart | GroupPart]:
     if account.cluster_group:
         yield ClusterPart(arm, account)
-    for group in account.resource_groups:
+    for group in {fold_id(group): group for group in account.resource_groups}.values():
         yield GroupPart(arm, account, group, now=now)
 
 

@@ -50,9 +50,14 @@ def agent_pool_in(scale_set: ScaleSet) -> str:
 
 def decide_agent_pool(name: str, tags: Mapping[str, str], *, named: Collection[str], exclude: Iterable[str]) -> Ownership:
     """Whether the agent pool ``name`` of the cluster is adopted; :data:`AKS` only if it turns out to have accelerators."""
-    if entry := matching_exclusion(name, tags, exclude):
+    if entry := matching_exclusion(name, tags, exclude, fold=fold_id):
         return Ownership(reason=f"it matches {shorten_value(entry)} in exclude and is ignored")
-    return Ownership(NAMED if name in named else AKS)
+    return Ownership(NAMED if is_named(name, named) else AKS)
+
+
+def is_named(name: str, named: Iterable[str]) -> bool:
+    """Whether ``named`` has the name of an agent pool or scale set: Azure ignores the case of such names."""
+    return fold_id(name) in map(fold_id, named)
 
 
 def decide_scale_set(
@@ -72,17 +77,18 @@ def decide_scale_set(
     decoded = decoded_tags(tags)
     claims = _claims(decoded)
     enabled = next((key for key in _ENABLED if key in decoded), "")
-    marked = bool(extra) and all(tags.get(key) == value for key, value in extra.items())
-    if not (name in named or marked or claims or enabled):
+    folded_tags = {fold_id(key): value for key, value in tags.items()}
+    marked = bool(extra) and all(folded_tags.get(fold_id(key)) == value for key, value in extra.items())
+    if not (is_named(name, named) or marked or claims or enabled):
         return Ownership()
     if cluster:
         for claimed, key in claims.items():
-            if claimed != cluster:
+            if claimed != fold_id(cluster):
                 text = f"the tag {encoded_key(key)} says cluster {shorten_value(claimed)}, expected {cluster}"
                 return Ownership(reason=f"{text}; the scale set is never changed", foreign=True)
-    if entry := matching_exclusion(name, tags, exclude):
+    if entry := matching_exclusion(name, tags, exclude, fold=fold_id):
         return Ownership(reason=f"it matches {shorten_value(entry)} in exclude and is ignored")
-    if name in named:
+    if is_named(name, named):
         return Ownership(NAMED)
     if marked:
         return Ownership(TAGS)
@@ -92,7 +98,7 @@ def decide_scale_set(
             reason=f"saw the tag {key}, but the settings name no cluster, so it may be another's; name the scale set in pools, or one of "
             "its tags in tags"
         )
-    return _discovered(decoded, claims.get(cluster, ""), enabled)
+    return _discovered(decoded, claims.get(fold_id(cluster), ""), enabled)
 
 
 def _discovered(tags: Mapping[str, str], claim: str, enabled: str) -> Ownership:
@@ -113,16 +119,16 @@ def _discovered(tags: Mapping[str, str], claim: str, enabled: str) -> Ownership:
 
 
 def _claims(tags: Mapping[str, str]) -> dict[str, str]:
-    """The clusters that decoded tags name, with the tag of each."""
+    """The clusters that decoded tags name, by folded name, with the tag of each."""
     claims: dict[str, str] = {}
     for key, value in tags.items():
         if key in (_NAME, _OWN):
             if value:
-                claims.setdefault(value, key)
+                claims.setdefault(fold_id(value), key)
         elif key.startswith(_PREFIX):
             rest = key.removeprefix(_PREFIX)
             if rest and rest.partition("/")[0] not in _NOT_CLUSTERS:
-                claims.setdefault(rest, key)
+                claims.setdefault(fold_id(rest), key)
     if tags.get(_OWN):
-        claims[tags[_OWN]] = _OWN
+        claims[fold_id(tags[_OWN])] = _OWN
     return claims
