@@ -38,10 +38,10 @@ def validate(file: Path | None, schema: bool) -> None:
         click.echo(
             f"{file}: valid; pools come from the account (gpuscaler pools prints them), pools with overrides: {len(settings.overrides)}"
         )
-        if types := on_demand_only(settings.azure.prices if settings.cloud == "azure" else settings.aws.prices):
+        if without_spot := on_demand_only(settings.azure.prices if settings.cloud == "azure" else settings.aws.prices):
             click.echo(
-                f"{file}: note: {settings.cloud}.prices has on-demand prices only of {', '.join(types)}: spot keeps its own price; add "
-                f"{types[0]}/spot to state it",
+                f"{file}: note: {settings.cloud}.prices has on-demand prices only of {', '.join(without_spot)}: spot keeps its own price; add "
+                f"{without_spot[0]}/spot to state it",
                 err=True,
             )
         return
