@@ -2,6 +2,6 @@
 
 from gpuscaler.doctor.checks import api_services, budgets
 from gpuscaler.doctor.checks.checking import Check
-from gpuscaler.doctor.checks.nodes import device_plugins
+from gpuscaler.doctor.checks.nodes import device_plugins, labels
 
-CHECKS: tuple[Check, ...] = (*budgets.CHECKS, *api_services.CHECKS, *device_plugins.CHECKS)
+CHECKS: tuple[Check, ...] = (*budgets.CHECKS, *api_services.CHECKS, *device_plugins.CHECKS, *labels.CHECKS)

@@ -16,6 +16,16 @@ def toleration_of(taint: Taint) -> dict[str, str]:
     return {"key": taint.key, **value, "effect": taint.effect}
 
 
+def tolerations_with(template: PodSpec, taints: Iterable[Taint]) -> list[dict[str, str]]:
+    """The tolerations of ``template``, without those that the DaemonSet controller adds, and those of ``taints``."""
+    own = [toleration for toleration in template.tolerations if not toleration.key.startswith(_ADDED)]
+    fields = (
+        {"key": toleration.key, "operator": toleration.operator, "value": toleration.value, "effect": toleration.effect}
+        for toleration in own
+    )
+    return [{name: value for name, value in item.items() if value} for item in fields] + [toleration_of(taint) for taint in taints]
+
+
 def add_tolerations(target: Target, template: PodSpec, taints: Iterable[Taint]) -> str:
     """The command that adds tolerations of ``taints`` to the pod template of ``target``, whose specification is ``template``."""
     path = "/spec/tolerations" if target.kind == "Pod" else "/spec/template/spec/tolerations"

@@ -1,7 +1,7 @@
 """Why a DaemonSet does not run on a node, and what lets it."""
 
 from gpuscaler.doctor.checks.nodes.gpu_nodes import lasting_taints, sign_of_gpus
-from gpuscaler.doctor.checks.tolerating import add_tolerations, toleration_of
+from gpuscaler.doctor.checks.tolerating import add_tolerations, tolerations_with
 from gpuscaler.doctor.commands import ObjectName, kubectl_label, kubectl_patch
 from gpuscaler.doctor.findings import Fix
 from gpuscaler.model.nodes import Node
@@ -73,9 +73,9 @@ def fix_for(daemon: Workload, nodes: list[Node], *, exist: bool = True) -> Fix:
     target = ObjectName("DaemonSet", daemon.namespace, daemon.name)
     taints = list(dict.fromkeys(taint for node in nodes for taint in _untolerated(daemon, node)))
     more: tuple[str, ...] = ()
-    if taints and daemon.owner.kind == "ClusterPolicy":
+    if taints and daemon.owner.kind == "ClusterPolicy" and daemon.template is not None:
         policy = ObjectName("ClusterPolicy", "", daemon.owner.name)
-        more = (kubectl_patch(policy, {"spec": {"daemonsets": {"tolerations": [toleration_of(taint) for taint in taints]}}}),)
+        more = (kubectl_patch(policy, {"spec": {"daemonsets": {"tolerations": tolerations_with(daemon.template, taints)}}}),)
     elif taints and daemon.template is not None:
         more = (add_tolerations(target, daemon.template, taints),)
     if selects(daemon, nodes[0]):
