@@ -3,5 +3,13 @@
 from gpuscaler.doctor.checks import api_services, budgets
 from gpuscaler.doctor.checks.checking import Check
 from gpuscaler.doctor.checks.nodes import device_plugins, labels
+from gpuscaler.doctor.checks.pods import fitting, resource_names
 
-CHECKS: tuple[Check, ...] = (*budgets.CHECKS, *api_services.CHECKS, *device_plugins.CHECKS, *labels.CHECKS)
+CHECKS: tuple[Check, ...] = (
+    *budgets.CHECKS,
+    *api_services.CHECKS,
+    *device_plugins.CHECKS,
+    *labels.CHECKS,
+    *fitting.CHECKS,
+    *resource_names.CHECKS,
+)

@@ -72,8 +72,10 @@ def _replicas(cluster: Cluster) -> dict[str, int]:
 
 def _status(budget: Document, evidence: Evidence) -> Iterator[Finding]:
     """A status that allows no eviction although the rule would."""
+    # A number of pods needs no controller that says how many there should be: such a status is of an earlier rule.
+    counted = isinstance(budget.value("spec", "minAvailable"), int)
     for condition in budget.parts("status", "conditions"):
-        if (condition.text("type"), condition.text("reason")) == ("DisruptionAllowed", "SyncFailed"):
+        if (condition.text("type"), condition.text("reason")) == ("DisruptionAllowed", "SyncFailed") and not counted:
             selected = evidence.cluster.budgets.get(f"{budget.namespace or 'default'}/{budget.name}")
             count = len(_covered(evidence.cluster, selected)) if selected is not None else 0
             fix = Fix(advice="let a controller with a scale subresource own the pods, or set minAvailable to a number")
@@ -87,7 +89,7 @@ def _status(budget: Document, evidence: Evidence) -> Iterator[Finding]:
                 f"SyncFailed: {condition.text('message')}",
                 "SufficientPods",
                 "Kubernetes cannot count its pods, and allows no eviction: their nodes are never removed or repaired",
-                fix if not isinstance(budget.value("spec", "minAvailable"), int) else Fix(advice="look at the message of the condition"),
+                fix,
             )
             return
     healthy, desired = budget.number("status", "currentHealthy"), budget.number("status", "desiredHealthy")
