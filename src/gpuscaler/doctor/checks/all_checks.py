@@ -3,7 +3,7 @@
 from gpuscaler.doctor.checks import api_services, budgets
 from gpuscaler.doctor.checks.checking import Check
 from gpuscaler.doctor.checks.nodes import device_plugins, labels
-from gpuscaler.doctor.checks.pods import fitting, resource_names
+from gpuscaler.doctor.checks.pods import fitting, holding, resource_names, runtimes, sharing_nodes
 
 CHECKS: tuple[Check, ...] = (
     *budgets.CHECKS,
@@ -12,4 +12,7 @@ CHECKS: tuple[Check, ...] = (
     *labels.CHECKS,
     *fitting.CHECKS,
     *resource_names.CHECKS,
+    *holding.CHECKS,
+    *sharing_nodes.CHECKS,
+    *runtimes.CHECKS,
 )

@@ -224,9 +224,8 @@ def _shut_out(waiting: _Waiting, places: Places, mask: Mask, evidence: Evidence)
 
 
 def _out_of_reach(waiting: _Waiting, places: Places, mask: Mask, evidence: Evidence) -> Finding:
-    elsewhere = np.flatnonzero(places.reached(waiting.spec))
-    zone = next((places.at(int(row)).labels[key] for row in elsewhere[:1] for key in ZONE_LABELS if key in places.at(int(row)).labels), "")
-    there = f"its volume is in {zone}, where no {_what(evidence)} holds it" if zone else f"no {_what(evidence)} is where its volume is"
+    where = _volume_zones(waiting, places)
+    there = f"its volume is in {where}, where no {_what(evidence)} holds it" if where else f"no {_what(evidence)} is where its volume is"
     zones = sorted({places.at(int(row)).labels.get(ZONE_LABELS[0], "") for row in np.flatnonzero(mask)[:1000]} - {""})
     expected = f"a volume in {' or '.join(zones)}" if zones else "a volume that nodes reach"
     return _finding(
@@ -237,6 +236,19 @@ def _out_of_reach(waiting: _Waiting, places: Places, mask: Mask, evidence: Evide
         expected=expected,
         fix=Fix(advice="add a pool in the volume's zone, or move the data"),
     )
+
+
+def _volume_zones(waiting: _Waiting, places: Places) -> str:
+    """The zones that the volumes of the pod are in; empty if they do not say."""
+    zones: dict[str, None] = {}
+    for use in waiting.spec.volumes:
+        claim = places.cluster.claims.get(f"{waiting.spec.namespace}/{use.claim}")
+        volume = places.cluster.volumes.get(claim.volume) if claim is not None else None
+        for term in volume.node_affinity.terms if volume is not None and volume.node_affinity is not None else ():
+            for requirement in term.expressions:
+                if "zone" in requirement.key and requirement.operator == "In":
+                    zones |= dict.fromkeys(requirement.values)
+    return " or ".join(zones)
 
 
 def _lacking_label(waiting: _Waiting, places: Places, evidence: Evidence, selected: Mask) -> Finding | None:
