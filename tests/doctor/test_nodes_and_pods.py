@@ -56,7 +56,7 @@ def test_a_pod_that_fits_a_pool_without_nodes_is_no_finding() -> None:
 def test_a_selector_that_no_pool_has_is_mended_in_the_workload() -> None:
     policy = Policy((pool(offering(labels={"team": "vision"})),))
     wanted = spec(gpus=1, node_selector=(("team", "vison"),))
-    items = [pod("p", wanted, unschedulable=True), Workload("ReplicaSet", "default", "web-1", owner=OWNER)]
+    items: list[Item] = [pod("p", wanted, unschedulable=True), Workload("ReplicaSet", "default", "web-1", owner=OWNER)]
 
     (finding,) = found(items, policy, check="D39")
 
@@ -164,7 +164,7 @@ def test_two_budgets_are_found_without_documents() -> None:
     assert "PodDisruptionBudget default/web" in {finding.object for finding in report.findings if finding.check == "D34"}
 
 
-ODD = (None, True, 5, -1, 1e300, "text", [], ["text"], [None], {}, {"metadata": None}, {"a": {"b": []}})
+ODD: tuple[Any, ...] = (None, True, 5, -1, 1e300, "text", [], ["text"], [None], {}, {"metadata": None}, {"a": {"b": []}})
 FIELDS = ("metadata", "spec", "status")
 KINDS = ("Pod", "Deployment", "CronJob", "DaemonSet", "PodDisruptionBudget", "RuntimeClass", "Node")
 

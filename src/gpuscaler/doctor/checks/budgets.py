@@ -78,7 +78,7 @@ def _status(budget: Document, evidence: Evidence) -> Iterator[Finding]:
         if (condition.text("type"), condition.text("reason")) == ("DisruptionAllowed", "SyncFailed") and not counted:
             selected = evidence.cluster.budgets.get(f"{budget.namespace or 'default'}/{budget.name}")
             count = len(_covered(evidence.cluster, selected)) if selected is not None else 0
-            fix = Fix(advice="let a controller with a scale subresource own the pods, or set minAvailable to a number")
+            fix = Fix(advice="let a Deployment or StatefulSet own the pods, or set minAvailable to a number")
             if count:
                 fix = Fix((kubectl_patch(budget, {"spec": {"maxUnavailable": None, "minAvailable": count - 1}}),))
             yield Finding(

@@ -171,9 +171,8 @@ def _meant(key: str, value: str, places: Places) -> tuple[str, str]:
     """The label that was probably meant; an empty value if it is unclear."""
     values = places.values(key)
     if values:
-        alike = get_close_matches(value.lower(), [known.lower() for known in values], n=2)
-        found = [known for known in values if known.lower() in alike]
-        return key, found[0] if len(found) == 1 else ""
+        alike = get_close_matches(value, values, n=2, cutoff=0.8) or [known for known in values if known.lower() == value.lower()]
+        return key, alike[0] if len(alike) == 1 else ""
     keys = [known for known in get_close_matches(key, places.label_keys, n=2, cutoff=0.8) if value in places.values(known)]
     return (keys[0], value) if len(keys) == 1 else (key, "")
 

@@ -14,9 +14,9 @@ from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.capacity.pool_membership import members
 from gpuscaler.planning.scale_down.blockers import Blocker, Protection
-from gpuscaler.planning.scale_down.pod_classes import Grouping, Residents
+from gpuscaler.planning.scale_down.pod_classes import Grouping, Residents, first_key
 
-#: A node whose GPUs nobody uses is worth a word after this time, one whose GPUs are used after the other. Seconds.
+#: A node with unused GPUs is reported after the first time, one with used GPUs after the second. Seconds.
 _UNUSED_FOR, _USED_FOR = 3600.0, 86_400.0
 #: A pod that has been terminating for this long does not end by itself, in seconds.
 _TERMINATING_FOR = 3600.0
@@ -65,10 +65,11 @@ def _since(pod: Pod) -> float:
 
 def _holds(grouping: Grouping, protection: Protection, node: Node) -> Iterator[_Hold]:
     for running_class, pods in grouping.load(node).load.items():
-        for pod in pods:
-            blocker = protection.blocker(Residents({running_class: (pod,)}, (), (), ages=False))
-            if blocker is not None and blocker.word in _LASTING:
-                yield _Hold(pod, blocker)
+        blocker = protection.blocker(Residents({running_class: pods}, (), (), ages=False))
+        if blocker is not None and blocker.word in _LASTING:
+            # It names the first of the pods alike.
+            first = first_key(pods)
+            yield from (_Hold(pod, Blocker(blocker.word, blocker.detail.replace(first, pod.key, 1))) for pod in pods)
 
 
 def _finding(node: Node, holds: list[_Hold], now: float, price: str, *, in_use: bool) -> Finding:
@@ -120,7 +121,7 @@ def _terminating(node: Node, pods: Iterable[Pod], now: float, price: str) -> Ite
             f"{', '.join(stuck[:_NAMED])}{more} still there an hour after their end",
             "pods that end within their grace period",
             f"their GPUs are not free for others, and the node stays{price}",
-            Fix(advice="look for finalizers of the pod, and whether its kubelet answers; if the machine is gone, delete the node"),
+            Fix(advice="look at `metadata.finalizers` of the pod, and whether its kubelet answers; if the machine is gone, delete the node"),
         )
 
 

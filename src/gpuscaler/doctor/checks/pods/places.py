@@ -1,6 +1,5 @@
 """The nodes that exist, and those that could be bought: whether a pod ever fits there, apart from what runs there now."""
 
-from collections.abc import Mapping
 from functools import cached_property
 
 import numpy as np
@@ -71,10 +70,9 @@ class Places:
             mask[first:] &= ~self.templates.for_gpus
         return mask
 
-    def values(self, key: str) -> Mapping[str, int]:
-        """The values of a label, each with its number of rows."""
-        codes, values = self.table.column(key)
-        return {value: int((codes == place).sum()) for place, value in enumerate(values)}
+    def values(self, key: str) -> tuple[str, ...]:
+        """The values of a label."""
+        return self.table.column(key).values
 
     @cached_property
     def label_keys(self) -> frozenset[str]:
