@@ -121,7 +121,9 @@ def _terminating(node: Node, pods: Iterable[Pod], now: float, price: str) -> Ite
             f"{', '.join(stuck[:_NAMED])}{more} still there an hour after their end",
             "pods that end within their grace period",
             f"their GPUs are not free for others, and the node stays{price}",
-            Fix(advice="look at `metadata.finalizers` of the pod, and whether its kubelet answers; if the machine is gone, delete the node"),
+            Fix(
+                advice="look at `metadata.finalizers` of the pod, and whether its kubelet answers; if the machine is gone, delete the node"
+            ),
         )
 
 
