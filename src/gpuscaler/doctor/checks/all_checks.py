@@ -2,6 +2,7 @@
 
 from gpuscaler.doctor.checks import api_services, budgets
 from gpuscaler.doctor.checks.checking import Check
+from gpuscaler.doctor.checks.identity import references, secrets
 from gpuscaler.doctor.checks.nodes import device_plugins, labels
 from gpuscaler.doctor.checks.pods import fitting, holding, resource_names, runtimes, sharing_nodes
 
@@ -15,4 +16,6 @@ CHECKS: tuple[Check, ...] = (
     *holding.CHECKS,
     *sharing_nodes.CHECKS,
     *runtimes.CHECKS,
+    *secrets.CHECKS,
+    *references.CHECKS,
 )
