@@ -32,6 +32,9 @@ def apply_command(objects: list[Json], command: str) -> list[Json]:
     if verb in ("apply", "replace", "create"):
         return _applied(objects, document)
     options, places = _options(rest)
+    if words[1:3] == ["rollout", "restart"]:
+        # The webhooks of the cluster change the new pods, so that they are not known.
+        return [item for item in objects if not _is_pod_of(item, places[2], options.get("namespace", ""))]
     kind, name, *arguments = places
     index = _index(objects, kind, name, options.get("namespace", ""))
     if verb == "delete":
@@ -107,6 +110,11 @@ def _rolled_out(item: Json, workload: Json) -> Json:
     node = {name: item["spec"][name] for name in ("nodeName",) if name in item["spec"]}
     metadata = {**item["metadata"], "annotations": template.get("metadata", {}).get("annotations", {})}
     return {**item, "metadata": metadata, "spec": {**template["spec"], **node}}
+
+
+def _is_pod_of(item: Json, workload: str, namespace: str) -> bool:
+    names = [owner["name"].removesuffix(f"-{item['metadata'].get('labels', {}).get('pod-template-hash', '')}") for owner in _owners(item)]
+    return item["kind"] == "Pod" and item["metadata"].get("namespace", "") == namespace and workload in names
 
 
 def _owners(item: Json) -> list[Json]:

@@ -51,6 +51,12 @@ def kubectl_annotate(target: Target, key: str, value: str | None) -> str:
     return f"{_kubectl(target, 'annotate')} {shlex.quote(f'{key}-' if value is None else f'{key}={value}')} --overwrite"
 
 
+def restart(target: Target) -> str:
+    """Make the pods of a Deployment, StatefulSet or DaemonSet again, one after the other."""
+    namespace = f" --namespace {shlex.quote(target.namespace)}" if target.namespace else ""
+    return f"kubectl rollout restart {target.kind.lower()} {shlex.quote(target.name)}{namespace}"
+
+
 def kubectl_taint(node: str, taint: str) -> str:
     """Put ``taint``, ``key=value:Effect``, on the node."""
     return f"kubectl taint node {shlex.quote(node)} {shlex.quote(taint)} --overwrite"
