@@ -2,7 +2,7 @@
 
 from gpuscaler.doctor.checks import api_services, budgets
 from gpuscaler.doctor.checks.checking import Check
-from gpuscaler.doctor.checks.identity import accounts, references, secrets, static_keys
+from gpuscaler.doctor.checks.identity import accounts, bindings, references, roles, secrets, static_keys
 from gpuscaler.doctor.checks.nodes import device_plugins, labels
 from gpuscaler.doctor.checks.pods import fitting, holding, resource_names, runtimes, sharing_nodes
 
@@ -20,4 +20,6 @@ CHECKS: tuple[Check, ...] = (
     *references.CHECKS,
     *static_keys.CHECKS,
     *accounts.CHECKS,
+    *roles.CHECKS,
+    *bindings.CHECKS,
 )
