@@ -1,6 +1,7 @@
 """All checks, in the order of their ids."""
 
 from gpuscaler.doctor.checks import api_services, budgets
+from gpuscaler.doctor.checks.autoscalers import beside, priorities
 from gpuscaler.doctor.checks.checking import Check
 from gpuscaler.doctor.checks.identity import accounts, bindings, references, roles, secrets, static_keys
 from gpuscaler.doctor.checks.nodes import device_plugins, labels
@@ -22,4 +23,6 @@ CHECKS: tuple[Check, ...] = (
     *accounts.CHECKS,
     *roles.CHECKS,
     *bindings.CHECKS,
+    *priorities.CHECKS,
+    *beside.CHECKS,
 )
