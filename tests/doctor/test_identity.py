@@ -362,7 +362,7 @@ def test_odd_documents_break_no_check() -> None:
             for name in ("nodes", "max-node-provision-time")
             for text in ("", ":", "x")
         ]
-        path = {"spec": {"template": {}}} if kind != "Pod" else {}
+        path: Json = {"spec": {"template": {}}} if kind != "Pod" else {}
         documents[kind] = tuple(
             Document(
                 {"kind": kind, **path, "spec": {**spec, "template": {"spec": spec}, "jobTemplate": {"spec": {"template": {"spec": spec}}}}}
