@@ -120,10 +120,13 @@ def test_an_order_that_has_not_been_sent_has_no_machine() -> None:
     assert register(Ledger((order(INTENDED),), (coming(),)), listed=[instance(token="a")]).steps == ()
 
 
-def test_without_a_list_an_unclaimed_closed_node_is_assigned() -> None:
-    arrivals = register(Ledger((order(DOUBTFUL),), (coming(),)), machine(), listed=None)
+def test_an_unclaimed_closed_node_of_the_ordered_type_is_not_assigned_before_the_cloud_lists_its_machine() -> None:
+    """Another gpuscaler, with other pools in the cluster, sets the same taint."""
+    before = register(Ledger((order(DOUBTFUL),), (coming(),)), machine(), listed=None)
+    listed = register(Ledger((order(DOUBTFUL),), (coming(),)), machine(), listed=[instance()])
 
-    assert kinds(arrivals) == ["Found", "Registered", "Ready"]
+    assert before.steps == ()
+    assert kinds(listed) == ["Found", "Registered", "Ready"]
 
 
 # Giving up

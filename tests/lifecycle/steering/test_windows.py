@@ -69,7 +69,7 @@ def observed(
     before: Window | None = None, *items: Item, policy: Policy = POLICY, ledger: Ledger | None = None, now: float = NOW, **more: Any
 ) -> WindowFindings:
     windows = {"a": before} if before is not None else {}
-    return observe(windows, ledger or Ledger(coming=(machine(),)), Cluster.of(items), policy, now=now, **more)
+    return observe(windows, ledger or Ledger(coming=(machine(),)), Cluster.of(items), policy, unlisted=frozenset(), now=now, **more)
 
 
 def opened(**more: Any) -> Window:

@@ -366,7 +366,9 @@ def removal(**more: Any) -> PlannedRemoval:
 
 
 def begun(*items: Item, ledger: Ledger | None = None) -> list[ledger.Event]:
-    return begin_removals(ledger or Ledger(), Cluster.of(items), POLICY, (removal(),), names={"new-1": "o-0"}, now=NOW)
+    return begin_removals(
+        ledger or Ledger(), Cluster.of(items), POLICY, (removal(),), names={"new-1": "o-0"}, unlisted=frozenset(), now=NOW
+    )
 
 
 def test_a_planned_removal_is_saved_with_the_names_of_the_ledger() -> None:

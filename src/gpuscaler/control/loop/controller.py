@@ -272,8 +272,7 @@ class Controller:
     async def turn(self) -> None:
         """Observe, save, act; then plan if a plan is due."""
         started = self._alarm.begin_turn()
-        if self._cloud.inventory is not None:
-            self._picture.set_offerings(self._cloud.inventory, known_offerings(self.memory.ledger))
+        self._picture.set_offerings(self._cloud.inventory, known_offerings(self.memory.ledger))
         self._stage, self._attempt = OBSERVING, (Cluster(), _not_repeatable)
         taken = await self._picture.take()
         self._version, self._alarm.nodes = taken.version, taken.cluster.nodes
@@ -468,7 +467,11 @@ class Controller:
         """Make a plan from the observation ``reconciliation``, save its intents, and send its orders."""
         now = self._now()
         policy, unshown = without_broken_promises(
-            learned_templates.corrected_policy(self._policy, self.memory.learned), self.memory.breakers, cluster, now
+            learned_templates.corrected_policy(self._policy, self.memory.learned),
+            self.memory.breakers,
+            cluster,
+            now,
+            unlisted=reconciliation.unlisted,
         )
         policy = with_storage_places(policy, cluster)
         if policy != self._planner.policy:
@@ -479,8 +482,9 @@ class Controller:
             state,
             consolidating=self._begin_consolidation(state),
             unlisted=reconciliation.unlisted,
+            listed=reconciliation.listed,
             upcoming=(*state.upcoming, *reconciliation.unordered),
-            buying_held=held.sentence(BUYING, now),
+            buying_held=held.sentence(BUYING, now) or reconciliation.uncounted,
             removing_held=held.sentence(REMOVING, now),
         )
         began, memory = self._time(), self.memory

@@ -87,10 +87,11 @@ class Reconciliation(Struct, frozen=True, gc=False):
     no longer have room there. ``doubtful`` are orders to send again, ``withdrawals`` the tokens of orders to withdraw.
 
     ``remarks`` and ``unpooled``, the machines of pools that are not configured, are reported; no action is taken on them. ``unlisted`` are
-    nodes that belong to no pool, because the cloud's list does not have their machines. ``unordered`` are machines on their way without an
-    order of ours, ``released_pools`` pools that are no longer managed but still have machines in progress or taints of ours.
-    ``protection`` are the findings about groups that balance their zones, ``announced`` the announcements about machines that the cloud
-    takes away or works on.
+    nodes that belong to no pool, because the cloud's list does not have their machines, or, if there is no list yet (``listed`` is False),
+    because nothing else shows that they do. ``uncounted`` is why nothing is bought before the first list, empty without a reason.
+    ``unordered`` are machines on their way without an order of ours, ``released_pools`` pools that are no longer managed but still have
+    machines in progress or taints of ours. ``protection`` are the findings about groups that balance their zones, ``announced`` the
+    announcements about machines that the cloud takes away or works on.
     """
 
     memory: Memory
@@ -108,6 +109,8 @@ class Reconciliation(Struct, frozen=True, gc=False):
     unpooled: tuple[Unpooled, ...] = ()
     crowded: frozenset[str] = frozenset()
     unlisted: frozenset[str] = frozenset()
+    listed: bool = True
+    uncounted: str = ""
     unordered: tuple[Upcoming, ...] = ()
     released_pools: tuple[ReleasedPool, ...] = ()
     protection: scale_in_protection.ProtectionFindings = scale_in_protection.ProtectionFindings(scale_in_protection.Guarding())

@@ -1,7 +1,7 @@
 """Match the machines of the ledger with the cluster and the cloud's list: their ids, nodes and readiness, and the ones that never came."""
 
 import math
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Mapping, Set
 from functools import cached_property
 
 from msgspec import Struct
@@ -18,9 +18,7 @@ from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.offerings import SPOT
 from gpuscaler.model.pools import Policy
-from gpuscaler.model.well_known import ARRIVING_TAINT
 from gpuscaler.planning.capacity.idle import leaves_with_machine
-from gpuscaler.planning.capacity.pool_membership import Member, members
 from gpuscaler.planning.capacity.similar_offerings import assumed_offering
 from gpuscaler.planning.state import offering_events
 from gpuscaler.planning.state.boot_times import Arrived
@@ -136,7 +134,7 @@ class _Registration(Draft):
         self.lacks: dict[str, str] = {}
 
     def assign_instances(self, inventory: Inventory | None) -> None:
-        """Match instances (from the cloud's list or registered nodes) to machines whose order was accepted or is in doubt."""
+        """Match instances of the cloud's list to machines whose order was accepted or is in doubt."""
         orders = {order.token: order for order in self.ledger.orders if order.state != ledger.INTENDED}
         if not orders:
             return
@@ -145,10 +143,8 @@ class _Registration(Draft):
             | {removal.instance for removal in self.ledger.leaving}
             | self.ledger.departed_ids
         )
-        unclaimed = {
-            instance.id: instance for instance in (*self._closed_nodes(), *self.index.listed.alive.values()) if instance.id not in taken
-        }
-        free = sorted(unclaimed.values(), key=lambda instance: (instance.launched, instance.id))
+        unclaimed = (instance for instance in self.index.listed.alive.values() if instance.id not in taken)
+        free = sorted(unclaimed, key=lambda instance: (instance.launched, instance.id))
         for machine in self.ledger.coming:
             if machine.instance or machine.order not in orders:
                 continue
@@ -180,14 +176,6 @@ class _Registration(Draft):
             listed = self.index.listed.alive.get(machine.instance) if machine.instance else None
             if listed is not None and listed.key != machine.key and listed.key in self.offerings:
                 self.fold(ledger.Recognised(machine.id, listed.key))
-
-    def _closed_nodes(self) -> list[Instance]:
-        """Return nodes with our arriving taint but without a machine in the ledger, as instances; empty if the cloud has a list."""
-        return [
-            Instance(node.provider_id, *member.offering.key, launched=node.created)
-            for node, member in foreign_nodes(self.cluster, self.ledger, self.policy, self.index)
-            if member.offering is not None and node.provider_id
-        ]
 
     def _settle(self, token: str, order: Order, inventory: Inventory | None) -> None:
         """Give up the missing machines of an order: if its answer was lost, once the list would show them; else when they are overdue."""
@@ -380,18 +368,3 @@ def failure_event(machine: OrderedMachine, now: float, reason: str, lacks: Lack 
     if lacks is not None and lacks.resource:
         return offering_events.Lacking(machine.key, now, lacks.resource, reason)
     return offering_events.Failed(machine.key, now, reason)
-
-
-def foreign_nodes(cluster: Cluster, ledger: Ledger, policy: Policy, index: MachineIndex) -> Iterator[tuple[Node, Member]]:
-    """Yield nodes of our pools with our arriving taint that belong to no machine of ``ledger``: something else added them.
-
-    This is for clouds without a list: :mod:`~gpuscaler.lifecycle.registration.unregistered` adds listed machines to the ledger.
-    """
-    if index.listed.instances is not None:
-        return
-    ours = {machine.node for machine in ledger.coming if machine.node} | {promise.node for promise in ledger.promises}
-    coming_ids = {machine.instance for machine in ledger.coming if machine.instance}
-    closed = {node.name: node for node in cluster.table.tainted(ARRIVING_TAINT)}
-    closed = {name: node for name, node in closed.items() if name not in ours and node.provider_id not in coming_ids}
-    for name, member in members(closed, policy).items() if closed else ():
-        yield closed[name], member

@@ -92,7 +92,7 @@ def continue_removals(
 def is_halted(ledger: Ledger, index: MachineIndex, policy: Policy) -> bool:
     """Whether so many nodes are not Ready at once that removals pause: the cause is probably none of the machines."""
     promised = frozenset(machine.node for machine in ledger.coming if machine.node)
-    return len(index.unready) > 3 and health_guard(index.nodes.values(), members(index.nodes, policy), promised) is not None
+    return len(index.unready) > 3 and health_guard(index.nodes.values(), members(index.nodes, policy, index.unlisted), promised) is not None
 
 
 class _Removals(Draft):

@@ -12,6 +12,7 @@ from gpuscaler.control.records.events.records import Records
 from gpuscaler.control.records.status.why import why_node, why_pod
 from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.model.cluster import Cluster, Item
+from gpuscaler.model.instances import Inventory
 from gpuscaler.model.pods import Owner
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.taints import Taint
@@ -216,9 +217,18 @@ def test_why_says_that_a_node_outside_of_pools_is_never_removed() -> None:
 
 def test_why_shows_no_price_for_a_node_whose_machine_the_cloud_does_not_list() -> None:
     latest_state = latest(node("other", G1, provider_id="aws:///z1/i-9"))
-    latest_state.unlisted = frozenset({"other"})
+    latest_state.unlisted, latest_state.inventory = frozenset({"other"}), lambda: Inventory(NOW)
 
     assert node_lines(latest_state, "other") == ("it belongs to no pool: the cloud does not list aws:///z1/i-9; it is never removed",)
+
+
+def test_why_says_that_nothing_is_known_of_a_node_before_the_cloud_lists_its_machines() -> None:
+    latest_state = latest(node("other", G1, provider_id="aws:///z1/i-9"))
+    latest_state.unlisted = frozenset({"other"})
+
+    assert node_lines(latest_state, "other") == (
+        "it belongs to no pool as far as is known: the cloud has not listed aws:///z1/i-9 or any other machine yet; it is left alone",
+    )
 
 
 def test_why_explains_an_unregistered_machine_by_its_id() -> None:
