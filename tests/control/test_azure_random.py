@@ -1,4 +1,7 @@
-"""Despite random failures and replacements of the controller, pods run, no surplus is bought in Azure, and all machines are removed."""
+"""Despite random failures and replacements of the controller, pods run, no surplus is bought in Azure, and all machines are removed.
+
+A node of others, with the size and the labels of a pool, is never touched.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -7,6 +10,10 @@ import pytest
 from tests.control.azure_stage import SIZE, Stage, azure_stage
 from tests.control.world import seeded_random
 from tests.soaking import seeds
+
+from gpuscaler.embedded.azure import SUBSCRIPTION
+from gpuscaler.embedded.serving.alone import make_node, ready_conditions
+from gpuscaler.kube.resources import NODES
 
 NAMES = ("aspot", "bspot", "cdemand")
 SHORT = "pools:\n" + "".join(f"  - {{name: {name}, idle_after: 20s}}\n" for name in NAMES)
@@ -29,6 +36,28 @@ CALLS = (
     ("GET", "*virtualMachineScaleSets/*"),
 )
 CODES = ("AllocationFailed", "OverconstrainedZonalAllocationRequest", "SkuNotAvailable", "ZonalAllocationFailed")
+
+
+#: A node that looks like one of pool ``aspot``, whose machine is in a scale set of others.
+FOREIGN: dict[str, Any] = {
+    "providerID": (
+        f"azure:///subscriptions/{SUBSCRIPTION}/resourceGroups/theirs/providers/Microsoft.Compute/virtualMachineScaleSets/theirs"
+        "/virtualMachines/0"
+    ),
+    "taints": [{"key": "theirs", "effect": "NoSchedule"}],
+}
+FOREIGN_LABELS = {
+    "agentpool": "aspot",
+    "kubernetes.azure.com/agentpool": "aspot",
+    "node.kubernetes.io/instance-type": SIZE,
+    "topology.kubernetes.io/region": "eastus",
+    "topology.kubernetes.io/zone": "0",
+}
+
+
+async def add_foreign_node(here: Stage) -> None:
+    node = make_node("theirs", {"cpu": 24_000, "memory": 200 << 30, "pods": 110, "nvidia.com/gpu": 1}, FOREIGN_LABELS)
+    await here.user.create(NODES, {**node, "spec": FOREIGN, "status": {**node["status"], "conditions": ready_conditions(here.now())}})
 
 
 class Chaos:
@@ -97,6 +126,7 @@ async def test_under_random_azure_failures_every_pod_runs_and_every_machine_is_r
         here.pool("aspot", spot=True)
         here.pool("bspot", spot=True, zones=("1", "2"))
         here.pool("cdemand", size=SIZE)
+        await add_foreign_node(here)
         chaos = Chaos(here, seed, "agentpool" if seed % 2 else "auto")
         await chaos.replace()
         await chaos.run()
@@ -105,6 +135,7 @@ async def test_under_random_azure_failures_every_pod_runs_and_every_machine_is_r
             await here.submit(name, run_for="20s")
             await here.sleep(300)
         assert [name for name, node in (await here.bound()).items() if not node] == []
-        assert (here.machines(), await here.nodes()) == ([], [])
+        (foreign,) = await here.nodes()
+        assert (here.machines(), foreign["metadata"]["name"], foreign["spec"]) == ([], "theirs", FOREIGN)
         # What is evicted is bought again.
         assert 0 < here.count_registered() <= chaos.pods + 2 + chaos.evicted

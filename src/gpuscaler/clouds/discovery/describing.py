@@ -10,10 +10,15 @@ LISTED_NAMES = 3
 
 
 class DiscoveredPool(Protocol):
-    """A pool and how it was found, as each cloud describes it; ``warnings`` are one sentence each."""
+    """A pool and how it was found, as each cloud describes it; ``warnings`` are one sentence each.
+
+    ``own_name`` is the name of its group as a label value, whatever tags and labels call the pool.
+    """
 
     @property
     def pool(self) -> Pool: ...
+    @property
+    def own_name(self) -> str: ...
     @property
     def warnings(self) -> tuple[str, ...]: ...
 

@@ -65,6 +65,11 @@ class AwsPool(Struct, frozen=True):
     ends: Mapping[str, float] = {}
 
     @property
+    def own_name(self) -> str:
+        """The name of its group as a label value."""
+        return label_value_of(self.group.name, "group")
+
+    @property
     def has_accelerators(self) -> bool:
         """Whether any of its machines has accelerators."""
         return any(amount > 0 and is_device(name) for offering in self.pool.offerings for name, amount in offering.allocatable.items())
