@@ -14,17 +14,17 @@ class Found(Struct, frozen=True):
     pool: Pool
     place: str = "here"
     warnings: tuple[str, ...] = ()
-    own_name: str = ""
+    default_name: str = ""
 
 
-def found(name: str, place: str = "here", own_name: str = "", **fields: object) -> Found:
+def found(name: str, place: str = "here", default_name: str = "", **fields: object) -> Found:
     offering = Offering(name, "spot", "large", f"{place}-1", 1.0, {"cpu": 4000, "memory": 100}, {"team": "ml", "size": "large"})
-    return Found(msgspec.structs.replace(Pool(name, (offering,)), **fields), place, own_name=own_name or name)
+    return Found(msgspec.structs.replace(Pool(name, (offering,)), **fields), place, default_name=default_name or name)
 
 
-def labelled(name: str, own_name: str, place: str = "here") -> Found:
-    """A pool of a group called ``own_name``, whose tag gives its nodes the pool label ``name``."""
-    made = found(name, place, own_name, match_labels={"gpuscaler.io/pool": name})
+def labelled(name: str, default_name: str, place: str = "here") -> Found:
+    """A pool of a group called ``default_name``, whose tag gives its nodes the pool label ``name``."""
+    made = found(name, place, default_name, match_labels={"gpuscaler.io/pool": name})
     offerings = tuple(
         msgspec.structs.replace(offering, labels={**offering.labels, "gpuscaler.io/pool": name}) for offering in made.pool.offerings
     )
@@ -66,7 +66,7 @@ def test_names_that_two_places_share_get_the_place_and_then_a_number() -> None:
 def test_a_label_of_another_group_does_not_rename_a_pool() -> None:
     named = with_unique_names([labelled("gpu", "aaa"), found("gpu"), labelled("gpu", "zzz", "there")], lambda one: one.place)
 
-    assert [(one.own_name, one.pool.name) for one in named] == [("aaa", "gpu.here"), ("gpu", "gpu"), ("zzz", "gpu.there")]
+    assert [(one.default_name, one.pool.name) for one in named] == [("aaa", "gpu.here"), ("gpu", "gpu"), ("zzz", "gpu.there")]
     assert named[1].warnings == ()
 
 

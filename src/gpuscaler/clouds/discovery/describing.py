@@ -12,13 +12,13 @@ LISTED_NAMES = 3
 class DiscoveredPool(Protocol):
     """A pool and how it was found, as each cloud describes it; ``warnings`` are one sentence each.
 
-    ``own_name`` is the name of its group as a label value, whatever tags and labels call the pool.
+    ``default_name`` is the name that the pool has unless a tag gives another one: that of its group, as a label value.
     """
 
     @property
     def pool(self) -> Pool: ...
     @property
-    def own_name(self) -> str: ...
+    def default_name(self) -> str: ...
     @property
     def warnings(self) -> tuple[str, ...]: ...
 

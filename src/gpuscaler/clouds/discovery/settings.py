@@ -51,12 +51,12 @@ def with_unique_names(pools: Iterable[D], place_of: Callable[[D], str]) -> list[
     """
     listed = list(pools)
     counts = Counter(discovered.pool.name for discovered in listed)
-    owners = Counter(discovered.pool.name for discovered in listed if discovered.own_name == discovered.pool.name)
+    owners = Counter(discovered.pool.name for discovered in listed if discovered.default_name == discovered.pool.name)
     taken = {name for name, count in counts.items() if 1 in (count, owners[name])}
     named = []
     for discovered in listed:
         name = discovered.pool.name
-        if counts[name] > 1 and not (owners[name] == 1 and discovered.own_name == name):
+        if counts[name] > 1 and not (owners[name] == 1 and discovered.default_name == name):
             name = f"{name[:40]}.{place_of(discovered)}"
             numbered = (f"{name}.{number}" if number else name for number in range(len(listed) + 1))
             name = next(candidate for candidate in numbered if candidate not in taken)
