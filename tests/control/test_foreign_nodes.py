@@ -16,6 +16,7 @@ from tests.control.azure_stage import azure_stage
 from tests.control.world import ONE_GPU_MACHINES, World, world
 
 from gpuscaler.clouds.protocol import UNKNOWN, CloudError
+from gpuscaler.control.records.status.status import Status
 from gpuscaler.embedded.azure import SUBSCRIPTION
 from gpuscaler.embedded.nodes import machines
 from gpuscaler.kube.resources import NODES
@@ -59,7 +60,8 @@ class Scene(Struct):
         assert node["metadata"]["labels"].get(POOL_LABEL) == labels.get(POOL_LABEL)
 
     async def machines_of_pool(self) -> int:
-        (pool,) = [pool for pool in (await self.here.status()).pools if pool.name == "gpus"]
+        status: Status = await self.here.status()
+        (pool,) = [pool for pool in status.pools if pool.name == "gpus"]
         return pool.machines
 
 
