@@ -109,9 +109,9 @@ def observe(
 ) -> WindowFindings:
     """Open the windows that are due now, of machines of ``ledger`` and of kept machines, and end the ones that are over.
 
-    ``unlisted`` nodes are not ours.
+    ``unlisted`` nodes are not ours, except for those that have a window.
     """
-    sites = _sites(ledger, cluster, policy, unlisted)
+    sites = _sites(ledger, cluster, policy, unlisted - before.keys())
     if not sites and not before:
         return WindowFindings(before)
     window_pass = _WindowPass(cluster, policy, now)
