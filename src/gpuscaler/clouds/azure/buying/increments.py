@@ -33,6 +33,7 @@ from gpuscaler.clouds.protocol import (
     Order,
     UnfilledOrder,
 )
+from gpuscaler.model.instances import Instance
 
 _LOG = structlog.get_logger(__name__)
 #: The time for an order until it is left to :meth:`Increments.follow`, and between two looks at its operation, in seconds.
@@ -136,7 +137,7 @@ class Increments:
             settled = await self._settled_within(increment, until)
         finally:
             increment.awaited = False
-        return settled or BuyResult(pending=increment.missing, operation=increment.url)
+        return settled or BuyResult(self._machines_of(increment), increment.missing, operation=increment.url)
 
     async def _settled_within(self, increment: Increment, until: float) -> BuyResult | None:
         while self._now() + OBSERVE_SECONDS < until:
@@ -323,11 +324,7 @@ class Increments:
         return self._conclude(increment)
 
     def _conclude(self, increment: Increment) -> BuyResult:
-        instances = tuple(
-            instance_of(machine, increment.azure_pool, token=increment.order.token, reserved=self.attribution.reserved)
-            for machine in increment.machines.values()
-        )
-        missing = increment.missing
+        instances, missing = self._machines_of(increment), increment.missing
         self._mark_final(increment)
         if not missing:
             return BuyResult(instances)
@@ -335,11 +332,17 @@ class Increments:
         if increment.failure is None and (increment.doubtful or (increment.resumed and not increment.url)):
             # Perhaps it was never sent: that says nothing about the offering, and the next plan orders again what is needed.
             return BuyResult(instances)
-        detail = (
-            f"{increment.group.name}: {len(instances)} of {increment.order.count} machines came, and Azure gave no reason for the others"
-        )
+        # Of how many machines the order was is not known here: those that a quota cut off, or that came before a restart, are not counted.
+        detail = f"{increment.group.name}: {missing} of the ordered machines did not come, and Azure gave no reason"
         refusals = self._refuse(increment.azure_pool, increment.order, increment.failure, detail, partial=bool(instances))
         return BuyResult(instances, 0, refusals)
+
+    def _machines_of(self, increment: Increment) -> tuple[Instance, ...]:
+        """The machines that have come from an order."""
+        return tuple(
+            instance_of(machine, increment.azure_pool, token=increment.order.token, reserved=self.attribution.reserved)
+            for machine in increment.machines.values()
+        )
 
     def _mark_final(self, increment: Increment) -> None:
         self._open.pop(increment.order.token, None)

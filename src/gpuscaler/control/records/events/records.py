@@ -250,11 +250,10 @@ class Records:
 
     def _record_answer(self, answer: OrderAnswer, now: float) -> None:
         token, policy, outlook = answer.order.token, self.latest.policy, self.latest.forecast_for
-        # An answer that comes in parts is counted in parts.
-        asked = sum(machine.order == token and not machine.instance for machine in self._seen.ledger.coming) or answer.order.count
+        answered = telling.answered_order(answer, self._seen.ledger)
         self._apply_to_ledger(*answer.steps)
-        self._emit(telling.answer_summary_event(answer, asked, policy, outlook, now))
-        for what in telling.answer_events(answer, self._orders.get(token, ()), policy, outlook, now):
+        self._emit(telling.answer_summary_event(answered, policy, outlook, now))
+        for what in telling.answer_events(answered, self._orders.get(token, ()), policy, outlook, now):
             self._emit(what)
 
     def _record_outcome(self, outcome: Outcome, now: float) -> None:

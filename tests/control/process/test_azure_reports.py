@@ -1,0 +1,36 @@
+"""What `gpuscaler run` says about an Azure account: partial grants."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+from tests.control.azure_stage import azure_stage
+
+
+def of_kind(logs: Iterable[Mapping[str, Any]], kind: str) -> list[Mapping[str, Any]]:
+    return [log for log in logs if log.get("kind") == kind]
+
+
+@pytest.mark.parametrize("fails_fast", [False, True])
+@pytest.mark.parametrize("came", [1, 4])
+async def test_a_partial_grant_is_counted_against_all_machines_of_its_order(came: int, fails_fast: bool, tmp_path: Path) -> None:
+    async with azure_stage(tmp_path, fails_fast=fails_fast) as here:
+        here.pool("spot", spot=True)
+        here.pool("demand")
+        here.limit(came, market="spot", code="OverconstrainedAllocationRequest")
+        with capture_logs() as logs:
+            here.start()
+            await here.submit("one", "two", "three", "four", "five")
+            await here.until(here.all_bound, 200)
+        token = of_kind(logs, "ordered")[0]["order"]
+        texts = [log["event"] for log in of_kind(logs, "answered") if log["order"] == token]
+        assert texts
+        for text in texts:
+            assert text.startswith(f"{came} of 5 machines granted: {came} x ")
+        assert f"; {5 - came} not granted: " in texts[-1]
+        machines = [log["machine"] for log in of_kind(logs, "granted") if log["order"] == token]
+        assert (len(machines), len(set(machines))) == (came, came)
+        # Nothing is bought twice because the answer came in parts.
+        assert (here.count_registered("spot"), here.count_registered("demand")) == (came, 5 - came)
