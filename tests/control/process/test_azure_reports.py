@@ -1,4 +1,4 @@
-"""What `gpuscaler run` says about an Azure account: partial grants."""
+"""What `gpuscaler run` says about an Azure account: partial grants, machines that failed, and calls that fail."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 from tests.control.azure_stage import azure_stage
+
+from gpuscaler.embedded.azure import making
 
 
 def of_kind(logs: Iterable[Mapping[str, Any]], kind: str) -> list[Mapping[str, Any]]:
@@ -34,3 +36,29 @@ async def test_a_partial_grant_is_counted_against_all_machines_of_its_order(came
         assert (len(machines), len(set(machines))) == (came, came)
         # Nothing is bought twice because the answer came in parts.
         assert (here.count_registered("spot"), here.count_registered("demand")) == (came, 5 - came)
+
+
+async def test_a_machine_whose_extension_failed_is_shown_with_azures_text_and_replaced_within_minutes(tmp_path: Path) -> None:
+    async with azure_stage(tmp_path) as here:
+        here.pool("gpus")
+        making.add_trouble(here.account, "VMExtensionProvisioningError", times=1)
+        with capture_logs() as logs:
+            here.start()
+            await here.submit("train")
+            await here.until(lambda: of_kind(logs, "noticed"), 60)
+            await here.sleep(15)
+            status = await here.status()
+            (failed,) = here.machines()
+            await here.until(here.all_bound, 240)
+            await here.sleep(60)
+        noticed, *_ = of_kind(logs, "noticed")
+        (lost,) = of_kind(logs, "lost")
+        (trouble,) = status.troubles
+        (waiting,) = status.waiting
+        for text in (noticed["event"], lost["event"], trouble, waiting.reason):
+            assert "vmssCSE: VM has reported a failure when processing extension 'vmssCSE'" in text
+        assert noticed["machine"] == lost["machine"]
+        assert 120 <= lost["at"] - noticed["at"] <= 190
+        assert failed not in here.machines()
+        assert len(here.machines()) == here.capacity("gpus") == 1
+        assert (await here.status()).troubles == ()

@@ -9,6 +9,7 @@ from msgspec import Struct
 from gpuscaler.lifecycle.answers import events_of_absence
 from gpuscaler.lifecycle.observed.machine_index import MachineIndex
 from gpuscaler.lifecycle.observed.promised_pods import pending_pods
+from gpuscaler.lifecycle.registration.faulty_machines import FAULT_SECONDS, find_faults, is_hopeless, note_faults
 from gpuscaler.lifecycle.registration.futile_launches import FailingRelaunches
 from gpuscaler.lifecycle.registration.readiness import NOTHING, Lack, find_lack, is_divided, requested_resources
 from gpuscaler.lifecycle.registration.unshown_resources import shows_no_gpus
@@ -56,7 +57,7 @@ class Arrivals(Struct, frozen=True, gc=False):
     """What became of ordered machines: ``steps`` are events for the ledger, ``breaker_events`` for breakers, ``arrived`` for boot times.
 
     ``overdue`` are machines to end, ``unfilled`` the tokens of orders whose missing machines are withdrawn. ``lacks`` says, by machine, why
-    its node is not ready yet.
+    its node is not ready yet, and ``faults`` what the cloud reports about a machine without a node.
     """
 
     steps: tuple[ledger.Event, ...] = ()
@@ -65,6 +66,7 @@ class Arrivals(Struct, frozen=True, gc=False):
     overdue: tuple[Overdue, ...] = ()
     unfilled: tuple[str, ...] = ()
     lacks: Mapping[str, str] = {}
+    faults: Mapping[str, str] = {}
 
 
 def find_arrivals(
@@ -91,6 +93,8 @@ def find_arrivals(
         registration.give_up()
         registration.drop_vanished(inventory)
     registration.register()
+    if inventory is not None:
+        registration.note_faults(inventory)
     registration.time_out()
     return Arrivals(
         tuple(registration.steps),
@@ -99,6 +103,7 @@ def find_arrivals(
         tuple(registration.overdue),
         tuple(registration.unfilled),
         registration.lacks,
+        registration.faults,
     )
 
 
@@ -132,6 +137,9 @@ class _Registration(Draft):
         self.overdue: list[Overdue] = []
         self.unfilled: list[str] = []
         self.lacks: dict[str, str] = {}
+        self.faults: Mapping[str, str] = {}
+        #: When the cloud's list was read.
+        self.listed_at = -math.inf
 
     def assign_instances(self, inventory: Inventory | None) -> None:
         """Match instances of the cloud's list to machines whose order was accepted or is in doubt."""
@@ -246,6 +254,12 @@ class _Registration(Draft):
                 self.breaker_events.append(offering_events.Ready(machine.key, self.now, shows))
                 self._learn_boot_time(machine, node, registered)
 
+    def note_faults(self, inventory: Inventory) -> None:
+        """Note since when the cloud has reported faults of machines without a node."""
+        self.listed_at, self.faults = inventory.at, find_faults(self.ledger, self.index)
+        for step in note_faults(self.ledger, self.faults, inventory.at):
+            self.fold(step)
+
     def why_in_doubt(self, machine: OrderedMachine) -> str:
         """Return why the group of a machine may still give it up; empty if it may not."""
         listed = self.index.listed.alive.get(machine.instance)
@@ -296,8 +310,11 @@ class _Registration(Draft):
                 self.overdue.append(Overdue(machine, reason))
                 self.fold(ledger.Lost(machine.id))
                 continue
+            fault = f": the cloud reports {self.faults[machine.id]}" if machine.id in self.faults else ""
             if not machine.node and observed_at >= machine.granted + self.waits.register:
-                reason = f"machine {machine.instance} did not become a node within {self.waits.register:g} s (pace.register_timeout)"
+                reason = f"machine {machine.instance} did not become a node within {self.waits.register:g} s (pace.register_timeout){fault}"
+            elif not machine.node and is_hopeless(machine, min(observed_at, self.listed_at), self.index):
+                reason = f"machine {machine.instance} did not become a node within {FAULT_SECONDS:g} s after it failed{fault}"
             elif machine.node and observed_at >= machine.registered + self.waits.ready:
                 node = self.cluster.nodes.get(machine.node)
                 lacks = self.lack_of(machine, node) if node is not None else Lack("its Node is gone")

@@ -149,7 +149,8 @@ class Records:
         expected = {key: latest.forecast_for(key) for key in {machine.key for machine in granted if machine.id not in latest.forecasts}}
         latest.memory = reconciliation.memory
         latest.cluster, latest.observed_at, latest.unpooled = cluster, now, reconciliation.unpooled
-        latest.unlisted, latest.lacks = reconciliation.unlisted, reconciliation.arrivals.lacks
+        latest.unlisted = reconciliation.unlisted
+        latest.lacks, latest.faults = reconciliation.arrivals.lacks, reconciliation.arrivals.faults
         released_before, latest.released_pools = {released.pool for released in latest.released_pools}, reconciliation.released_pools
         for what in (
             HistoryEvent(now, kinds.NOTICED, describe_released_pool(released))

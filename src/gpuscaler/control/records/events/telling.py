@@ -259,6 +259,13 @@ def _arrival_events(
                     "it counts as an ordered machine"
                 )
                 yield HistoryEvent(now, kinds.NOTICED, text, machine=ordered.instance, offering=ordered.key)
+            case ledger.Faulted(machine=machine, since=since) if since and machine in machines and machine in seen.arrivals.faults:
+                ordered = machines[machine]
+                text = (
+                    f"the cloud reports a fault of machine {ordered.instance} ({format_offering(ordered.key)}), which is not a node yet: "
+                    f"{seen.arrivals.faults[machine]}"
+                )
+                yield HistoryEvent(now, kinds.NOTICED, text, machine=ordered.instance, offering=ordered.key, order=ordered.order)
             case ledger.Registered(machine=machine, node=node) if machine in machines:
                 ordered = machines[machine]
                 text = (

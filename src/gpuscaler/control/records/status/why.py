@@ -147,6 +147,7 @@ def _describe_node(latest: Latest, node: Node | None, name: str, machine: Ordere
         else "a machine"
     )
     yield f"it is {kind} of pool {member.pool.name}"
+    yield from _describe_fault(latest, node)
     yield from (
         describe_unready(silence, latest.policy, now) for silence in latest.memory.unready.nodes if silence.node == name and latest.policy
     )
@@ -154,6 +155,13 @@ def _describe_node(latest: Latest, node: Node | None, name: str, machine: Ordere
         yield from describe_window(window, now)
     if machine is None and leaving is None:
         yield from _describe_kept_node(latest, name, now)
+
+
+def _describe_fault(latest: Latest, node: Node) -> Iterator[str]:
+    inventory = latest.inventory()
+    for instance in inventory.instances if inventory is not None and node.provider_id else ():
+        if instance.id == node.provider_id and instance.fault:
+            yield f"the cloud reports a fault of its machine: {instance.fault}"
 
 
 def _describe_kept_node(latest: Latest, name: str, now: float) -> Iterator[str]:

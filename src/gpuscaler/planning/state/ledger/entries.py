@@ -45,9 +45,9 @@ class OrderedMachine(Struct, frozen=True, gc=False):
     of events that have not happened yet are 0.
 
     ``granted`` is when its id became known; time-outs count from then. ``launched`` is when the cloud launched it, if a controller that was
-    down learned of the machine later. ``order`` is empty for a machine that this controller did not order. ``gang`` is the
-    ``namespace/name`` of the gang that it was bought for, empty for none or several. ``pods`` are the pods that the newest plan puts on it,
-    ``bought_for`` the pods that it was ordered for.
+    down learned of the machine later. ``faulted`` is since when the cloud's list reports a fault of the machine while it has no node.
+    ``order`` is empty for a machine that this controller did not order. ``gang`` is the ``namespace/name`` of the gang that it was bought
+    for, empty for none or several. ``pods`` are the pods that the newest plan puts on it, ``bought_for`` the pods that it was ordered for.
     """
 
     id: str
@@ -68,6 +68,7 @@ class OrderedMachine(Struct, frozen=True, gc=False):
     launched: float = 0.0
     gang: str = ""
     bought_for: tuple[str, ...] = ()
+    faulted: float = 0.0
 
     @property
     def key(self) -> OfferingKey:
