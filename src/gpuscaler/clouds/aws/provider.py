@@ -26,7 +26,7 @@ from gpuscaler.clouds.aws.machines.departed import DepartedMachines
 from gpuscaler.clouds.aws.machines.inbox import Inbox
 from gpuscaler.clouds.aws.machines.listing import Detail, details_of, instance_id, instance_of, machines_by_id
 from gpuscaler.clouds.aws.machines.notices import HELD, STATE, Announcement
-from gpuscaler.clouds.discovery.describing import pools_by_warning, shortened_names
+from gpuscaler.clouds.discovery.describing import pools_by_warning, shortened_names, unread_parts
 from gpuscaler.clouds.protocol import (
     CONFIGURATION,
     INTERRUPTION,
@@ -42,6 +42,7 @@ from gpuscaler.clouds.protocol import (
     Order,
     Refusal,
     UnfilledOrder,
+    UnreadPart,
 )
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Pool
@@ -96,7 +97,7 @@ class AwsProvider:
         #: Regions that are still unknown (None before the first pass), the failures of the latest pass, and whether permissions were the
         #: cause.
         self._unknown: tuple[str, ...] | None = None
-        self._failed: tuple[str, ...] = ()
+        self._failed: tuple[UnreadPart, ...] = ()
         self._forbidden = False
         self._discovering: asyncio.Future[DiscoveryResult] | None = None
         self._fallback_reasons: dict[str, str] = {}
@@ -148,11 +149,10 @@ class AwsProvider:
         self._aws_pools = {aws_pool.pool.name: aws_pool for aws_pool in (*discovered.pools, *discovered.released)}
         self._released_names = tuple(aws_pool.pool.name for aws_pool in discovered.released)
         self._unknown, self._forbidden = discovered.unknown, discovered.forbidden
-        troubles = {f"Region {region}" for region in discovered.failed}
-        self._failed = tuple(f"{skipped.object}: {skipped.reason}" for skipped in discovered.set_aside if skipped.object in troubles)
+        self._failed = unread_parts(discovered.set_aside, discovered.causes)
         return AccountReport(
             pools=tuple(map(self._as_bought, discovered.pools)),
-            set_aside=tuple(skipped for skipped in discovered.set_aside if skipped.object not in troubles),
+            set_aside=tuple(skipped for skipped in discovered.set_aside if skipped.object not in discovered.causes),
             warnings=(
                 *self._queue_warnings(),
                 *self._terminations.warnings(),
@@ -195,7 +195,7 @@ class AwsProvider:
             await self.read_account()
         if self._unknown:
             problem = f"nothing is known yet about {', '.join(self._unknown)}, and a list without the machines there would be incomplete"
-            raise CloudError(UNAUTHORISED if self._forbidden else UNKNOWN, "; ".join((*self._failed, problem)))
+            raise CloudError(UNAUTHORISED if self._forbidden else UNKNOWN, "; ".join((*(part.text for part in self._failed), problem)))
         at = self._calls.now()
         pools = {(aws_pool.group.region, aws_pool.group.name): aws_pool for aws_pool in self._aws_pools.values()}
         groups = await self._read_groups(pools)

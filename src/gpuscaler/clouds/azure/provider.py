@@ -20,7 +20,7 @@ from gpuscaler.clouds.azure.documents.resources import SPOT, VirtualMachine, is_
 from gpuscaler.clouds.azure.documents.skus import Sku
 from gpuscaler.clouds.azure.machines.listing import READ_LAG, has_come, instance_of, is_leaving, known_size, provider_id
 from gpuscaler.clouds.azure.machines.lists import MachineLists, PoolMachines
-from gpuscaler.clouds.discovery.describing import pools_by_warning, shortened_names
+from gpuscaler.clouds.discovery.describing import pools_by_warning, shortened_names, unread_parts
 from gpuscaler.clouds.protocol import (
     CAPACITY,
     CONFIGURATION,
@@ -35,6 +35,7 @@ from gpuscaler.clouds.protocol import (
     Order,
     Refusal,
     UnfilledOrder,
+    UnreadPart,
 )
 from gpuscaler.model.azure_names import canonical_provider_id, fold_id
 from gpuscaler.model.instances import STOPPING, Delivery, Instance, Inventory
@@ -73,7 +74,7 @@ class AzureProvider:
         self._released_names: tuple[str, ...] = ()
         #: Subscriptions that are still unknown (None before the first pass), and the failures of the latest pass.
         self._unknown: tuple[str, ...] | None = None
-        self._failed: tuple[str, ...] = ()
+        self._failed: tuple[UnreadPart, ...] = ()
         self._forbidden = False
         self._discovering: asyncio.Task[DiscoveryResult] | None = None
         self._listing = _Listing()
@@ -101,11 +102,10 @@ class AzureProvider:
         self._released_names = tuple(azure_pool.pool.name for azure_pool in discovered.released)
         self._increments.refuse_queued({azure_pool.pool.name for azure_pool in discovered.pools})
         self._unknown, self._forbidden = discovered.unknown, discovered.forbidden
-        failed = frozenset(discovered.failed)
-        self._failed = tuple(f"{skipped.object}: {skipped.reason}" for skipped in discovered.set_aside if skipped.object in failed)
+        self._failed = unread_parts(discovered.set_aside, discovered.causes)
         return AccountReport(
             pools=tuple(azure_pool.pool for azure_pool in discovered.pools),
-            set_aside=tuple(skipped for skipped in discovered.set_aside if skipped.object not in failed),
+            set_aside=tuple(skipped for skipped in discovered.set_aside if skipped.object not in discovered.causes),
             warnings=tuple(
                 f"{'pool' if len(names) == 1 else 'pools'} {shortened_names(names)}: {warning}"
                 for warning, names in pools_by_warning(discovered.pools).items()
@@ -126,7 +126,7 @@ class AzureProvider:
             await self.read_account()
         if self._unknown:
             problem = f"nothing is known yet about {', '.join(self._unknown)}, and a list without the machines there would be incomplete"
-            raise CloudError(UNAUTHORISED if self._forbidden else UNKNOWN, "; ".join((*self._failed, problem)))
+            raise CloudError(UNAUTHORISED if self._forbidden else UNKNOWN, "; ".join((*(part.text for part in self._failed), problem)))
         self._increments.tend_soon()
         lists = await self._lists.refresh(self._azure_pools, self._increments.watched)
         machines = {

@@ -9,6 +9,7 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gpuscaler.clouds.call_errors import MACHINES, NOTICES, ORDERS, WITHDRAWALS, CallError, CallErrors, cause_of
 from gpuscaler.clouds.protocol import (
     CONFIGURATION,
     INTERRUPTION,
@@ -88,8 +89,8 @@ class Cloud:
         self.why: Mapping[str, str] = {}
         self._listing = asyncio.Lock()
         self._protection_answers: list[scale_in_protection.ProtectionAnswered] = []
-        #: The errors of calls that fail now, by the name of the call.
-        self._troubles: dict[str, str] = {}
+        #: The errors of calls that are repeated: of the list, of notices, of orders that are followed or withdrawn.
+        self.errors = CallErrors()
         #: Announcements other than interruptions that are known already, by machine and kind.
         self._announced: set[tuple[str, str]] = set()
         self._repeated: frozenset[tuple[str, str]] = frozenset()
@@ -112,7 +113,7 @@ class Cloud:
     @property
     def trouble(self) -> str:
         """The calls that fail now, in sentences; empty if none fails."""
-        return "; ".join(dict.fromkeys(self._troubles.values()))
+        return self.errors.text
 
     # Watching
 
@@ -120,31 +121,38 @@ class Cloud:
         """Keep the list and the notices fresh, until cancelled. A failing list delays no notice: a machine may have only 30 s left."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                for ask, every in ((self.refresh, LIST_SECONDS), (self.read_notices, NOTICE_SECONDS), (self.follow, FOLLOW_SECONDS)):
-                    tasks.create_task(self._repeat(ask, every))
+                for part, ask, every in (
+                    (MACHINES, self.refresh, LIST_SECONDS),
+                    (NOTICES, self.read_notices, NOTICE_SECONDS),
+                    (ORDERS, self.follow, FOLLOW_SECONDS),
+                ):
+                    tasks.create_task(self._repeat(part, ask, every))
         except ExceptionGroup as group:
             # An unexpected error is raised as itself, not as a group.
             raise group.exceptions[0] from None
 
-    async def _repeat(self, ask: Callable[[], Coroutine[Any, Any, None]], every: float) -> None:
-        """Call ``ask`` again and again, with growing pauses while it fails."""
+    async def _repeat(self, part: str, ask: Callable[[], Coroutine[Any, Any, None]], every: float) -> None:
+        """Call ``ask`` for ``part`` again and again, with growing pauses while it fails."""
         pause = every
         while True:
             try:
                 await ask()
                 pause = every
-                self._troubles.pop(ask.__name__, None)
+                self.errors.succeed(part)
             except (CloudError, LostAnswerError, TimeoutError) as error:
-                self._troubles[ask.__name__] = f"{self.provider.name}: {describe_call_error(error)}"
+                self._note_failure(part, part, error, describe_call_error(error))
                 pause = max(min(2 * pause, LONGEST_PAUSE, 12 * every), getattr(error, "retry_after", 0.0))
             except STOPPING:
                 raise
             except Exception as error:  # noqa: BLE001  # one unexpected answer must not end the list of all machines
-                self._troubles[ask.__name__] = f"{self.provider.name}: {describe_unexpected_error(error)}"
-                _LOG.exception("the cloud could not be queried", what=ask.__name__)
+                self._note_failure(part, part, error, describe_unexpected_error(error))
+                _LOG.exception("the cloud could not be queried", what=part)
                 pause = min(2 * pause, LONGEST_PAUSE, 12 * every)
             often = self._reads_often and ask == self.refresh and pause == every
             await self._pause(OFTEN_SECONDS if often else pause, cut_short=ask == self.refresh)
+
+    def _note_failure(self, name: str, part: str, error: Exception, text: str) -> None:
+        self.errors.fail(name, CallError(part, cause_of(error), f"{self.provider.name}: {text}"))
 
     async def _pause(self, seconds: float, *, cut_short: bool) -> None:
         """Wait; with ``cut_short``, only until a list is wanted at once."""
@@ -158,7 +166,7 @@ class Cloud:
 
     def refresh_soon(self) -> None:
         """Read the list at once. Calls that fail keep their growing pauses."""
-        if not self._troubles:
+        if not self.errors.failing:
             self._wanted.set()
 
     def read_often(self, often: bool) -> None:
@@ -401,18 +409,16 @@ class Cloud:
             async with asyncio.timeout(CALL_SECONDS):
                 await self.provider.withdraw(to_unfilled(order, withdrawal.missing))
             self._withdrawn.append(withdrawal.token)
-            self._troubles.pop(withdrawal.token, None)
+            self.errors.succeed(withdrawal.token)
         except (CloudError, LostAnswerError, TimeoutError) as error:
-            self._troubles[withdrawal.token] = (
-                f"{self.provider.name}: order {withdrawal.token} could not be withdrawn: {describe_call_error(error)}"
-            )
+            text = f"order {withdrawal.token} could not be withdrawn: {describe_call_error(error)}"
+            self._note_failure(withdrawal.token, WITHDRAWALS, error, text)
         except STOPPING:
             raise
         except Exception as error:  # noqa: BLE001  # no answer of a cloud may end the loop
             _LOG.exception("an order could not be withdrawn", order=withdrawal.token)
-            self._troubles[withdrawal.token] = (
-                f"{self.provider.name}: order {withdrawal.token} could not be withdrawn: {describe_unexpected_error(error)}"
-            )
+            text = f"order {withdrawal.token} could not be withdrawn: {describe_unexpected_error(error)}"
+            self._note_failure(withdrawal.token, WITHDRAWALS, error, text)
 
 
 def to_unfilled(order: ledger.Order, missing: int) -> UnfilledOrder:
