@@ -6,7 +6,7 @@ machines is lowered. Nothing here must survive the process: an order of another 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final
 
 import structlog
@@ -19,33 +19,29 @@ from gpuscaler.clouds.azure.buying.deletions import Deletions
 from gpuscaler.clouds.azure.buying.groups import Group, group_of
 from gpuscaler.clouds.azure.buying.increment import Increment, Refuse, refused
 from gpuscaler.clouds.azure.buying.progress import Progress
-from gpuscaler.clouds.azure.buying.raising import QUEUED_SECONDS, Raising, passes_soon
+from gpuscaler.clouds.azure.buying.raising import Raising, passes_soon
+from gpuscaler.clouds.azure.buying.settling import OBSERVE_SECONDS, SELDOM_SECONDS, Settling
 from gpuscaler.clouds.azure.discovery.pools import AzurePool
 from gpuscaler.clouds.azure.documents.resources import VirtualMachine
-from gpuscaler.clouds.azure.machines.listing import instance_of
 from gpuscaler.clouds.protocol import (
     CONFIGURATION,
     THROTTLED,
     UNKNOWN,
     BuyResult,
     CloudError,
-    LostAnswerError,
     Order,
     UnfilledOrder,
 )
-from gpuscaler.model.instances import Instance
 
 _LOG = structlog.get_logger(__name__)
-#: The time for an order until it is left to :meth:`Increments.follow`, and between two looks at its operation, in seconds.
-ORDER_SECONDS, OBSERVE_SECONDS = 6.0, 1.0
+#: The time for an order until it is left to :meth:`Increments.follow`, in seconds.
+ORDER_SECONDS: Final = 6.0
 #: The most answers that are kept for the next question.
 MOST_ANSWERS: Final = 1000
 #: How long a group is not asked again after Azure said that another operation runs in it, in seconds.
 BUSY_SECONDS: Final = 30.0
 #: How long an order is kept in all while another order's operation runs in its group, and while one of others does, in seconds.
 BEHIND_OURS, BEHIND_OTHERS = 300.0, 90.0
-#: The longest time between two reads of an operation, in seconds, even if Azure asks for more: pods wait for the answer.
-SELDOM_SECONDS: Final = 8.0
 
 
 class Increments:
@@ -74,7 +70,10 @@ class Increments:
         self._clearing = Clearing(self.deletions, now=now, lock=self.lock, expected=self.unfilled, runs=self._is_busy)
         self._raising = Raising(self._open, self.deletions, self._clearing, now=now, refuse=refuse, known=known)
         self.attribution = Attribution(self._open)
-        self._progress = Progress(arm, self._open, self.attribution, now=now)
+        progress = Progress(arm, self._open, self.attribution, now=now)
+        self._settling = Settling(
+            self._open, progress, self.attribution, now=now, refuse=refuse, finish=self._mark_final, clear_up=self._clear_up
+        )
 
     def lock(self, group: Group) -> asyncio.Lock:
         """The lock of a resource: an agent pool's profiles share theirs."""
@@ -137,17 +136,14 @@ class Increments:
             settled = await self._settled_within(increment, until)
         finally:
             increment.awaited = False
-        return settled or BuyResult(self._machines_of(increment), increment.missing, operation=increment.url)
+        return settled or BuyResult(self._settling.machines_of(increment), increment.missing, operation=increment.url)
 
     async def _settled_within(self, increment: Increment, until: float) -> BuyResult | None:
         while self._now() + OBSERVE_SECONDS < until:
             await self._sleep(OBSERVE_SECONDS)
-            try:
-                if (settled := await self._settle(increment)) is not None:
-                    return settled
-            except (CloudError, LostAnswerError):
+            for _, answer in await self._settling.settle([increment]):
                 # It was raised: an error of reading says nothing about the order, which is followed on.
-                break
+                return None if isinstance(answer, CloudError) else answer
         return None
 
     # Following
@@ -157,34 +153,37 @@ class Increments:
         failure = await self._settle_all()
         self.tend_soon()
         answered = [answer for answer in self._late_answers if answer[0] in tokens]
-        if failure is not None and not (answered and isinstance(failure, CloudError | LostAnswerError)):
+        if failure is not None and not answered:
             raise failure
         self._late_answers = [answer for answer in self._late_answers if answer[0] not in tokens]
         return answered
 
-    async def _settle_all(self) -> BaseException | None:
+    async def _settle_all(self) -> CloudError | None:
         """Send orders that waited, and settle those that have an outcome; returns an error if the outcome of one cannot be read."""
         await self._send_queued()
-        failure: BaseException | None = None
-        open_now = [increment for increment in self._open.values() if not (increment.queued or increment.awaited)]
-        answers = await asyncio.gather(*map(self._settle, open_now), return_exceptions=True)
-        failed: list[Increment] = []
-        for increment, answer in zip(open_now, answers, strict=True):
-            if isinstance(answer, BuyResult):
-                self._keep_answer(increment.order, answer)
-            elif isinstance(answer, CloudError | LostAnswerError):
-                failed.append(increment)
-                failure = failure or answer
-            elif isinstance(answer, BaseException):
-                raise answer
-        if len(failed) == len(open_now):
-            return failure
+        by_resource: dict[str, list[Increment]] = {}
+        for increment in self._open.values():
+            if not (increment.queued or increment.awaited):
+                by_resource.setdefault(increment.group.key[0], []).append(increment)
+        unread = [entry for entries in await asyncio.gather(*map(self._settle, by_resource.values())) for entry in entries]
+        if len(unread) == sum(map(len, by_resource.values())):
+            return unread[0][1] if unread else None
         # The others are followed as often as before.
-        for increment in failed:
+        for increment, error in unread:
             if increment.read_at == 0.0:
-                _LOG.warning("an order cannot be followed", order=increment.order.token, group=increment.group.name, problem=str(failure))
+                _LOG.warning("an order cannot be followed", order=increment.order.token, group=increment.group.name, problem=str(error))
             increment.read_at = self._now() + SELDOM_SECONDS
         return None
+
+    async def _settle(self, increments: Iterable[Increment]) -> list[tuple[Increment, CloudError]]:
+        """Keep the answers to orders that have an outcome; returns those about which nothing could be read."""
+        unread = []
+        for increment, answer in await self._settling.settle(increments):
+            if isinstance(answer, CloudError):
+                unread.append((increment, answer))
+            else:
+                self._keep_answer(increment.order, answer)
+        return unread
 
     def _keep_answer(self, order: Order, answer: BuyResult) -> None:
         self._late_answers = [*self._late_answers[-MOST_ANSWERS:], (order.token, answer)]
@@ -226,12 +225,12 @@ class Increments:
             self._mark_final(increment)
             return
         async with self.lock(increment.group):
-            if increment.order.token not in self._open:
-                return
             try:
                 count, machines = await increment.group.count()
             except GoneError:
                 self._mark_final(increment)
+                return
+            if increment.order.token not in self._open:
                 return
             self.attribution.assign(increment, machines)
             if increment.missing:
@@ -289,60 +288,6 @@ class Increments:
             for increment in queued:
                 self._keep_answer(increment.order, answer)
                 self._mark_final(increment)
-
-    async def _settle(self, increment: Increment) -> BuyResult | None:
-        """The answer to an order once its operation has ended."""
-        async with self.lock(increment.group):
-            if increment.order.token not in self._open or increment.queued:
-                return None
-            if self._now() < increment.read_at:
-                return None
-            try:
-                return await self._settle_now(increment)
-            except GoneError as error:
-                # The group was deleted.
-                increment.failure = error.failure
-                return self._conclude(increment)
-            except CloudError as error:
-                if error.cause != THROTTLED:
-                    raise
-                # Azure says how long such reads have to wait: other orders are followed meanwhile.
-                increment.read_at = self._now() + min(max(error.retry_after, OBSERVE_SECONDS), QUEUED_SECONDS)
-                return None
-
-    async def _settle_now(self, increment: Increment) -> BuyResult | None:
-        state = await self._progress.state(increment)
-        if not state.done:
-            increment.read_at = self._now() + min(state.retry_after, SELDOM_SECONDS)
-            return None
-        increment.ended_at = increment.ended_at or self._now()
-        increment.failure = state.failure
-        count, machines = await increment.group.count()
-        self.attribution.assign(increment, machines)
-        if self._progress.may_be_unseen(increment, count, machines):
-            return None
-        return self._conclude(increment)
-
-    def _conclude(self, increment: Increment) -> BuyResult:
-        instances, missing = self._machines_of(increment), increment.missing
-        self._mark_final(increment)
-        if not missing:
-            return BuyResult(instances)
-        self._clear_up(increment)
-        if increment.failure is None and (increment.doubtful or (increment.resumed and not increment.url)):
-            # Perhaps it was never sent: that says nothing about the offering, and the next plan orders again what is needed.
-            return BuyResult(instances)
-        # Of how many machines the order was is not known here: those that a quota cut off, or that came before a restart, are not counted.
-        detail = f"{increment.group.name}: {missing} of the ordered machines did not come, and Azure gave no reason"
-        refusals = self._refuse(increment.azure_pool, increment.order, increment.failure, detail, partial=bool(instances))
-        return BuyResult(instances, 0, refusals)
-
-    def _machines_of(self, increment: Increment) -> tuple[Instance, ...]:
-        """The machines that have come from an order."""
-        return tuple(
-            instance_of(machine, increment.azure_pool, token=increment.order.token, reserved=self.attribution.reserved)
-            for machine in increment.machines.values()
-        )
 
     def _mark_final(self, increment: Increment) -> None:
         self._open.pop(increment.order.token, None)
