@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -32,6 +33,7 @@ from gpuscaler.clouds.protocol import (
     INTERRUPTION,
     REBALANCE,
     TERMINATION,
+    THROTTLED,
     UNAUTHORISED,
     UNKNOWN,
     AccountReport,
@@ -49,6 +51,8 @@ from gpuscaler.model.pools import Pool
 
 #: Threads for calls, and ids per DescribeInstances call.
 THREADS, DESCRIBED = 16, 100
+#: How long the end of a machine waits for other changes of its group's capacity, and then until it is tried again, in seconds.
+TURN_SECONDS: Final = 4.0
 #: Machines per SetInstanceProtection call.
 PROTECTED_AT_ONCE = 50
 #: Why an on-demand machine goes that neither we nor its group ended.
@@ -337,10 +341,19 @@ class AwsProvider:
         if self._terminations.termination_of(instance) is not None:
             # Its group is ending it already: another request would also lower the group. A hook that holds it can be completed.
             return await self._release(group, instance)
-        self._ended.add(instance)
-        async with self._increments.lock(self._listing.pools[group.region, group.name]):
+        lock = self._increments.lock(self._listing.pools[group.region, group.name])
+        try:
+            async with asyncio.timeout(TURN_SECONDS):
+                await lock.acquire()
+        except TimeoutError:
+            detail = f"group {group.name}: other changes of its capacity by this process come first"
+            return Refusal(THROTTLED, self._instance(group, machine).key, detail, retry_after=TURN_SECONDS)
+        try:
+            self._ended.add(instance)
             replaced = await self._is_replaced(group, instance)
             refusal = await end_machine(self._calls, group.region, instance, self._instance(group, machine), replaced=replaced)
+        finally:
+            lock.release()
         if refusal is not None:
             self._ended.discard(instance)
         elif self._inbox is not None and instance in self._inbox.hooks:

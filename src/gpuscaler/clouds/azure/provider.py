@@ -11,14 +11,14 @@ from gpuscaler.clouds.azure.api.arm import Arm, ArmError
 from gpuscaler.clouds.azure.api.causes import ArmFailure, meaning_of, refusals
 from gpuscaler.clouds.azure.api.rights import describe_denial
 from gpuscaler.clouds.azure.buying.ending import Endings
-from gpuscaler.clouds.azure.buying.groups import Group, group_of
+from gpuscaler.clouds.azure.buying.groups import group_of
 from gpuscaler.clouds.azure.buying.increments import Increments
 from gpuscaler.clouds.azure.buying.quotas import Quotas
 from gpuscaler.clouds.azure.discovery.discovery import Discovery, DiscoveryResult
 from gpuscaler.clouds.azure.discovery.pools import AGENT_POOL, SCALE_SET, AzurePool
 from gpuscaler.clouds.azure.documents.resources import SPOT, VirtualMachine, is_word
 from gpuscaler.clouds.azure.documents.skus import Sku
-from gpuscaler.clouds.azure.machines.listing import READ_LAG, has_come, instance_of, is_leaving, known_size, provider_id
+from gpuscaler.clouds.azure.machines.listing import READ_LAG, has_come, instance_of, is_leaving, provider_id
 from gpuscaler.clouds.azure.machines.lists import MachineLists, PoolMachines
 from gpuscaler.clouds.discovery.describing import pools_by_warning, shortened_names, unread_parts
 from gpuscaler.clouds.protocol import (
@@ -30,7 +30,6 @@ from gpuscaler.clouds.protocol import (
     AccountReport,
     BuyResult,
     CloudError,
-    LostAnswerError,
     Notice,
     Order,
     Refusal,
@@ -82,7 +81,9 @@ class AzureProvider:
         self._locked: set[str] = set()
         self._lists = MachineLists(arm, now=now)
         self._increments = Increments(arm, now=now, sleep=sleep, refuse=self._refusals, known=self._known_machines)
-        self._endings = Endings(arm, self._increments.deletions, now=now, sleep=sleep)
+        self._endings = Endings(
+            arm, self._increments.deletions, now=now, sleep=sleep, lock=self._increments.lock, runs=self._increments.is_running
+        )
         self._quotas = Quotas(arm, now=now)
 
     # Reading
@@ -266,17 +267,15 @@ class AzureProvider:
         force = instance.market == SPOT or is_word(machine.state, "Failed")
         try:
             await self._end(azure_pool, machine, force=force)
-        except LostAnswerError:
-            raise
         except CloudError as error:
             return Refusal(error.cause, instance.key, error.detail, retry_after=error.retry_after)
         return None
 
     async def _end(self, azure_pool: AzurePool, machine: VirtualMachine, *, force: bool) -> None:
         # The pool may be written in another way than when its machines were listed.
-        group = self._group(self._as_allowed(azure_pool), machine)
+        group = group_of(self._arm, self._as_allowed(azure_pool), "")
         try:
-            await self._endings.end(group, machine, self._increments.lock(group), force=force)
+            await self._endings.end(group, machine, force=force)
         except ArmError as error:
             if not self._is_locked(azure_pool, error.failure):
                 raise
@@ -288,12 +287,9 @@ class AzureProvider:
         known = self._listing.pools.get(azure_pool.pool.name)
         others = known.machines if known is not None else ()
         return not any(
-            other.id != machine.id and not is_leaving(other) and has_come(other) and fold_id(other.id) not in self._endings.ending
+            other.id != machine.id and not is_leaving(other) and has_come(other) and fold_id(other.id) not in self._endings.asked
             for other in others
         )
-
-    def _group(self, azure_pool: AzurePool, machine: VirtualMachine) -> Group:
-        return group_of(self._arm, azure_pool, known_size(azure_pool, machine.size))
 
     async def extend(self, ids: Sequence[str]) -> None:
         """Azure delays no end of a machine."""

@@ -34,8 +34,8 @@ class Facts(Struct, frozen=True, gc=False):
     name, from pages of exporters that cannot write them on their nodes.
 
     ``refused_evictions`` are the evictions that failed since the last pass, ``refused_bindings`` the bindings that were refused for good.
-    ``late_pods_by_node`` are nodes where the final API read found pods missing from the watch, with a description. ``holds`` are the holds
-    that people have set.
+    ``late_pods_by_node`` are nodes where the final API read found pods missing from the watch, with a description. ``end_answers`` are
+    the cloud's answers to calls to end machines, by node. ``holds`` are the holds that people have set.
     """
 
     inventory: Inventory | None = None
@@ -51,6 +51,7 @@ class Facts(Struct, frozen=True, gc=False):
     refused_evictions: tuple[termination.EvictionRefused, ...] = ()
     refused_bindings: tuple[BindingRefused, ...] = ()
     late_pods_by_node: Mapping[str, str] = {}
+    end_answers: Mapping[str, termination.EndAnswered] = {}
     holds: Holds = Holds()
     fresh: bool = True
     waits: Waits = Waits()

@@ -287,6 +287,7 @@ def leave(findings: Reconciliation, view: View) -> Reconciliation:
         view.policy,
         now=view.now,
         late_pods_by_node=view.facts.late_pods_by_node,
+        answers=view.facts.end_answers,
         index=view.index,
         held=view.removing_held,
         unsafe=findings.protection.unsafe,

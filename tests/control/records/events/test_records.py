@@ -9,7 +9,7 @@ from tests.control.world import World, world
 from tests.objects import pod
 
 from gpuscaler.clouds.protocol import BuyResult, LostAnswerError, Order
-from gpuscaler.control.loop.cloud import EndResult
+from gpuscaler.control.loop.ending import EndResult
 from gpuscaler.control.records.events import happening as kinds
 from gpuscaler.control.records.events.happening import HistoryEvent
 from gpuscaler.control.records.events.logging import LogLines

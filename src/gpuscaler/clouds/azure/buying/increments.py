@@ -123,7 +123,8 @@ class Increments:
         """Whether an operation of ours runs, or orders wait, in the resource of ``group``."""
         return any(not increment.ended_at for increment in self._open_in(group))
 
-    def _is_running(self, group: Group) -> bool:
+    def is_running(self, group: Group) -> bool:
+        """Whether an operation of ours runs in the resource of ``group``."""
         return any(not (increment.queued or increment.ended_at) for increment in self._open_in(group))
 
     def _open_in(self, group: Group) -> list[Increment]:
@@ -255,7 +256,7 @@ class Increments:
                 groups.setdefault(increment.group.key[0], increment.group)
         for group in groups.values():
             async with self.lock(group):
-                if not (group.one_at_a_time and self._is_running(group)):
+                if not (group.one_at_a_time and self.is_running(group)):
                     await self._send_queued_of(group)
         self._refuse_overdue()
 
@@ -264,7 +265,7 @@ class Increments:
         now = self._now()
         for increment in tuple(self._open.values()):
             waits = now - increment.queued_at
-            if increment.queued and waits >= (BEHIND_OURS if self._is_running(increment.group) else BEHIND_OTHERS):
+            if increment.queued and waits >= (BEHIND_OURS if self.is_running(increment.group) else BEHIND_OTHERS):
                 why = "other operations run, or Azure limits calls or does not answer"
                 detail = f"{increment.group.name} has taken no order for {waits:.0f} s: {why}"
                 # As throttled, it would close all offerings of the region.

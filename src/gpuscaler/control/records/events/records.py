@@ -11,8 +11,9 @@ from functools import partial
 import structlog
 from msgspec.structs import replace
 
-from gpuscaler.control.loop.cloud import EndResult, OrderAnswer
+from gpuscaler.control.loop.cloud import OrderAnswer
 from gpuscaler.control.loop.cluster_writes import Outcome
+from gpuscaler.control.loop.ending import EndResult
 from gpuscaler.control.process.pools import DiscoveredPools
 from gpuscaler.control.records.events import happening as kinds
 from gpuscaler.control.records.events import telling

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from types import MappingProxyType
 from typing import NamedTuple
 
-from gpuscaler.control.loop.cloud import EndResult, OrderAnswer
+from gpuscaler.control.loop.cloud import OrderAnswer
 from gpuscaler.control.loop.cluster_writes import Outcome
+from gpuscaler.control.loop.ending import EndResult
 from gpuscaler.control.records import costing
 from gpuscaler.control.records.events import happening as kinds
 from gpuscaler.control.records.events.happening import HistoryEvent
@@ -426,7 +427,8 @@ def eviction_reason(pod: str, removal: Removal | None) -> str:
 
 
 def end_event(ended: EndResult, now: float) -> HistoryEvent | None:
-    if not ended.detail:
+    # The status of a removal says what it waits for; it is no failure.
+    if not ended.detail or ended.wait:
         return None
     text = f"machine {ended.instance} could not be ended: {ended.detail}"
     return HistoryEvent(now, kinds.ACTED, text, node=ended.node, machine=ended.instance)

@@ -130,7 +130,8 @@ class Removal(Struct, frozen=True, gc=False):
     evictions that have begun, ``detail`` what delays the step, as text. ``forced`` means that the machine ends at ``ends`` in any case.
     ``unready`` means that the machine is removed because its node is not Ready, and is kept if the node becomes Ready. ``to`` are the
     target nodes of ``pods``, empty for a pod that goes to a machine bought for it. ``held`` is how many seconds each call to the cloud
-    delays the end of the machine while it is drained, and ``extended`` is when the cloud was last called for this.
+    delays the end of the machine while it is drained, and ``extended`` is when the cloud was last called for this. ``again`` is when the
+    cloud takes the next call to end the machine, 0 if it has not asked to wait.
     """
 
     node: str
@@ -152,6 +153,7 @@ class Removal(Struct, frozen=True, gc=False):
     unready: bool = False
     held: float = 0.0
     extended: float = 0.0
+    again: float = 0.0
 
 
 class Withdrawal(Struct, frozen=True, gc=False):
