@@ -55,7 +55,7 @@ async def test_all_machines_are_ended_at_one_moment_after_all_checks() -> None:
     assert {results[ident].detail for ident in "abc"} == {""}
 
 
-async def test_what_the_cloud_does_not_take_yet_is_told_from_what_it_refuses() -> None:
+async def test_what_the_cloud_does_not_take_yet_differs_from_what_it_refuses() -> None:
     throttled, denied = Refusal(THROTTLED, KEY, "busy", retry_after=10.0), Refusal(UNAUTHORISED, KEY, "denied", retry_after=60.0)
     provider = Provider(a=throttled, b=denied, c=CloudError(THROTTLED, "too many", retry_after=5.0), d=CloudError(THROTTLED, "soon"))
     results = await ended(provider, *(EndCall(ident, f"node-{ident}") for ident in "abcd"))
