@@ -4,8 +4,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.control.azure_stage import URL, Stage, azure_stage
-from tests.embedded.azure.memory import MemoryHttp
+from tests.control.azure_stage import Stage, azure_stage
+from tests.embedded.azure.memory import URL, MemoryHttp
 
 from gpuscaler.kube.resources import DEPLOYMENTS
 

@@ -1,7 +1,7 @@
 """Many orders and deletions of one group at once: few calls, none that waits for another without need, and none that Azure would refuse."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 import pytest
@@ -27,7 +27,7 @@ class Scene:
     def __init__(self, api: str, machines: int = 0) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        self.now = lambda: BEGAN + loop.time() - began
+        self.now: Callable[[], float] = lambda: BEGAN + loop.time() - began
         self.account = Account(now=self.now, conditions=Conditions(throttling=False))
         cluster = making.create_cluster(self.account, "aks", "rg")
         making.create_pool(self.account, cluster, "gpus", SIZE, count=machines)
@@ -90,7 +90,7 @@ async def test_a_pool_that_takes_one_operation_at_a_time_is_not_asked_for_anothe
 
         await asyncio.sleep(60.0)
         answers = await asyncio.gather(scene.provider.remove([second]), scene.provider.remove([third]))
-        assert answers == [{second: None}, {third: None}]
+        assert [dict(answer) for answer in answers] == [{second: None}, {third: None}]
         assert scene.deletions() == {"": 2}
         await asyncio.sleep(60.0)
         assert await scene.machines() == []
@@ -106,7 +106,8 @@ async def test_a_pool_in_which_others_run_an_operation_is_asked_again_when_azure
             refusal = (await scene.provider.remove([machine]))[machine]
             assert refusal is not None
             assert refusal.cause == THROTTLED
-        await asyncio.sleep(refusal.retry_after)
+            wait = refusal.retry_after
+        await asyncio.sleep(wait)
         assert await scene.provider.remove([first]) == {first: None}
         assert scene.deletions() == {"OperationNotAllowed": 1, "": 1}
 
