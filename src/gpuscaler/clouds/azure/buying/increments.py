@@ -19,8 +19,8 @@ from gpuscaler.clouds.azure.buying.deletions import Deletions
 from gpuscaler.clouds.azure.buying.groups import Group, group_of
 from gpuscaler.clouds.azure.buying.increment import Increment, Refuse, refused
 from gpuscaler.clouds.azure.buying.progress import Progress
-from gpuscaler.clouds.azure.buying.raising import Raising, passes_soon
-from gpuscaler.clouds.azure.buying.settling import OBSERVE_SECONDS, SELDOM_SECONDS, Settling
+from gpuscaler.clouds.azure.buying.raising import SELDOM_SECONDS, Raising, passes_soon, postpone
+from gpuscaler.clouds.azure.buying.settling import OBSERVE_SECONDS, Settling
 from gpuscaler.clouds.azure.discovery.pools import AzurePool
 from gpuscaler.clouds.azure.documents.resources import VirtualMachine
 from gpuscaler.clouds.protocol import (
@@ -102,20 +102,21 @@ class Increments:
                 # It was withdrawn while it waited for the group.
                 return BuyResult()
             if group.one_at_a_time and self._is_busy(group):
-                return self._queue(increment, 0.0)
+                return self._queue(increment)
             try:
                 answer = await self._raising.place([increment])
             except CloudError as error:
                 if not passes_soon(error):
                     raise
-                return self._queue(increment, error.retry_after)
+                postpone(increment, error, self._now())
+                return self._queue(increment)
         if answer is not None:
             return answer
         return await self._wait_for(increment, until=began + ORDER_SECONDS)
 
-    def _queue(self, increment: Increment, wait: float) -> BuyResult:
+    def _queue(self, increment: Increment) -> BuyResult:
         """Keep an order until its group takes it: another operation runs, or Azure asked to wait for a moment."""
-        increment.queued, increment.queued_at, increment.not_before = True, self._now(), self._now() + wait
+        increment.queued, increment.queued_at = True, self._now()
         self._open[increment.order.token] = increment
         return BuyResult(pending=increment.order.count)
 
@@ -273,16 +274,15 @@ class Increments:
                 self._mark_final(increment)
 
     async def _send_queued_of(self, group: Group) -> None:
-        now = self._now()
         queued = [increment for increment in self._open.values() if increment.queued and increment.group.key == group.key]
-        if not queued or any(now < increment.not_before for increment in queued):
+        if not queued or not await self._raising.may_take(queued):
             return
         try:
             answer = await self._raising.place(queued)
         except CloudError as error:
             if passes_soon(error):
                 for increment in queued:
-                    increment.not_before = now + max(error.retry_after, OBSERVE_SECONDS)
+                    postpone(increment, error, self._now())
                 return
             answer = refused(queued[0].order, error.cause, error.detail, error.retry_after)
         if answer is not None:

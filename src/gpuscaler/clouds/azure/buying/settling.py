@@ -10,14 +10,14 @@ from gpuscaler.clouds.azure.buying.capacity import Count
 from gpuscaler.clouds.azure.buying.groups import Group
 from gpuscaler.clouds.azure.buying.increment import Increment, Refuse
 from gpuscaler.clouds.azure.buying.progress import Progress
-from gpuscaler.clouds.azure.buying.raising import QUEUED_SECONDS
+from gpuscaler.clouds.azure.buying.raising import QUEUED_SECONDS, SELDOM_SECONDS
 from gpuscaler.clouds.azure.documents.resources import VirtualMachine
 from gpuscaler.clouds.azure.machines.listing import instance_of
 from gpuscaler.clouds.protocol import THROTTLED, BuyResult, CloudError
 from gpuscaler.model.instances import Instance
 
-#: The time between two looks at an operation, in seconds, and the longest one, even if Azure asks for more: pods wait for the answer.
-OBSERVE_SECONDS, SELDOM_SECONDS = 1.0, 8.0
+#: The shortest time between two reads of an operation, in seconds.
+OBSERVE_SECONDS = 1.0
 
 _Counted = tuple[Count, Sequence[VirtualMachine]] | CloudError
 
