@@ -1,6 +1,7 @@
 """All checks, in the order of their ids."""
 
 from gpuscaler.doctor.checks import api_services, budgets
+from gpuscaler.doctor.checks.aws import all_aws
 from gpuscaler.doctor.checks.checking import Check
 from gpuscaler.doctor.checks.nodes import device_plugins, labels
 from gpuscaler.doctor.checks.pods import fitting, holding, resource_names, runtimes, sharing_nodes
@@ -16,3 +17,4 @@ CHECKS: tuple[Check, ...] = (
     *sharing_nodes.CHECKS,
     *runtimes.CHECKS,
 )
+CHECKS: tuple[Check, ...] = (*budgets.CHECKS, *api_services.CHECKS, *all_aws.CHECKS)
