@@ -16,5 +16,5 @@ CHECKS: tuple[Check, ...] = (
     *holding.CHECKS,
     *sharing_nodes.CHECKS,
     *runtimes.CHECKS,
+    *all_aws.CHECKS,
 )
-CHECKS: tuple[Check, ...] = (*budgets.CHECKS, *api_services.CHECKS, *all_aws.CHECKS)
