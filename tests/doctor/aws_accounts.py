@@ -188,13 +188,14 @@ class Ward:
     def add_node(self, ident: str, **spec: Any) -> None:
         """A node of the cluster on the machine ``ident``."""
         metadata = {"name": ident, "labels": {"node.kubernetes.io/instance-type": "g5.xlarge"}}
+        resources = {"cpu": "4", "memory": "16Gi", "pods": "110", "nvidia.com/gpu": "1"}
         self.objects.append(
             {
                 "apiVersion": "v1",
                 "kind": "Node",
                 "metadata": metadata,
                 "spec": {"providerID": f"aws:///us-east-1a/{ident}", **spec},
-                "status": {"allocatable": {"cpu": "4", "memory": "16Gi", "pods": "110"}},
+                "status": {"capacity": resources, "allocatable": resources},
             }
         )
 
