@@ -2,6 +2,7 @@
 
 from gpuscaler.doctor.checks import api_services, budgets
 from gpuscaler.doctor.checks.autoscalers import beside, priorities
+from gpuscaler.doctor.checks.aws import all_aws
 from gpuscaler.doctor.checks.checking import Check
 from gpuscaler.doctor.checks.identity import accounts, bindings, references, roles, secrets, static_keys
 from gpuscaler.doctor.checks.nodes import device_plugins, labels
@@ -25,4 +26,5 @@ CHECKS: tuple[Check, ...] = (
     *bindings.CHECKS,
     *priorities.CHECKS,
     *beside.CHECKS,
+    *all_aws.CHECKS,
 )

@@ -124,7 +124,7 @@ def required_keys(spec: PodSpec) -> Iterator[str]:
 def _template_differences(evidence: Evidence) -> Iterator[Finding]:
     assert evidence.policy is not None
     alike: dict[tuple[str, str], list[Node]] = {}
-    of_pool = members(evidence.cluster.nodes, evidence.policy)
+    of_pool = members(evidence.cluster.nodes, evidence.policy, evidence.unlisted)
     for name, member in of_pool.items():
         node = evidence.cluster.nodes[name]
         if member.offering is not None and node.ready and is_complete(node, member.offering.allocatable):

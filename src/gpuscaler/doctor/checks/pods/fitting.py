@@ -256,7 +256,7 @@ def _lacking_label(waiting: _Waiting, places: Places, evidence: Evidence, select
     if selected[first:].any() or not selected[:first].any() or evidence.policy is None:
         return None
     nodes = {places.at(int(row)).name: places.at(int(row)) for row in np.flatnonzero(selected[:first])}
-    for name, member in members(nodes, evidence.policy).items():
+    for name, member in members(nodes, evidence.policy, evidence.unlisted).items():
         if member.offering is None:
             continue
         keys = dict.fromkeys(required_keys(waiting.spec))

@@ -47,7 +47,7 @@ def find_held_nodes(evidence: Evidence) -> Iterable[Finding]:
     policy = evidence.policy or Policy(())
     grouping, protection = Grouping(evidence.cluster, evidence.now, {}), Protection(evidence.cluster, policy, evidence.now)
     nodes = {node.name: node for node in gpu_nodes(evidence.cluster)}
-    of_pool = members(nodes, policy) if policy.pools else {}
+    of_pool = members(nodes, policy, evidence.unlisted) if policy.pools else {}
     for node in nodes.values():
         pods = evidence.cluster.on_node.get(node.name, {}).values()
         in_use = any(is_device(name) for pod in pods for name in pod.spec.requests)
