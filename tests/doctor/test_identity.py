@@ -13,6 +13,7 @@ from tests.doctor.corpus import FOLDER, NOW, objects_of
 from gpuscaler.cli.doctor_printing import report_json
 from gpuscaler.cli.doctor_reading import evidence_of_objects
 from gpuscaler.doctor.checks.all_checks import CHECKS
+from gpuscaler.doctor.checks.checking import Check
 from gpuscaler.doctor.checks.identity.needed_rights import needed_rights
 from gpuscaler.doctor.checks.identity.rights import Account, Right, rights_in
 from gpuscaler.doctor.checks.programs import Program, programs
@@ -105,6 +106,15 @@ def test_no_value_of_a_secret_is_shown_not_even_a_part(path: Path) -> None:
 
     for value in values_of(objects):
         assert not [value[at : at + 6] for at in range(len(value) - 5) if value[at : at + 6] in shown], path
+
+
+def test_the_error_of_a_check_that_reads_secrets_shows_nothing_of_them() -> None:
+    def fail(_: Evidence) -> list[Finding]:
+        raise ValueError("hunter2")
+
+    (entry,) = run_checks(Evidence(NOW), [Check("D26", "Secrets", ("Secret",), fail)]).unchecked
+
+    assert entry.reason == "the check failed with ValueError; please report it"
 
 
 def test_checks_that_read_secrets_never_run_in_the_controller() -> None:

@@ -127,7 +127,7 @@ def _hidden(sign: Document) -> Finding:
         "a Cluster Autoscaler that is running and has no Deployment here, as that of AKS",
         "one autoscaler for each group of machines",
         "if it may change gpuscaler's pools, each undoes what the other does",
-        Fix(advice=f"switch it off for these pools (az aks nodepool update --disable-cluster-autoscaler); {_PAGE}"),
+        Fix(advice=f"switch it off for these pools (`az aks nodepool update --disable-cluster-autoscaler`); {_PAGE}"),
         sign.place,
     )
 

@@ -272,7 +272,7 @@ def find_inverted_pools(evidence: Evidence) -> Iterable[Finding]:
             sentence,
             "the cheaper pool first: the highest number is used first",
             "each such machine costs more than it has to",
-            Fix(advice="exchange the priorities, unless the dearer machines are meant to be first"),
+            Fix(advice="exchange the priorities, unless the more expensive machines are meant to be first"),
             read[0].place if read is not None else "",
         )
 

@@ -148,7 +148,7 @@ def _is_everything(rule: Document) -> bool:
 
 
 def _wide(program: Program, account: Account) -> Finding:
-    effect = "whoever takes over the pod owns the cluster, with all Secrets"
+    effect = "an attacker in its pod owns the cluster, with all Secrets"
     if program.name in NODE_AUTOSCALERS:
         effect += ", and it runs on a node with pods of users"
     return Finding(

@@ -155,7 +155,7 @@ def _static(document: Document, field: str, secret: str, identity: str) -> Findi
         field,
         f"{secret} from a Secret, which does not expire by itself",
         identity or "an identity of the cloud for its ServiceAccount, if the cluster publishes its issuer of tokens",
-        "a key that leaks buys machines until somebody notices",
+        "a key that leaks buys machines until an operator notices",
         Fix(advice="give its ServiceAccount an identity, remove the variables, and delete the key in the cloud"),
         document.place,
     )
