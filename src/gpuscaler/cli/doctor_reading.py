@@ -40,6 +40,7 @@ OTHERS: tuple[Resource, ...] = (
     LEASES,
     Resource("", "v1", "secrets", "Secret"),
     Resource("", "v1", "endpoints", "Endpoints"),
+    Resource("", "v1", "limitranges", "LimitRange"),
     Resource("", "v1", "replicationcontrollers", "ReplicationController"),
     Resource("batch", "v1", "cronjobs", "CronJob"),
     Resource("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler"),

@@ -16,3 +16,6 @@ CHECKS: tuple[Check, ...] = (
     *sharing_nodes.CHECKS,
     *runtimes.CHECKS,
 )
+from gpuscaler.doctor.checks.metrics import autoscalers, targets
+
+CHECKS: tuple[Check, ...] = (*budgets.CHECKS, *api_services.CHECKS, *autoscalers.CHECKS, *targets.CHECKS)
