@@ -51,6 +51,8 @@ OTHERS: tuple[Resource, ...] = (
     Resource("rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False),
     Resource("keda.sh", "v1alpha1", "scaledobjects", "ScaledObject", optional=True),
     Resource("keda.sh", "v1alpha1", "scaledjobs", "ScaledJob", optional=True),
+    Resource("monitoring.coreos.com", "v1", "servicemonitors", "ServiceMonitor", optional=True),
+    Resource("monitoring.coreos.com", "v1", "podmonitors", "PodMonitor", optional=True),
     Resource("karpenter.sh", "v1", "nodepools", "NodePool", namespaced=False, older=("v1beta1",), optional=True),
 )
 #: Parts of objects that no check reads, and that take most of their memory.

@@ -17,5 +17,14 @@ CHECKS: tuple[Check, ...] = (
     *runtimes.CHECKS,
 )
 from gpuscaler.doctor.checks.metrics import autoscalers, targets
+from gpuscaler.doctor.checks.metrics import addresses, autoscalers, rules, targets, values
 
-CHECKS: tuple[Check, ...] = (*budgets.CHECKS, *api_services.CHECKS, *autoscalers.CHECKS, *targets.CHECKS)
+CHECKS: tuple[Check, ...] = (
+    *budgets.CHECKS,
+    *api_services.CHECKS,
+    *addresses.CHECKS,
+    *autoscalers.CHECKS,
+    *rules.CHECKS,
+    *targets.CHECKS,
+    *values.CHECKS,
+)

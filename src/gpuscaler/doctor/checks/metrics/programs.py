@@ -69,6 +69,15 @@ class Serving:
             for program in _programs(workload, evidence)
         )
 
+    @property
+    def services(self) -> tuple[Document, ...]:
+        return tuple(self._services.values())
+
+    @property
+    def has_all_services(self) -> bool:
+        """Whether these are all Services of a cluster, and not those of some files: every cluster has ``default/kubernetes``."""
+        return ("default", "kubernetes") in self._services
+
     def service(self, namespace: str, name: str) -> Document | None:
         return self._services.get((namespace, name))
 

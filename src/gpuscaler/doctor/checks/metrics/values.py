@@ -1,0 +1,166 @@
+"""Autoscalers whose metrics have no values: what their own conditions say, and what the metrics APIs answer.
+
+The answers are documents of the kind :data:`PROBED_METRIC`, one for each metric of an autoscaler that was asked for:
+``{metadata: {name, namespace}, field, status, message, items, path}``, with the name of the autoscaler, the field of the metric in it, the
+HTTP status (0 without an answer), the number of values, and what was requested.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from gpuscaler.doctor.checks.checking import Check
+from gpuscaler.doctor.checks.metrics.programs import CUSTOM, EXTERNAL, RESOURCE, Serving, space_of
+from gpuscaler.doctor.checks.metrics.reading import AUTOSCALER, Metric, Targets, metrics_of, target_of
+from gpuscaler.doctor.checks.metrics.rules import needs_of
+from gpuscaler.doctor.documents import Document
+from gpuscaler.doctor.evidence import Evidence
+from gpuscaler.doctor.findings import CRITICAL, Finding, Fix, Unchecked
+from gpuscaler.model.wire import UnreadableError, parse_timestamp
+
+PROBED_METRIC: Final = "probe/Metric"
+GROUPS: Final[Mapping[str, str]] = {
+    "Resource": RESOURCE,
+    "ContainerResource": RESOURCE,
+    "Pods": CUSTOM,
+    "Object": CUSTOM,
+    "External": EXTERNAL,
+}
+_EFFECT = "the autoscaler does not know this metric: by it, it adds no replicas under load, and as long as it is unknown it removes none"
+#: Metrics of pods that have just started are unknown for a while, in seconds.
+_PATIENCE = 300.0
+_REASON = re.compile(r"^(FailedGet\w*Metric|InvalidMetricSourceType|InvalidSelector)$")
+
+
+def find_unknown_values(evidence: Evidence) -> Iterator[Finding | Unchecked]:
+    """D45: metrics that no program serves, that are served without values, or that the autoscaler itself reports as unknown."""
+    groups = _Groups(evidence)
+    serving, targets = Serving(evidence), Targets(evidence)
+    probes = {(probe.namespace, probe.name, probe.text("field")): probe for probe in evidence.of(PROBED_METRIC)}
+    for autoscaler in evidence.of(AUTOSCALER):
+        workload = targets.workload(target_of(autoscaler))
+        findings: list[Finding] = []
+        for metric in metrics_of(autoscaler):
+            group = GROUPS.get(metric.type, "")
+            if group in groups.missing:
+                findings.append(_unserved(autoscaler, metric, group))
+            elif (
+                group not in groups.unavailable and (probe := probes.get((autoscaler.namespace, autoscaler.name, metric.field))) is not None
+            ):
+                result = _probed(
+                    autoscaler, metric, probe, needs=needs_of(metric.name, serving, evidence), is_idle=_is_idle(autoscaler, workload)
+                )
+                if isinstance(result, Unchecked):
+                    yield result
+                elif result is not None:
+                    findings.append(result)
+        if not findings and (finding := _reported(autoscaler, workload, groups, evidence)) is not None:
+            findings.append(finding)
+        yield from findings
+
+
+class _Groups:
+    """The API groups of metrics without an APIService, and those with one that is not available."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        services = [item for item in evidence.of("APIService") if item.has("spec", "service")]
+        served = {item.text("spec", "group") for item in services}
+        # Every cluster has APIServices of its own groups: a list without them is a part of the cluster.
+        is_complete = len(services) < len(evidence.of("APIService"))
+        self.missing = frozenset((RESOURCE, CUSTOM, EXTERNAL)) - served if is_complete else frozenset()
+        self.unavailable = frozenset(
+            item.text("spec", "group")
+            for item in services
+            if any(
+                condition.text("type") == "Available" and condition.text("status") == "False"
+                for condition in item.parts("status", "conditions")
+            )
+        )
+
+
+def _finding(autoscaler: Document, field: str, *, seen: str, expected: str, fix: Fix) -> Finding:
+    return Finding("D45", CRITICAL, autoscaler.title, field, seen, expected, _EFFECT, fix, autoscaler.place)
+
+
+def _unserved(autoscaler: Document, metric: Metric, group: str) -> Finding:
+    program = "metrics-server" if group == RESOURCE else "a program such as gpuscaler metrics or prometheus-adapter"
+    if group == EXTERNAL:
+        program += ", or KEDA"
+    advice = f"install {program}, which registers an APIService for {group}"
+    return _finding(
+        autoscaler,
+        metric.field,
+        seen=f"a metric of {group}, which no program serves",
+        expected=f"an APIService for {group}",
+        fix=Fix(advice=advice),
+    )
+
+
+def _probed(autoscaler: Document, metric: Metric, probe: Document, *, needs: str, is_idle: bool) -> Finding | Unchecked | None:
+    status, items = probe.number("status") or 0, probe.number("items") or 0
+    message = " ".join(probe.text("message").split())
+    if status == 403:
+        return Unchecked("D45", f"metric {metric.name} of {autoscaler.title}", f"there is no permission to read it: {message}")
+    if status == 0:
+        return Unchecked("D45", f"metric {metric.name} of {autoscaler.title}", message or "no answer came in time")
+    ask = f"ask again with kubectl get --raw {probe.text('path')!r}"
+    if status == 404:
+        seen = f"{metric.name}, which is not served ({message or 404})"
+        advice = f"{needs or 'add a rule that makes it, and check that Prometheus has its series'}; {ask}"
+        return _finding(autoscaler, metric.field, seen=seen, expected="a metric that is served", fix=Fix(advice=advice))
+    if status >= 400:
+        advice = f"check the program that serves it, and whether it reaches Prometheus; {ask}"
+        return _finding(autoscaler, metric.field, seen=f"{metric.name}: {status:g} {message}", expected="values", fix=Fix(advice=advice))
+    if items or is_idle:
+        return None
+    whom = "of the target's pods" if metric.type == "Pods" else "that match"
+    advice = (
+        f"{needs or 'compare the labels of the series with those that the rule maps to namespace and pod'}; Prometheus calls labels of the "
+        f"scraped page exported_pod and exported_namespace unless the job has honor_labels (honorLabels: true); {ask}"
+    )
+    return _finding(autoscaler, metric.field, seen=f"{metric.name}, an empty list (200)", expected=f"values {whom}", fix=Fix(advice=advice))
+
+
+def _reported(autoscaler: Document, workload: Document | None, groups: _Groups, evidence: Evidence) -> Finding | None:
+    """What the autoscaler's own condition says."""
+    for condition in autoscaler.parts("status", "conditions"):
+        reason, message = condition.text("reason"), " ".join(condition.text("message").split())
+        if condition.text("type") != "ScalingActive" or condition.text("status") != "False" or not _REASON.match(reason):
+            continue
+        kind = reason.removeprefix("FailedGet").removesuffix("Metric")
+        # Missing requests are reported by D46, and missing APIs by D42; pods that start or wait for a node have values later.
+        if "missing request for" in message or GROUPS.get(kind, "") in groups.unavailable:
+            return None
+        if _is_new(condition, evidence.now) or _is_idle(autoscaler, workload):
+            return None
+        advice = (
+            f"explain each link of its metrics with gpuscaler why hpa {space_of(autoscaler)}/{autoscaler.name}"
+            if kind in ("Pods", "Object", "External")
+            else "check that metrics-server runs and has values: kubectl top pods"
+        )
+        return _finding(
+            autoscaler, "status.conditions[ScalingActive]", seen=f"False ({reason}: {message})", expected="True", fix=Fix(advice=advice)
+        )
+    return None
+
+
+def _is_new(condition: Document, now: float) -> bool:
+    try:
+        since = parse_timestamp(condition.text("lastTransitionTime"), "lastTransitionTime")
+    except UnreadableError:
+        return False
+    return now - since < _PATIENCE
+
+
+def _is_idle(autoscaler: Document, workload: Document | None) -> bool:
+    """Whether no pod of the target runs, so that there is nothing to measure."""
+    if autoscaler.number("status", "currentReplicas") == 0:
+        return True
+    if workload is None:
+        return False
+    return workload.number("spec", "replicas") == 0 or (
+        workload.has("status", "replicas") and not workload.number("status", "readyReplicas")
+    )
+
+
+CHECKS = (Check("D45", "metrics of autoscalers without values", (AUTOSCALER, "APIService"), find_unknown_values),)
