@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, cast
 import click
 import msgspec
 
+from gpuscaler.cli.doctor_probing import with_probes
 from gpuscaler.doctor.documents import Document
 from gpuscaler.doctor.evidence import CLUSTER, Evidence
 from gpuscaler.kube.access import Access
@@ -174,8 +175,11 @@ def evidence_of_objects(objects: Iterable[Mapping[str, Any]], *, now: float) -> 
     return collector.evidence(now, {})
 
 
-async def evidence_of_cluster(access: Access, *, now: float) -> Evidence:
-    """The objects of a live cluster. What the user may not read, or the server does not answer, is unread."""
+async def evidence_of_cluster(access: Access, *, now: float, inside: bool = False) -> Evidence:
+    """The objects of a live cluster, and what it answers. What the user may not read, or the server does not answer, is unread.
+
+    ``inside`` is whether this runs in a pod of the cluster.
+    """
     collector, unread = _Collector(), {}
     async with HttpTransport(access) as transport:
         client = Client(transport, dry_run=True)
@@ -190,9 +194,9 @@ async def evidence_of_cluster(access: Access, *, now: float) -> Evidence:
         for resource in resources:
             if reason := await _collect(client, resource, collector):
                 unread[resource.kind] = reason
-    if any(kind in unread for kind in ("Node", "Pod")):
-        unread[CLUSTER] = "; ".join(f"{kind}: {unread[kind]}" for kind in ("Node", "Pod") if kind in unread)
-    return collector.evidence(now, unread)
+        if any(kind in unread for kind in ("Node", "Pod")):
+            unread[CLUSTER] = "; ".join(f"{kind}: {unread[kind]}" for kind in ("Node", "Pod") if kind in unread)
+        return await with_probes(client, collector.evidence(now, unread), inside=inside)
 
 
 async def _collect(client: Client, resource: Resource, collector: _Collector) -> str:

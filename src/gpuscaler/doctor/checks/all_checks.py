@@ -1,6 +1,6 @@
 """All checks, in the order of their ids."""
 
-from gpuscaler.doctor.checks import api_services, budgets
+from gpuscaler.doctor.checks import api_services, budgets, clocks
 from gpuscaler.doctor.checks.checking import Check
 from gpuscaler.doctor.checks.nodes import device_plugins, labels
 from gpuscaler.doctor.checks.pods import fitting, holding, resource_names, runtimes, sharing_nodes
@@ -18,13 +18,16 @@ CHECKS: tuple[Check, ...] = (
 )
 from gpuscaler.doctor.checks.metrics import autoscalers, targets
 from gpuscaler.doctor.checks.metrics import addresses, autoscalers, rules, targets, values
+from gpuscaler.doctor.checks.metrics import addresses, autoscalers, certificates, rules, targets, values
 
 CHECKS: tuple[Check, ...] = (
     *budgets.CHECKS,
     *api_services.CHECKS,
+    *certificates.CHECKS,
     *addresses.CHECKS,
-    *autoscalers.CHECKS,
     *rules.CHECKS,
-    *targets.CHECKS,
     *values.CHECKS,
+    *autoscalers.CHECKS,
+    *targets.CHECKS,
+    *clocks.CHECKS,
 )

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from gpuscaler.doctor.checks.checking import Check
 from gpuscaler.doctor.checks.metrics.programs import CUSTOM, EXTERNAL, METRICS_GROUPS, RESOURCE, Serving, space_of
@@ -14,6 +14,9 @@ from gpuscaler.doctor.findings import CRITICAL, WARNING, Finding, Fix, Unchecked
 
 _TIMEOUT = re.compile(r"deadline exceeded|timeout|timed out|no route to host", re.IGNORECASE)
 
+_CERTIFICATE = re.compile(r"x509|certificate|tls:", re.IGNORECASE)
+#: Answers of metrics APIs through the API server: ``{metadata: {name}, status, message}``, with the name of the APIService.
+PROBED_DISCOVERY: Final = "probe/Discovery"
 #: Reasons that the Service itself confirms or refutes.
 _ABOUT_SERVICES = ("ServiceNotFound", "ServicePortError")
 
@@ -30,11 +33,14 @@ class _Cause(NamedTuple):
 def find_unavailable(evidence: Evidence) -> Iterable[Finding | Unchecked]:
     """D42: an APIService that the API server cannot reach, or whose Service, port or pods do not exist."""
     serving = Serving(evidence)
+    answers = {probe.name: probe for probe in evidence.of(PROBED_DISCOVERY)}
     for api_service in evidence.of("APIService"):
         if not api_service.text("spec", "service", "name"):
             continue  # The API server serves it itself.
         condition = next((item for item in api_service.parts("status", "conditions") if item.text("type") == "Available"), Document({}))
         if condition.text("status") == "True":
+            if (answer := answers.get(api_service.name)) is not None and (answer.number("status") or 0) >= 500:
+                yield _unavailable(api_service, _refused(api_service, answer))
             continue
         unread = [f"{kind} could not be read: {evidence.unread[kind]}" for kind in ("Service", "Endpoints") if kind in evidence.unread]
         cause = None if "Service" in evidence.unread else _cause(api_service, evidence, serving)
@@ -130,7 +136,7 @@ def _without_pods(api_service: Document, service: Document, evidence: Evidence, 
 
 def _reported(api_service: Document, condition: Document) -> _Cause:
     """What the API server says, where nothing that can be read explains it."""
-    where = f"{api_service.text('spec', 'service', 'namespace')}/{api_service.text('spec', 'service', 'name')}"
+    where = _service_of(api_service)
     message = " ".join(condition.text("message").split())
     if "404" in message:
         group_version = f"{api_service.text('spec', 'group')}/{api_service.text('spec', 'version')}"
@@ -145,6 +151,15 @@ def _reported(api_service: Document, condition: Document) -> _Cause:
     else:
         advice = f"repair the program behind Service {where}, or delete the APIService if it is gone for good"
     return _Cause("status.conditions[Available]", f"False ({condition.text('reason')}: {message})", "True", Fix(advice=advice))
+
+
+def _refused(api_service: Document, answer: Document) -> _Cause:
+    """What a request shows and the condition does not, which is checked without verifying the certificate."""
+    seen = f"available, but requests fail: {' '.join(answer.text('message').split())}"
+    advice = f"repair the program behind Service {_service_of(api_service)}"
+    if _CERTIFICATE.search(seen):
+        advice = "issue the program's certificate for the name NAME.NAMESPACE.svc of its Service, and put its authority in spec.caBundle"
+    return _Cause("status.conditions[Available]", seen, "an API that answers", Fix(advice=advice))
 
 
 def _is_used(group: str, evidence: Evidence) -> bool:

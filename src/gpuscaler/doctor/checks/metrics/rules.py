@@ -103,8 +103,8 @@ def find_broken_rules(evidence: Evidence) -> Iterator[Finding]:
                 yield _finding(file, place, seen=seen, expected="a label for namespace", effect=_EMPTY, advice=advice)
             elif renamed is not None and _DCGM.search(rule.text("seriesQuery")) and _uses_own_names(labels, template):
                 advice = (
-                    f"set honorLabels: true in {renamed.title}, or map exported_pod and exported_namespace in the rule (the chart's value is "
-                    "serviceMonitor.honorLabels)"
+                    f"set honorLabels: true in {renamed.title} (the chart's value is serviceMonitor.honorLabels), or map exported_pod and "
+                    "exported_namespace in the rule"
                 )
                 seen = "the labels pod and namespace of DCGM's series, which Prometheus calls exported_pod and exported_namespace"
                 yield _finding(file, place, seen=seen, expected="the labels that the series have", effect=_EMPTY, advice=advice)
