@@ -88,7 +88,7 @@ def autoscaled(name: str = "web") -> list[Json]:
             "kind": "HorizontalPodAutoscaler",
             "metadata": {"name": name, "namespace": "default"},
             "spec": {
-                "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
+                "scaleTargetRef": target,
                 "maxReplicas": 4,
                 "metrics": [metric],
             },

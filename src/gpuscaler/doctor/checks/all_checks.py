@@ -19,9 +19,11 @@ CHECKS: tuple[Check, ...] = (
 from gpuscaler.doctor.checks.metrics import autoscalers, targets
 from gpuscaler.doctor.checks.metrics import addresses, autoscalers, rules, targets, values
 from gpuscaler.doctor.checks.metrics import addresses, autoscalers, certificates, rules, targets, values
+from gpuscaler.doctor.checks.metrics import addresses, autoscalers, certificates, rights, rules, targets, values
 
 CHECKS: tuple[Check, ...] = (
     *budgets.CHECKS,
+    *rights.CHECKS,
     *api_services.CHECKS,
     *certificates.CHECKS,
     *addresses.CHECKS,
