@@ -92,7 +92,7 @@ async def _certificates(evidence: Evidence, *, inside: bool) -> list[Json]:
         if not inside:
             return failed(api_service, "the address of a Service is reached only from inside the cluster; run gpuscaler doctor in a pod")
         number = api_service.number("spec", "service", "port")
-        port = 443 if number is None else int(number)
+        port = number if isinstance(number, int) else 443
         host = f"{service.name}.{service.namespace}.svc"
         try:
             pem = await asyncio.wait_for(_served_certificate(address, port, host), _ANSWER)

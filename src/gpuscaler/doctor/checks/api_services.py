@@ -12,7 +12,7 @@ from gpuscaler.doctor.documents import Document
 from gpuscaler.doctor.evidence import Evidence
 from gpuscaler.doctor.findings import CRITICAL, WARNING, Finding, Fix, Unchecked
 
-_TIMEOUT = re.compile(r"deadline exceeded|timeout|timed out|no route to host", re.IGNORECASE)
+_TIMEOUT = re.compile(r"deadline exceeded|time.?out|timed out|no route to host", re.IGNORECASE)
 
 _CERTIFICATE = re.compile(r"x509|certificate|tls:", re.IGNORECASE)
 #: Answers of metrics APIs through the API server: ``{metadata: {name}, status, message}``, with the name of the APIService.

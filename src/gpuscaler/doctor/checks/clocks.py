@@ -47,7 +47,7 @@ def _skewed(clock: Document, ahead: float) -> Finding:
         f"the clock of this machine is {_rounded(abs(ahead))} {way} it",
         f"at most {_NOTABLE:g} s",
         "clouds refuse requests that are signed five minutes off, tokens and certificates count as expired, and leaders overlap",
-        Fix(advice="find out which of the two is wrong (timedatectl, chronyc tracking), and start time synchronization there"),
+        Fix(advice="find out which of the two is wrong (timedatectl shows whether a clock is synchronized), and start NTP there"),
     )
 
 
@@ -85,7 +85,7 @@ def _node(lease: Document, text: str) -> Finding:
         f"{text} that of the API server",
         f"at most {_NOTABLE:g} s",
         "its pods sign requests with the wrong time, and logs and metrics of the node are misplaced",
-        Fix(advice="start time synchronization on the node (chronyd or systemd-timesyncd), or replace it"),
+        Fix(advice="start NTP on the node, or replace it"),
     )
 
 

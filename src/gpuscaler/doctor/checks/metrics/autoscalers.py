@@ -128,7 +128,7 @@ def find_removed_flags(evidence: Evidence) -> Iterator[Finding]:
             yield _flag(pod, "spec.containers[0].command", effect=effect, advice=advice)
     for config in evidence.of("ConfigMap"):
         if config.name == "kubeadm-config" and _REST_CLIENTS in config.text("data", "ClusterConfiguration"):
-            advice = "remove the flag from controllerManager.extraArgs: kubectl edit configmap kubeadm-config --namespace kube-system"
+            advice = "remove the flag from controllerManager.extraArgs in that ConfigMap"
             yield _flag(config, "data.ClusterConfiguration: controllerManager.extraArgs", effect=effect, advice=advice)
 
 

@@ -24,7 +24,7 @@ PROBED_CERTIFICATE: Final = "probe/Certificate"
 #: A certificate that ends within this many seconds is not renewed by anything, or that did not work.
 _SOON: Final = 30 * 86400.0
 _REFUSED = "the API server refuses the program, so that no metric can be read, while the APIService is shown as available"
-_HIDDEN = "nobody notices it while insecureSkipTLSVerify is set; without it, the API server refuses the program"
+_HIDDEN = "insecureSkipTLSVerify hides it; without that, the API server refuses the program"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ def _skipped(api_service: Document, served: list[_Served], now: float) -> Iterat
         "spec.insecureSkipTLSVerify",
         "true",
         "caBundle with the authority of the program's certificate",
-        "whoever is in the network between them can forge metrics, and so the number of replicas",
+        "an attacker in the network between them can forge metrics, and so the number of replicas",
         fix,
         api_service.place,
     )
