@@ -50,6 +50,7 @@ def test_sarif_has_a_result_for_every_finding_and_a_notification_for_what_was_no
         in run["results"][0]["locations"][0]["logicalLocations"][0]["fullyQualifiedName"]
     )
     assert {rule["id"] for rule in run["tool"]["driver"]["rules"]} >= {result["ruleId"] for result in run["results"]}
+    assert len({rule["id"] for rule in run["tool"]["driver"]["rules"]}) == len(run["tool"]["driver"]["rules"])
     (invocation,) = run["invocations"]
     assert not invocation["executionSuccessful"]
     assert any("APIService" in entry["message"]["text"] for entry in invocation["toolExecutionNotifications"])

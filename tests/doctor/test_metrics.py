@@ -211,3 +211,18 @@ def test_a_thousand_autoscalers_with_one_mistake_have_equal_texts() -> None:
 
     assert len(findings) == 1000
     assert len({(finding.field, finding.seen, finding.expected, finding.effect) for finding in findings}) == 1
+
+
+def test_metrics_of_the_first_version_are_read_from_its_annotation() -> None:
+    autoscaler, workload = broken("d46-no-requests")[:2]
+    autoscaler |= {"apiVersion": "autoscaling/v1", "spec": {"scaleTargetRef": autoscaler["spec"]["scaleTargetRef"], "maxReplicas": 4}}
+    pods = '[{"type":"Pods","pods":{"metricName":"duty_cycle","targetAverageValue":"40"}}]'
+    memory = '[{"type":"Resource","resource":{"name":"memory","targetAverageUtilization":50}}]'
+
+    assert [finding.field for finding in found([autoscaler, workload], "D46")] == ["spec.metrics"]
+    autoscaler["metadata"]["annotations"] = {"autoscaling.alpha.kubernetes.io/metrics": pods}
+    assert found([autoscaler, workload], "D46") == []
+    autoscaler["metadata"]["annotations"] = {"autoscaling.alpha.kubernetes.io/metrics": memory}
+    assert [finding.seen for finding in found([autoscaler, workload], "D46")] == [
+        "a percentage of requested memory, and no request in container web, proxy of the target"
+    ]

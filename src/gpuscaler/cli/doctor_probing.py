@@ -91,7 +91,7 @@ async def _certificates(evidence: Evidence, *, inside: bool) -> list[Json]:
             return failed(api_service, "its Service has no address")
         if not inside:
             return failed(api_service, "the address of a Service is reached only from inside the cluster; run gpuscaler doctor in a pod")
-        number = api_service.number("spec", "service", "port")
+        number = api_service.value("spec", "service", "port")
         port = number if isinstance(number, int) else 443
         host = f"{service.name}.{service.namespace}.svc"
         try:

@@ -47,7 +47,7 @@ def _skewed(clock: Document, ahead: float) -> Finding:
         f"the clock of this machine is {_rounded(abs(ahead))} {way} it",
         f"at most {_NOTABLE:g} s",
         "clouds refuse requests that are signed five minutes off, tokens and certificates count as expired, and leaders overlap",
-        Fix(advice="find out which of the two is wrong (timedatectl shows whether a clock is synchronized), and start NTP there"),
+        Fix(advice="find out which of the two clocks is wrong, and start NTP there"),
     )
 
 

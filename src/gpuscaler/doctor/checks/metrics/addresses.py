@@ -88,7 +88,7 @@ def _mistake(url: str, own: str, serving: Serving) -> tuple[str, str] | None:
 
 
 def _ports(service: Document) -> tuple[int, ...]:
-    return tuple(number for item in service.parts("spec", "ports") if isinstance(number := item.number("port"), int))
+    return tuple(number for item in service.parts("spec", "ports") if isinstance(number := item.value("port"), int))
 
 
 def _url_of(address: _Address, service: Document) -> str:

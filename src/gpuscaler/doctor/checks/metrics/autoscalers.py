@@ -98,10 +98,9 @@ def find_flapping(evidence: Evidence) -> Iterator[Finding]:
         queries = [trigger.text("metadata", "query") for trigger in scaled.parts("spec", "triggers")]
         noisy = [query for query in queries if is_noisy(query)]
         if noisy and _is_unstable(scaled.part(*path)):
-            patch = {"spec": {"advanced": {path[2]: {"behavior": {"scaleDown": {"stabilizationWindowSeconds": _WINDOW}}}}}}
-            yield _flapping(
-                scaled, ".".join((*path, "scaleDown", "stabilizationWindowSeconds")), metric=noisy[0], command=kubectl_patch(scaled, patch)
-            )
+            changed = {"behavior": {"scaleDown": {"stabilizationWindowSeconds": _WINDOW}}}
+            command = kubectl_patch(scaled, {"spec": {"advanced": {path[2]: changed}}})
+            yield _flapping(scaled, ".".join((*path, "scaleDown", "stabilizationWindowSeconds")), metric=noisy[0], command=command)
 
 
 def _is_unstable(behavior: Document) -> bool:

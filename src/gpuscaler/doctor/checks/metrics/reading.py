@@ -12,6 +12,7 @@ from gpuscaler.doctor.evidence import Evidence
 
 AUTOSCALER, SCALED_OBJECT = "HorizontalPodAutoscaler", "ScaledObject"
 LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+_OF_V1: Final = "autoscaling.alpha.kubernetes.io/metrics"
 #: Names of metrics of GPUs: those of NVIDIA's and our exporter, and of the write-ups.
 _GPU: Final = re.compile(r"gpu|dcgm|nvidia|cuda|duty_cycle", re.IGNORECASE)
 #: Parts of names of metrics and queries that are averages of a window already.
@@ -42,6 +43,10 @@ def is_noisy(text: str) -> bool:
 def metrics_of(autoscaler: Document) -> tuple[Metric, ...]:
     """The metrics of an autoscaler; without any, Kubernetes uses 80 % of the requested CPU."""
     entries = autoscaler.parts("spec", "metrics")
+    if not entries and _OF_V1 in autoscaler.annotations:
+        # autoscaling/v1 shows other metrics than CPU there.
+        field = f"metadata.annotations[{_OF_V1}]"
+        return tuple(_metric(entry, f"{field}[{index}]") for index, entry in enumerate(_from_json(autoscaler, _OF_V1).parts("items")))
     if not entries:
         field = "spec.targetCPUUtilizationPercentage" if autoscaler.has("spec", "targetCPUUtilizationPercentage") else "spec.metrics"
         return (Metric("Resource", "cpu", field, is_utilization=True, source=Document({})),)
@@ -88,10 +93,16 @@ def is_live(document: Document) -> bool:
 
 def last_applied(document: Document) -> Document:
     """What kubectl applied last; empty if that is not known."""
+    return _from_json(document, LAST_APPLIED)
+
+
+def _from_json(document: Document, annotation: str) -> Document:
+    """The object in an annotation, or its list as ``items``; empty if there is none that can be read."""
     try:
-        value = json.loads(document.annotations.get(LAST_APPLIED, ""))
-    except ValueError:
+        value = json.loads(document.annotations.get(annotation, ""))
+    except (ValueError, RecursionError):
         value = None
+    value = {"items": value} if isinstance(value, list) else value
     return Document(value if isinstance(value, Mapping) else {}, document.place)
 
 

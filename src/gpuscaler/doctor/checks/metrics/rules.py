@@ -82,7 +82,7 @@ def _makes(rule: Document, metric: str) -> bool:
 def _labels(rule: Document) -> dict[str, str]:
     """The labels that a rule maps to resources, by name."""
     overrides = rule.part("resources", "overrides").data
-    return {str(label): Document(overrides).text(str(label), "resource") for label in overrides if isinstance(label, str)}
+    return {str(label): Document(overrides).text(str(label), "resource") for label in overrides}
 
 
 def find_broken_rules(evidence: Evidence) -> Iterator[Finding]:
