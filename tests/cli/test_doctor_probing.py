@@ -1,6 +1,7 @@
 """What ``gpuscaler doctor`` asks a cluster beside its objects, and what it makes of the answers."""
 
 import asyncio
+import json
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -187,6 +188,74 @@ async def test_a_program_that_the_api_server_does_not_trust_is_found_though_its_
     (finding,) = (finding for finding in done.findings if finding.check == "D42")
     assert "available, but requests fail" in finding.seen
     assert "issue the program's certificate" in finding.fix.advice
+
+
+def adapter(url: str = "http://prometheus.monitoring.svc:9090/prefix") -> list[Json]:
+    rule = {
+        "seriesQuery": 'DCGM_FI_DEV_GPU_UTIL{pod!=""}',
+        "resources": {"overrides": {"pod": {"resource": "pod"}, "namespace": {"resource": "namespace"}}},
+        "name": {"as": "duty_cycle"},
+    }
+    container = {
+        "name": "adapter",
+        "image": "registry.k8s.io/prometheus-adapter/prometheus-adapter:v0.12.0",
+        "args": [f"--prometheus-url={url}", "--config=/etc/adapter/config.yaml"],
+        "volumeMounts": [{"name": "config", "mountPath": "/etc/adapter"}],
+    }
+    spec = {"containers": [container], "volumes": [{"name": "config", "configMap": {"name": "rules"}}]}
+    metadata = {"namespace": "monitoring"}
+    return [
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {**metadata, "name": "adapter"},
+            "spec": {"template": {"metadata": {"labels": {"app": "metrics"}}, "spec": spec}},
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {**metadata, "name": "rules"},
+            "data": {"config.yaml": json.dumps({"rules": [rule]})},
+        },
+    ]
+
+
+@pytest.mark.parametrize(
+    ("series", "advice"),
+    [
+        ([], "let Prometheus scrape what has the series of its rule, of which it has none"),
+        (
+            [{"__name__": "DCGM_FI_DEV_GPU_UTIL", "exported_pod": "web-1", "exported_namespace": "default", "gpu": "0"}],
+            "its labels pod, namespace do not exist, and they have exported_namespace, exported_pod; or scrape with honor_labels",
+        ),
+        ([{"pod": "other", "namespace": "default"}], "Prometheus has series of its rule, but none for these pods"),
+    ],
+)
+async def test_an_empty_list_is_explained_by_the_series_of_prometheus(series: list[Json], advice: str) -> None:
+    path = "/api/v1/namespaces/monitoring/services/prometheus:9090/proxy/prefix/api/v1/series"
+    server = Server({METRIC: (200, {"items": []}), path: (200, {"status": "success", "data": series})})
+    done = await report(server, api_service(), *adapter(), *autoscaled())
+
+    (finding,) = (finding for finding in done.findings if finding.check == "D45")
+    assert advice in finding.fix.advice
+    (request,) = (request for request in server.requests if request.path == path)
+    assert request.query["match[]"] == 'DCGM_FI_DEV_GPU_UTIL{pod!=""}'
+
+
+@pytest.mark.parametrize("answer", [failure(403, "services/proxy is forbidden"), (200, {"data": None}), (200, {"data": [None]})])
+async def test_a_prometheus_that_cannot_be_asked_leaves_the_rule_as_advice(answer: tuple[int, Json]) -> None:
+    path = "/api/v1/namespaces/monitoring/services/prometheus:9090/proxy/prefix/api/v1/series"
+    done = await report(Server({METRIC: (200, {"items": []}), path: answer}), api_service(), *adapter(), *autoscaled())
+
+    (finding,) = (finding for finding in done.findings if finding.check == "D45")
+    assert "check that Prometheus has the series of its rule" in finding.fix.advice
+
+
+async def test_a_prometheus_outside_the_cluster_is_not_asked() -> None:
+    server = Server({METRIC: (200, {"items": []})})
+    await report(server, api_service(), *adapter("https://prometheus.example.org"), *autoscaled())
+
+    assert not [request for request in server.requests if "proxy" in request.path]
 
 
 async def test_from_outside_the_certificate_in_use_is_unchecked() -> None:

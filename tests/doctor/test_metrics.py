@@ -10,6 +10,7 @@ from tests.doctor.corpus import FOLDER, NOW, look_at, objects_of
 
 from gpuscaler.cli.doctor_reading import evidence_of_objects
 from gpuscaler.doctor.checks.all_checks import CHECKS
+from gpuscaler.doctor.checks.metrics.addresses import parse_address
 from gpuscaler.doctor.findings import Finding
 from gpuscaler.doctor.running import run_checks
 from gpuscaler.serving.certificates import CertificateAuthority
@@ -226,3 +227,20 @@ def test_metrics_of_the_first_version_are_read_from_its_annotation() -> None:
     assert [finding.seen for finding in found([autoscaler, workload], "D46")] == [
         "a percentage of requested memory, and no request in container web, proxy of the target"
     ]
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("http://prometheus.monitoring.svc:9090/prefix/", "/prefix/"),
+        ("http://prometheus.monitoring.svc.cluster.local", ""),
+        ("http://prometheus.monitoring.svc/../../secrets", None),
+        ("http://prometheus.monitoring.svc/?a=b", None),
+        ("http://prometheus.example.org", None),
+        ("file:///etc/passwd", None),
+    ],
+)
+def test_only_plain_addresses_of_services_count_as_inside_the_cluster(url: str, path: str | None) -> None:
+    address = parse_address(url, "")
+
+    assert (address.rest if address is not None else None) == path

@@ -11,13 +11,15 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from gpuscaler.doctor.checks.api_services import PROBED_DISCOVERY
 from gpuscaler.doctor.checks.clocks import API_SERVER, PROBED_CLOCK
+from gpuscaler.doctor.checks.metrics.addresses import parse_address
 from gpuscaler.doctor.checks.metrics.certificates import PROBED_CERTIFICATE
-from gpuscaler.doctor.checks.metrics.programs import METRICS_GROUPS, Serving
+from gpuscaler.doctor.checks.metrics.programs import METRICS_GROUPS, Serving, flag_of, space_of
 from gpuscaler.doctor.checks.metrics.reading import AUTOSCALER, Targets, metrics_of, target_of
+from gpuscaler.doctor.checks.metrics.rules import Rules
 from gpuscaler.doctor.checks.metrics.values import GROUPS, PROBED_METRIC
 from gpuscaler.doctor.documents import Document
 from gpuscaler.doctor.evidence import Evidence
@@ -28,8 +30,10 @@ from gpuscaler.metrics.chain.looking import format_selector, metric_path, scale_
 
 #: Metrics that are asked for at most, and at once; APIs of metrics and certificates at most.
 _METRICS, _AT_ONCE, _SERVERS = 200, 8, 12
-#: Seconds for one answer, and for all of them.
-_ANSWER, _TOTAL = 5.0, 12.0
+#: Series whose labels are read.
+_SERIES = 20
+#: Seconds for one answer, and for all of one kind.
+_ANSWER, _TOTAL = 5.0, 8.0
 
 Json = dict[str, Any]
 
@@ -41,6 +45,7 @@ async def with_probes(client: Client, evidence: Evidence, *, inside: bool, wall:
     """
     clock = await _clock(client, wall)
     found = await asyncio.gather(_discovery(client, evidence), _certificates(evidence, inside=inside), _metrics(client, evidence))
+    await _add_series(client, evidence, found[2])
     documents: dict[str, tuple[Document, ...]] = {}
     for probe in (clock, *(probe for probes in found for probe in probes)):
         documents[probe["kind"]] = (*documents.get(probe["kind"], ()), Document(probe))
@@ -162,6 +167,46 @@ async def _metrics(client: Client, evidence: Evidence) -> list[Json]:
     return [*found, *(probe(item, status=0, message=f"only the first {_METRICS} are asked for") for item in asked[_METRICS:])]
 
 
+async def _add_series(client: Client, evidence: Evidence, probes: list[Json]) -> None:
+    """Add to the probes of metrics without values what Prometheus has for their rules, through the API server's proxy."""
+    serving = Serving(evidence)
+    rules = Rules(serving, evidence)
+    names = {
+        (autoscaler.namespace, autoscaler.name, metric.field): metric.name
+        for autoscaler in evidence.of(AUTOSCALER)
+        for metric in metrics_of(autoscaler)
+    }
+    asked: dict[tuple[str, str], list[Json]] = {}
+    for probe in probes:
+        if probe["status"] == 404 or (probe["status"] == 200 and not probe["items"]):
+            needs = rules.needs_of(names[probe["metadata"]["namespace"], probe["metadata"]["name"], probe["field"]])
+            url = flag_of(needs.program.words, "prometheus-url") if needs is not None else ""
+            address = parse_address(url or "", space_of(needs.program.workload)) if needs is not None else None
+            if needs is not None and needs.series and address is not None:
+                target = f"{'https:' if address.scheme == 'https' else ''}{address.name}:{address.port}"
+                path = f"/api/v1/namespaces/{quote(address.namespace)}/services/{target}/proxy{address.rest.rstrip('/')}/api/v1/series"
+                asked.setdefault((path, needs.series), []).append(probe)
+
+    async def ask(item: tuple[str, str]) -> Json | None:
+        path, series = item
+        answer = await _series(client, path, {"match[]": series, "limit": str(_SERIES)})
+        for probe in asked[item] if answer is not None else ():
+            probe["series"] = answer
+        return None
+
+    await _all(ask, [*asked][:_SERVERS], late=lambda _: None)
+
+
+async def _series(client: Client, path: str, query: Mapping[str, str]) -> Json | None:
+    """How many series Prometheus has, and their labels; None if it cannot be asked."""
+    try:
+        async with client.exchange(Request("GET", path, query, {"accept": "application/json"}, timeout=_ANSWER)) as answer:
+            data = json.loads(b"".join([piece async for piece in answer.pieces]))["data"]
+        return {"count": len(data), "labels": sorted({str(label) for series in data[:_SERIES] for label in series})}
+    except (ApiError, Unreachable, ValueError, KeyError, TypeError):
+        return None
+
+
 def _versions(evidence: Evidence) -> Mapping[str, str]:
     """The version in which each API of metrics is asked: the newest that the cluster has."""
     found: dict[str, str] = {}
@@ -195,7 +240,7 @@ async def _get(client: Client, path: str, query: Mapping[str, str]) -> tuple[int
     return answer.status, "", len(items) if isinstance(items, list) else 0
 
 
-async def _all(ask: Callable[[Any], Awaitable[Json]], items: Iterable[Any], *, late: Callable[[Any], Json | None]) -> list[Json]:
+async def _all(ask: Callable[[Any], Awaitable[Json | None]], items: Iterable[Any], *, late: Callable[[Any], Json | None]) -> list[Json]:
     """The answers for all items, some at once; ``late`` makes those that did not come in time."""
     turn = asyncio.Semaphore(_AT_ONCE)
 

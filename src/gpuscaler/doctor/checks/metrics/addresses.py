@@ -13,13 +13,13 @@ from gpuscaler.doctor.evidence import Evidence
 from gpuscaler.doctor.findings import CRITICAL, WARNING, Finding, Fix
 from gpuscaler.model.durations import DurationError, parse_duration
 
-_URL: Final = re.compile(r"^(https?)://([A-Za-z0-9.-]+)(?::(\d{1,5}))?(/.*)?$")
+_URL: Final = re.compile(r"^(https?)://([A-Za-z0-9.-]+)(?::(\d{1,5}))?((?:/[\w~-][\w.~-]*)*/?)$")
 _SCRAPE: Final = re.compile(r"^\s*scrape_interval:\s*[\"']?(\w+)", re.MULTILINE)
 #: From this verbosity on, the clients of Kubernetes log the bodies of requests.
 _BODIES = 8
 
 
-class _Address(NamedTuple):
+class Address(NamedTuple):
     """An address inside the cluster."""
 
     scheme: str
@@ -64,7 +64,7 @@ def _finding(document: Document, field: str, *, url: str, seen: str, commands: t
 
 def _mistake(url: str, own: str, serving: Serving) -> tuple[str, str] | None:
     """What is wrong with an address inside the cluster, and a better one if there is only one."""
-    address = _address(url, own)
+    address = parse_address(url, own)
     if address is None:
         return None
     service = serving.service(address.namespace, address.name)
@@ -91,13 +91,13 @@ def _ports(service: Document) -> tuple[int, ...]:
     return tuple(number for item in service.parts("spec", "ports") if isinstance(number := item.value("port"), int))
 
 
-def _url_of(address: _Address, service: Document) -> str:
+def _url_of(address: Address, service: Document) -> str:
     ports = _ports(service)
     port = address.port if address.port in ports else 9090 if 9090 in ports or not ports else ports[0]
     return f"{address.scheme}://{service.name}.{space_of(service)}.svc:{port}{address.rest}"
 
 
-def _address(url: str, own: str) -> _Address | None:
+def parse_address(url: str, own: str) -> Address | None:
     """The Service in ``url``: ``name.namespace.svc…``, or ``name`` in the namespace ``own``; None for other hosts."""
     match = _URL.match(url)
     if match is None:
@@ -106,7 +106,7 @@ def _address(url: str, own: str) -> _Address | None:
     name, *more = host.rstrip(".").split(".")
     if not (more or own) or (more and more[1:2] != ["svc"]):
         return None
-    return _Address(scheme, name, more[0] if more else own, int(port) if port else 443 if scheme == "https" else 80, rest or "")
+    return Address(scheme, name, more[0] if more else own, int(port) if port else 443 if scheme == "https" else 80, rest or "")
 
 
 def _flag_patches(program: Program, old: str, new: str) -> tuple[str, ...]:

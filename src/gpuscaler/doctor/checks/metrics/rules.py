@@ -54,19 +54,42 @@ def _parsed(text: str) -> tuple[Mapping[str, Any], str]:
     return (value, "") if isinstance(value, Mapping) else ({}, f"a {type(value).__name__}")
 
 
-def needs_of(metric: str, serving: Serving, evidence: Evidence) -> str:
-    """Which series the rule for ``metric`` needs, as advice; empty if the rules cannot be read."""
-    files = [file for file in _files(serving, evidence) if not file.error]
-    for file in files:
-        for name in _LISTS:
-            for rule in file.content.parts(name):
-                if _makes(rule, metric):
-                    labels = ", ".join(f"{label} ({resource})" for label, resource in _labels(rule).items())
-                    mapping = f", with the labels {labels}" if labels else ""
-                    return f"check that Prometheus has the series of its rule: {rule.text('seriesQuery')}{mapping}"
-    if files and all(file.program.name == "prometheus-adapter" for file in files):
-        return f"add a rule that makes it to {', '.join(sorted({file.config.title for file in files}))}"
-    return ""
+class Needs(NamedTuple):
+    """What the rule for a metric needs: series, with labels by the resource that each names, from the Prometheus of a program."""
+
+    program: Program
+    series: str
+    labels: Mapping[str, str]
+
+    @property
+    def text(self) -> str:
+        labels = ", ".join(f"{label} ({resource})" for label, resource in self.labels.items())
+        return f"{self.series}{f', with the labels {labels}' if labels else ''}"
+
+
+class Rules:
+    """All rules of a cluster."""
+
+    def __init__(self, serving: Serving, evidence: Evidence) -> None:
+        self._files = [file for file in _files(serving, evidence) if not file.error]
+
+    def needs_of(self, metric: str) -> Needs | None:
+        """What the first rule that makes ``metric`` needs."""
+        for file in self._files:
+            for name in _LISTS:
+                for rule in file.content.parts(name):
+                    if _makes(rule, metric):
+                        return Needs(file.program, rule.text("seriesQuery"), _labels(rule))
+        return None
+
+    def advice_for(self, metric: str) -> str:
+        """What to check for ``metric``; empty if the rules cannot be read. Our own program has rules beside those of its file."""
+        needs = self.needs_of(metric)
+        if needs is not None:
+            return f"check that Prometheus has the series of its rule: {needs.text}"
+        if self._files and all(file.program.name == "prometheus-adapter" for file in self._files):
+            return f"add a rule that makes it to {', '.join(sorted({file.config.title for file in self._files}))}"
+        return ""
 
 
 def _makes(rule: Document, metric: str) -> bool:

@@ -1,8 +1,9 @@
 """Autoscalers whose metrics have no values: what their own conditions say, and what the metrics APIs answer.
 
 The answers are documents of the kind :data:`PROBED_METRIC`, one for each metric of an autoscaler that was asked for:
-``{metadata: {name, namespace}, field, status, message, items, path}``, with the name of the autoscaler, the field of the metric in it, the
-HTTP status (0 without an answer), the number of values, and what was requested.
+``{metadata: {name, namespace}, field, status, message, items, path, series}``, with the name of the autoscaler, the field of the metric in
+it, the HTTP status (0 without an answer), the number of values, and what was requested. ``series`` is what Prometheus has for the rule of the
+metric: ``{count, labels}``, the number of series (a few are counted), and the names of their labels.
 """
 
 import re
@@ -12,7 +13,7 @@ from typing import Final
 from gpuscaler.doctor.checks.checking import Check
 from gpuscaler.doctor.checks.metrics.programs import CUSTOM, EXTERNAL, RESOURCE, Serving, space_of
 from gpuscaler.doctor.checks.metrics.reading import AUTOSCALER, Metric, Targets, metrics_of, target_of
-from gpuscaler.doctor.checks.metrics.rules import needs_of
+from gpuscaler.doctor.checks.metrics.rules import Rules
 from gpuscaler.doctor.documents import Document
 from gpuscaler.doctor.evidence import Evidence
 from gpuscaler.doctor.findings import CRITICAL, Finding, Fix, Unchecked
@@ -35,7 +36,7 @@ _REASON = re.compile(r"^(FailedGet\w*Metric|InvalidMetricSourceType|InvalidSelec
 def find_unknown_values(evidence: Evidence) -> Iterator[Finding | Unchecked]:
     """D45: metrics that no program serves, that are served without values, or that the autoscaler itself reports as unknown."""
     groups = _Groups(evidence)
-    serving, targets = Serving(evidence), Targets(evidence)
+    rules, targets = Rules(Serving(evidence), evidence), Targets(evidence)
     probes = {(probe.namespace, probe.name, probe.text("field")): probe for probe in evidence.of(PROBED_METRIC)}
     for autoscaler in evidence.of(AUTOSCALER):
         workload = targets.workload(target_of(autoscaler))
@@ -47,9 +48,7 @@ def find_unknown_values(evidence: Evidence) -> Iterator[Finding | Unchecked]:
             elif (
                 group not in groups.unavailable and (probe := probes.get((autoscaler.namespace, autoscaler.name, metric.field))) is not None
             ):
-                result = _probed(
-                    autoscaler, metric, probe, needs=needs_of(metric.name, serving, evidence), is_idle=_is_idle(autoscaler, workload)
-                )
+                result = _probed(autoscaler, metric, probe, rules=rules, is_idle=_is_idle(autoscaler, workload))
                 if isinstance(result, Unchecked):
                     yield result
                 elif result is not None:
@@ -96,29 +95,49 @@ def _unserved(autoscaler: Document, metric: Metric, group: str) -> Finding:
     )
 
 
-def _probed(autoscaler: Document, metric: Metric, probe: Document, *, needs: str, is_idle: bool) -> Finding | Unchecked | None:
+def _probed(autoscaler: Document, metric: Metric, probe: Document, *, rules: Rules, is_idle: bool) -> Finding | Unchecked | None:
     status, items = probe.number("status") or 0, probe.number("items") or 0
     message = " ".join(probe.text("message").split())
     if status == 403:
         return Unchecked("D45", f"metric {metric.name} of {autoscaler.title}", f"there is no permission to read it: {message}")
     if status == 0:
         return Unchecked("D45", f"metric {metric.name} of {autoscaler.title}", message or "no answer came in time")
+    if items or (is_idle and status in (200, 404)):
+        return None
     ask = f"ask again with kubectl get --raw {probe.text('path')!r}"
     if status == 404:
-        seen = f"{metric.name}, which is not served ({message or 404})"
-        advice = f"{needs or 'add a rule that makes it, and check that Prometheus has its series'}; {ask}"
-        return _finding(autoscaler, metric.field, seen=seen, expected="a metric that is served", fix=Fix(advice=advice))
-    if status >= 400:
-        advice = f"check the program that serves it, and whether it reaches Prometheus; {ask}"
-        return _finding(autoscaler, metric.field, seen=f"{metric.name}: {status:g} {message}", expected="values", fix=Fix(advice=advice))
-    if items or is_idle:
-        return None
-    whom = "of the target's pods" if metric.type == "Pods" else "that match"
+        seen, expected = f"{metric.name}, which is not served ({message or 404})", "a metric that is served"
+    elif status == 200:
+        seen, expected = (
+            f"{metric.name}, an empty list (200)",
+            f"values {'of the pods of the target' if metric.type == 'Pods' else 'that match'}",
+        )
+    else:
+        seen, expected = f"{metric.name}: {status:g} {message}", "values"
     advice = (
-        f"{needs or 'compare the labels of the series with those that the rule maps to namespace and pod'}; Prometheus calls labels of the "
-        f"scraped page exported_pod and exported_namespace unless the job has honor_labels (honorLabels: true); {ask}"
+        _about_series(metric, probe, rules)
+        if status in (200, 404)
+        else "check the program that serves it, and whether it reaches Prometheus"
     )
-    return _finding(autoscaler, metric.field, seen=f"{metric.name}, an empty list (200)", expected=f"values {whom}", fix=Fix(advice=advice))
+    return _finding(autoscaler, metric.field, seen=seen, expected=expected, fix=Fix(advice=f"{advice}; {ask}"))
+
+
+def _about_series(metric: Metric, probe: Document, rules: Rules) -> str:
+    """Advice on the series that the rule for ``metric`` needs, and on those that Prometheus has."""
+    needs, series = rules.needs_of(metric.name), probe.part("series")
+    if needs is None or series.number("count") is None:
+        general = "compare the labels of its series in Prometheus with those that the rule maps to namespace and pod"
+        return rules.advice_for(metric.name) or f"check that a rule makes it, and {general}"
+    if not series.number("count"):
+        return f"let Prometheus scrape what has the series of its rule, of which it has none: {needs.text}"
+    labels = series.texts("labels")
+    lacking = [label for label in needs.labels if label not in labels]
+    if not lacking:
+        return f"Prometheus has series of its rule, but none for these pods: check which pods use GPUs, and {needs.text}"
+    instead = [label for label in labels if label.removeprefix("exported_") in lacking and label not in lacking]
+    kept = "; or scrape with honor_labels (honorLabels: true)" if instead else ""
+    have = f"they have {', '.join(instead or labels)}{kept}"
+    return f"map the labels that the series of its rule have: its labels {', '.join(lacking)} do not exist, and {have}"
 
 
 def _reported(autoscaler: Document, workload: Document | None, groups: _Groups, evidence: Evidence) -> Finding | None:
