@@ -244,7 +244,7 @@ async def _all(ask: Callable[[Any], Awaitable[Json | None]], items: Iterable[Any
     """The answers for all items, some at once; ``late`` makes those that did not come in time."""
     turn = asyncio.Semaphore(_AT_ONCE)
 
-    async def in_turn(item: Any) -> Json:
+    async def in_turn(item: Any) -> Json | None:
         async with turn:
             return await ask(item)
 

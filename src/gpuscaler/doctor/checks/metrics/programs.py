@@ -6,9 +6,10 @@ Sources of the images and flags: the charts of prometheus-adapter, KEDA, metrics
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
-from gpuscaler.doctor.documents import TEMPLATES, Document, containers_of, template_of
+from gpuscaler.doctor.documents import TEMPLATES, Document, template_of
 from gpuscaler.doctor.evidence import Evidence
 
 RESOURCE, CUSTOM, EXTERNAL = "metrics.k8s.io", "custom.metrics.k8s.io", "external.metrics.k8s.io"
@@ -23,9 +24,9 @@ _PROGRAMS: Final = (
     ("metrics-server", re.compile(r"(^|/)metrics-server([-/:@]|$)"), (RESOURCE,)),
     ("kube-metrics-adapter", re.compile(r"(^|/)kube-metrics-adapter([:@]|$)"), (CUSTOM, EXTERNAL)),
     ("k8s-cloudwatch-adapter", re.compile(r"(^|/)k8s-cloudwatch-adapter([:@]|$)"), (EXTERNAL,)),
+    ("gpuscaler metrics", re.compile(r"(^|/)gpuscaler([:@]|$)"), (CUSTOM, EXTERNAL)),
     ("custom-metrics-stackdriver-adapter", re.compile(r"(^|/)custom-metrics-stackdriver-adapter([:@]|$)"), (CUSTOM, EXTERNAL)),
 )
-_OURS: Final = re.compile(r"(^|/)gpuscaler([:@]|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,15 +132,19 @@ def _is_owned(workload: Document) -> bool:
 
 
 def _programs(workload: Document, evidence: Evidence) -> Iterator[Program]:
-    template = template_of(workload)
-    for _, container in containers_of(template) if template is not None else ():
-        image, args = container.text("image"), container.texts("args")
-        if _OURS.search(image) and args[:1] == ("metrics",):
-            yield Program("gpuscaler metrics", workload, container, (CUSTOM, EXTERNAL))
-        for name, pattern, groups in _PROGRAMS:
-            if pattern.search(image):
-                more = _configured_groups(workload, container, evidence) if name == "prometheus-adapter" else ()
-                yield Program(name, workload, container, tuple(dict.fromkeys((*groups, *more))))
+    template = template_of(workload) or Document({})
+    for name in ("containers", "initContainers"):
+        for container in template.parts("spec", name):
+            known = _known(container.text("image"))
+            if known is not None and (known[0] != "gpuscaler metrics" or container.texts("args")[:1] == ("metrics",)):
+                more = _configured_groups(workload, container, evidence) if known[0] == "prometheus-adapter" else ()
+                yield Program(known[0], workload, container, tuple(dict.fromkeys((*known[1], *more))))
+
+
+@lru_cache(maxsize=1 << 12)
+def _known(image: str) -> tuple[str, tuple[str, ...]] | None:
+    """The program of an image and the groups that it always serves."""
+    return next(((name, groups) for name, pattern, groups in _PROGRAMS if pattern.search(image)), None)
 
 
 def _configured_groups(workload: Document, container: Document, evidence: Evidence) -> tuple[str, ...]:

@@ -113,9 +113,10 @@ class Targets:
 
     def __init__(self, evidence: Evidence) -> None:
         self._workloads = {(space_of(item), item.kind, item.name): item for item in evidence.of(*self.KINDS)}
-        self._pods: dict[str, list[Document]] = {}
+        self._pods: dict[tuple[str, str, str], list[Document]] = {}
         for pod in evidence.of("Pod"):
-            self._pods.setdefault(space_of(pod), []).append(pod)
+            for key, value in pod.labels.items():
+                self._pods.setdefault((space_of(pod), key, value), []).append(pod)
 
     def workload(self, target: Target) -> Document | None:
         return self._workloads.get((target.namespace, target.kind, target.name))
@@ -124,6 +125,6 @@ class Targets:
         """A pod of the target: what the API server and its admission made of the template."""
         workload = self.workload(target)
         selector = workload.pairs("spec", "selector", "matchLabels") if workload is not None else {}
-        if not selector:
-            return None
-        return next((pod for pod in self._pods.get(target.namespace, ()) if selector.items() <= pod.labels.items()), None)
+        candidates = [self._pods.get((target.namespace, key, value), []) for key, value in selector.items()]
+        pods = min(candidates, key=len, default=[])
+        return next((pod for pod in pods if selector.items() <= pod.labels.items()), None)

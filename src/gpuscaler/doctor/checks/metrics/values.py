@@ -2,8 +2,8 @@
 
 The answers are documents of the kind :data:`PROBED_METRIC`, one for each metric of an autoscaler that was asked for:
 ``{metadata: {name, namespace}, field, status, message, items, path, series}``, with the name of the autoscaler, the field of the metric in
-it, the HTTP status (0 without an answer), the number of values, and what was requested. ``series`` is what Prometheus has for the rule of the
-metric: ``{count, labels}``, the number of series (a few are counted), and the names of their labels.
+it, the HTTP status (0 without an answer), the number of values, and what was requested. ``series`` is what Prometheus has for the metric's
+rule: ``{count, labels}``, the number of series (a few are counted), and the names of their labels.
 """
 
 import re
