@@ -13,7 +13,7 @@ import msgspec
 
 from gpuscaler.cli.doctor_probing import with_probes
 from gpuscaler.doctor.documents import Document
-from gpuscaler.doctor.evidence import CLUSTER, Evidence
+from gpuscaler.doctor.evidence import CLOCKS, CLUSTER, Evidence
 from gpuscaler.kube.access import Access
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, Forbidden, NotFound, Unreachable
@@ -118,7 +118,7 @@ def evidence_of_files(files: Iterable[str], *, now: float) -> Evidence:
             reason = getattr(error, "strerror", None) or str(error)
             raise FileError(f"{name}: saw {reason}, expected a readable file with Kubernetes objects") from error
     missing = [resource.kind for resource in (*WATCHED, *OTHERS) if resource.kind not in collector.documents]
-    return collector.evidence(now, dict.fromkeys(missing, "no file has objects of this kind"))
+    return collector.evidence(now, {**dict.fromkeys(missing, "no file has objects of this kind"), CLOCKS: "files have none"})
 
 
 def _objects(stream: BinaryIO, name: str) -> Iterator[tuple[str, Any, str, str]]:
@@ -188,7 +188,7 @@ async def evidence_of_cluster(access: Access, *, now: float, inside: bool = Fals
             # A server that does not answer at all is not asked for each kind.
             await client.get(NAMESPACES, "kube-system")
         except Unreachable as error:
-            return collector.evidence(now, dict.fromkeys((*(resource.kind for resource in resources), CLUSTER), str(error)))
+            return collector.evidence(now, dict.fromkeys((*(resource.kind for resource in resources), CLUSTER, CLOCKS), str(error)))
         except ApiError:
             pass
         for resource in resources:

@@ -2,6 +2,7 @@
 
 from gpuscaler.doctor.checks import api_services, budgets, clocks
 from gpuscaler.doctor.checks.checking import Check
+from gpuscaler.doctor.checks.metrics import addresses, autoscalers, certificates, rights, rules, targets, values
 from gpuscaler.doctor.checks.nodes import device_plugins, labels
 from gpuscaler.doctor.checks.pods import fitting, holding, resource_names, runtimes, sharing_nodes
 
@@ -15,16 +16,7 @@ CHECKS: tuple[Check, ...] = (
     *holding.CHECKS,
     *sharing_nodes.CHECKS,
     *runtimes.CHECKS,
-)
-from gpuscaler.doctor.checks.metrics import autoscalers, targets
-from gpuscaler.doctor.checks.metrics import addresses, autoscalers, rules, targets, values
-from gpuscaler.doctor.checks.metrics import addresses, autoscalers, certificates, rules, targets, values
-from gpuscaler.doctor.checks.metrics import addresses, autoscalers, certificates, rights, rules, targets, values
-
-CHECKS: tuple[Check, ...] = (
-    *budgets.CHECKS,
     *rights.CHECKS,
-    *api_services.CHECKS,
     *certificates.CHECKS,
     *addresses.CHECKS,
     *rules.CHECKS,
