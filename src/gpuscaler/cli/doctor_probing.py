@@ -18,7 +18,7 @@ from gpuscaler.doctor.checks.clocks import API_SERVER, PROBED_CLOCK
 from gpuscaler.doctor.checks.metrics.addresses import parse_address
 from gpuscaler.doctor.checks.metrics.certificates import PROBED_CERTIFICATE
 from gpuscaler.doctor.checks.metrics.programs import METRICS_GROUPS, Serving, flag_of, space_of
-from gpuscaler.doctor.checks.metrics.reading import AUTOSCALER, Targets, metrics_of, target_of
+from gpuscaler.doctor.checks.metrics.reading import AUTOSCALER, Targets, metrics_of, scale_target_of
 from gpuscaler.doctor.checks.metrics.rules import Rules
 from gpuscaler.doctor.checks.metrics.values import GROUPS, PROBED_METRIC
 from gpuscaler.doctor.documents import Document
@@ -217,7 +217,7 @@ def _versions(evidence: Evidence) -> Mapping[str, str]:
 
 
 async def _selector(client: Client, autoscaler: Document, targets: Targets) -> str:
-    workload = targets.workload(target_of(autoscaler))
+    workload = targets.workload(scale_target_of(autoscaler))
     if workload is None:
         return await scale_selector(client, autoscaler.namespace, autoscaler.part("spec", "scaleTargetRef").data)
     selector = workload.part("spec", "selector").data

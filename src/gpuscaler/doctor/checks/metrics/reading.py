@@ -74,7 +74,7 @@ class Target:
         return f"{self.kind} {self.namespace}/{self.name}"
 
 
-def target_of(autoscaler: Document) -> Target:
+def scale_target_of(autoscaler: Document) -> Target:
     """The target of a HorizontalPodAutoscaler or a ScaledObject."""
     reference = autoscaler.part("spec", "scaleTargetRef")
     return Target(space_of(autoscaler), reference.text("kind", default="Deployment"), reference.text("name"))

@@ -12,7 +12,7 @@ from gpuscaler.doctor.checks.metrics.reading import (
     Targets,
     is_of_keda,
     metrics_of,
-    target_of,
+    scale_target_of,
 )
 from gpuscaler.doctor.commands import kubectl_patch
 from gpuscaler.doctor.documents import Document, template_of
@@ -29,7 +29,7 @@ def find_missing_targets(evidence: Evidence) -> Iterator[Finding | Unchecked]:
     for autoscaler in evidence.of(AUTOSCALER, SCALED_OBJECT):
         if is_of_keda(autoscaler):
             continue  # Its ScaledObject names the same target.
-        target, version = target_of(autoscaler), autoscaler.text("spec", "scaleTargetRef", "apiVersion")
+        target, version = scale_target_of(autoscaler), autoscaler.text("spec", "scaleTargetRef", "apiVersion")
         if target.kind in _APPS and version in _REMOVED_APPS:
             patch = {"spec": {"scaleTargetRef": {"apiVersion": "apps/v1"}}}
             effect = "the autoscaler does not find what it should scale, and does nothing"
@@ -62,7 +62,7 @@ def find_shared_targets(evidence: Evidence) -> Iterator[Finding]:
     }
     for autoscaler in evidence.of(AUTOSCALER, SCALED_OBJECT):
         if not is_of_keda(autoscaler) and (autoscaler.namespace, autoscaler.name) not in adopted:
-            by_target.setdefault(target_of(autoscaler), []).append(autoscaler)
+            by_target.setdefault(scale_target_of(autoscaler), []).append(autoscaler)
     for target, autoscalers in by_target.items():
         if len(autoscalers) < 2 or not target.name:
             continue
@@ -84,7 +84,7 @@ def find_missing_requests(evidence: Evidence) -> Iterator[Finding]:
     targets = Targets(evidence)
     defaults = _default_requests(evidence)
     for autoscaler in evidence.of(AUTOSCALER, SCALED_OBJECT):
-        target = target_of(autoscaler)
+        target = scale_target_of(autoscaler)
         workload = targets.workload(target)
         pod = targets.pod(target) or (template_of(workload) if workload is not None else None)
         if pod is None or is_of_keda(autoscaler):
@@ -141,7 +141,7 @@ def _lacking(pod: Document, metric: Metric) -> list[str]:
 def _unrequested(autoscaler: Document, metric: Metric, lacking: list[str]) -> Finding:
     names, reason = ", ".join(lacking), f"FailedGet{metric.type}Metric"
     advice = (
-        f"set resources.requests.{metric.name} of container {names} in {target_of(autoscaler).title}, or use the target type AverageValue"
+        f"set resources.requests.{metric.name} of container {names} in {scale_target_of(autoscaler).title}, or use the type AverageValue"
     )
     return _finding(
         autoscaler,

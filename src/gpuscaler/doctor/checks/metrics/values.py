@@ -12,7 +12,7 @@ from typing import Final
 
 from gpuscaler.doctor.checks.checking import Check
 from gpuscaler.doctor.checks.metrics.programs import CUSTOM, EXTERNAL, RESOURCE, Serving, space_of
-from gpuscaler.doctor.checks.metrics.reading import AUTOSCALER, Metric, Targets, metrics_of, target_of
+from gpuscaler.doctor.checks.metrics.reading import AUTOSCALER, Metric, Targets, metrics_of, scale_target_of
 from gpuscaler.doctor.checks.metrics.rules import Rules
 from gpuscaler.doctor.documents import Document
 from gpuscaler.doctor.evidence import Evidence
@@ -39,7 +39,7 @@ def find_unknown_values(evidence: Evidence) -> Iterator[Finding | Unchecked]:
     rules, targets = Rules(Serving(evidence), evidence), Targets(evidence)
     probes = {(probe.namespace, probe.name, probe.text("field")): probe for probe in evidence.of(PROBED_METRIC)}
     for autoscaler in evidence.of(AUTOSCALER):
-        workload = targets.workload(target_of(autoscaler))
+        workload = targets.workload(scale_target_of(autoscaler))
         findings: list[Finding] = []
         for metric in metrics_of(autoscaler):
             group = GROUPS.get(metric.type, "")
