@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.doctor.corpus import FOLDER, NOW, look_at, objects_of
+from tests.doctor.corpus import FOLDER, NOW, BrokenFile, broken_files, look_at, objects_of
 
-from gpuscaler.cli.doctor_reading import evidence_of_objects
+from gpuscaler.cli.doctor_reading import evidence_of_files, evidence_of_objects
 from gpuscaler.doctor.checks.all_checks import CHECKS
 from gpuscaler.doctor.checks.metrics.addresses import parse_address
 from gpuscaler.doctor.findings import Finding
@@ -17,6 +17,16 @@ from gpuscaler.serving.certificates import CertificateAuthority
 
 Json = dict[str, Any]
 HOST = "custom-metrics-apiserver.kube-system.svc"
+
+
+FILES = [file for file in broken_files() if file.path.stem.startswith(("d31-rights", "d42", "d43", "d44", "d45", "d46"))]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.path.stem)
+def test_a_broken_file_is_found_out_without_the_rest_of_its_cluster(file: BrokenFile) -> None:
+    report = run_checks(evidence_of_files([str(file.path)], now=NOW), CHECKS)
+
+    assert {(finding.check, finding.object) for finding in report.findings} == file.expected
 
 
 def broken(name: str) -> list[Json]:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from gpuscaler.doctor.checks.checking import Check
+from gpuscaler.doctor.checks.checking import Check, in_part
 from gpuscaler.doctor.checks.metrics.programs import CUSTOM, EXTERNAL, METRICS_GROUPS, RESOURCE, Serving, space_of
 from gpuscaler.doctor.commands import kubectl_delete, kubectl_patch
 from gpuscaler.doctor.documents import Document
@@ -174,9 +174,10 @@ def _is_used(group: str, evidence: Evidence) -> bool:
     )
 
 
-def find_contested(evidence: Evidence) -> Iterator[Finding]:
+def find_contested(evidence: Evidence) -> Iterator[Finding | Unchecked]:
     """D43: two programs that claim the same API of metrics, so that one of them is never asked."""
     serving = Serving(evidence)
+    yield from in_part("D43", "which programs serve metrics", evidence, "Service", "Deployment")
     by_group: dict[str, list[Document]] = {}
     for api_service in evidence.of("APIService"):
         if api_service.text("spec", "group") in METRICS_GROUPS and api_service.text("spec", "service", "name"):
@@ -240,5 +241,5 @@ def _unserved(group: str, api_service: Document, evidence: Evidence, serving: Se
 
 CHECKS = (
     Check("D42", "APIServices that are not available", ("APIService",), find_unavailable),
-    Check("D43", "programs that claim the same API of metrics", ("APIService", "Service", "Deployment"), find_contested),
+    Check("D43", "programs that claim the same API of metrics", ("APIService",), find_contested),
 )

@@ -4,13 +4,13 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from gpuscaler.doctor.checks.checking import Check
+from gpuscaler.doctor.checks.checking import Check, in_part
 from gpuscaler.doctor.checks.metrics.programs import Program, Serving, flag_of, space_of
 from gpuscaler.doctor.checks.metrics.reading import SCALED_OBJECT
 from gpuscaler.doctor.commands import kubectl_patch
 from gpuscaler.doctor.documents import TEMPLATES, Document, containers_of, template_of
 from gpuscaler.doctor.evidence import Evidence
-from gpuscaler.doctor.findings import CRITICAL, WARNING, Finding, Fix
+from gpuscaler.doctor.findings import CRITICAL, WARNING, Finding, Fix, Unchecked
 from gpuscaler.model.durations import DurationError, parse_duration
 
 _URL: Final = re.compile(r"^(https?)://([A-Za-z0-9.-]+)(?::(\d{1,5}))?((?:/[\w~-][\w.~-]*)*/?)$")
@@ -33,8 +33,10 @@ class Address(NamedTuple):
         return f"Service {self.namespace}/{self.name}"
 
 
-def find_wrong_addresses(evidence: Evidence) -> Iterator[Finding]:
+def find_wrong_addresses(evidence: Evidence) -> Iterator[Finding | Unchecked]:
     """D45: a Prometheus at a Service or port that does not exist."""
+    yield from in_part("D45", "addresses of Prometheus in programs", evidence, "Deployment")
+    yield from in_part("D45", "addresses of Prometheus in ScaledObjects", evidence, SCALED_OBJECT)
     serving = Serving(evidence)
     for program in serving.programs:
         url = flag_of(program.words, "prometheus-url") or ""
@@ -170,6 +172,6 @@ def _seconds(text: str) -> float:
 
 
 CHECKS = (
-    Check("D45", "addresses of Prometheus", ("Service", "Deployment"), find_wrong_addresses),
+    Check("D45", "addresses of Prometheus", ("Service",), find_wrong_addresses),
     Check("D46", "flags of metrics programs", ("Deployment",), find_odd_flags),
 )

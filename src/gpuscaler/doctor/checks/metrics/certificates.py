@@ -67,7 +67,7 @@ def find_bad_certificates(evidence: Evidence) -> Iterator[Finding | Unchecked]:
 
 
 def _reason(evidence: Evidence, probes: list[Document]) -> str:
-    reasons = [f"Secret could not be read: {evidence.unread['Secret']}"] if "Secret" in evidence.unread else []
+    reasons = [f"{kind} could not be read: {evidence.unread[kind]}" for kind in ("Service", "Secret") if kind in evidence.unread]
     reasons += [probe.text("error") for probe in probes if probe.text("error")]
     return "; ".join(reasons) or "its program mounts no Secret with it, and it was not called"
 
@@ -218,4 +218,4 @@ def _finding(document: Document, field: str, *, severity: str, seen: str, expect
     return Finding("D44", severity, document.title, field, seen, expected, effect, fix, document.place)
 
 
-CHECKS = (Check("D44", "certificates of programs that serve metrics", ("APIService", "Service"), find_bad_certificates),)
+CHECKS = (Check("D44", "certificates of programs that serve metrics", ("APIService",), find_bad_certificates),)

@@ -7,17 +7,16 @@ system:controller:horizontal-pod-autoscaler may read all metrics).
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final, NamedTuple
 
-from gpuscaler.doctor.checks.checking import Check
+from gpuscaler.doctor.checks.checking import Check, in_part
 from gpuscaler.doctor.checks.metrics.programs import CUSTOM, EXTERNAL, METRICS_GROUPS, Serving, space_of
 from gpuscaler.doctor.commands import kubectl_patch
 from gpuscaler.doctor.documents import Document, template_of
 from gpuscaler.doctor.evidence import Evidence
-from gpuscaler.doctor.findings import CRITICAL, INFO, Finding, Fix
+from gpuscaler.doctor.findings import CRITICAL, INFO, Finding, Fix, Unchecked
 
 _DELEGATOR: Final = "system:auth-delegator"
 _READER: Final = "extension-apiserver-authentication-reader"
 _CONTROLLER: Final = "system:controller:horizontal-pod-autoscaler"
-_ROLES = ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 
 
 class _Account(NamedTuple):
@@ -63,7 +62,8 @@ class _Rights:
         kind, name = binding.text("roleRef", "kind"), binding.text("roleRef", "name")
         role = self._roles.get((kind, binding.namespace if kind == "Role" else "", name))
         if role is None:
-            return _BUILT_IN.get(name, ())
+            # A role that was not read may allow everything.
+            return _BUILT_IN.get(name, (_rule(["*"], ["*"], ["*"]),) if kind in self._evidence.unread else ())
         return role.parts("rules")
 
 
@@ -106,9 +106,10 @@ def _has(entries: Collection[str], entry: str) -> bool:
     return "*" in entries or entry in entries
 
 
-def find_missing_rights(evidence: Evidence) -> Iterator[Finding]:
+def find_missing_rights(evidence: Evidence) -> Iterator[Finding | Unchecked]:
     """D31: programs behind APIServices that may not verify who asks, and autoscalers that may not read metrics."""
     serving, rights = Serving(evidence), _Rights(evidence)
+    yield from in_part("D31", "rights of metrics programs by roles", evidence, "ClusterRole", "Role", "Deployment")
     seen: set[str] = set()
     for api_service in evidence.of("APIService"):
         service = serving.service_of(api_service) if api_service.text("spec", "group") in METRICS_GROUPS else None
@@ -214,6 +215,11 @@ def find_wide_roles(evidence: Evidence) -> Iterator[Finding]:
 
 
 CHECKS = (
-    Check("D31", "rights between metrics programs and autoscalers", ("APIService", "Service", *_ROLES), find_missing_rights),
+    Check(
+        "D31",
+        "rights between metrics programs and autoscalers",
+        ("APIService", "Service", "ClusterRoleBinding", "RoleBinding"),
+        find_missing_rights,
+    ),
     Check("D31", "roles for metrics", ("ClusterRole",), find_wide_roles),
 )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from gpuscaler.doctor.checks.checking import Check
+from gpuscaler.doctor.checks.checking import Check, in_part
 from gpuscaler.doctor.checks.metrics.programs import space_of
 from gpuscaler.doctor.checks.metrics.reading import (
     AUTOSCALER,
@@ -52,8 +52,9 @@ def _is_missing(target: Target, version: str, targets: Targets) -> bool:
     return is_known and bool(target.name) and targets.workload(target) is None
 
 
-def find_shared_targets(evidence: Evidence) -> Iterator[Finding]:
+def find_shared_targets(evidence: Evidence) -> Iterator[Finding | Unchecked]:
     """D46: two autoscalers of one target."""
+    yield from in_part("D46", "ScaledObjects beside other autoscalers", evidence, SCALED_OBJECT)
     by_target: dict[Target, list[Document]] = {}
     adopted = {
         (scaled.namespace, scaled.text("spec", "advanced", "horizontalPodAutoscalerConfig", "name"))
@@ -79,10 +80,12 @@ def find_shared_targets(evidence: Evidence) -> Iterator[Finding]:
             yield _finding(autoscaler, "spec.scaleTargetRef", seen=seen, expected=expected, effect=effect, fix=Fix(advice=advice))
 
 
-def find_missing_requests(evidence: Evidence) -> Iterator[Finding]:
+def find_missing_requests(evidence: Evidence) -> Iterator[Finding | Unchecked]:
     """D46: a metric in percent of requests, and containers without such a request."""
     targets = Targets(evidence)
     defaults = _default_requests(evidence)
+    kinds = sorted({scale_target_of(autoscaler).kind for autoscaler in evidence.of(AUTOSCALER, SCALED_OBJECT)} & {*Targets.KINDS})
+    yield from in_part("D46", "requests of the targets of autoscalers", evidence, *kinds)
     for autoscaler in evidence.of(AUTOSCALER, SCALED_OBJECT):
         target = scale_target_of(autoscaler)
         workload = targets.workload(target)
@@ -159,6 +162,6 @@ def _finding(document: Document, field: str, *, seen: str, expected: str, effect
 
 CHECKS = (
     Check("D46", "targets of autoscalers", (AUTOSCALER,), find_missing_targets),
-    Check("D46", "targets of several autoscalers", (AUTOSCALER, SCALED_OBJECT), find_shared_targets),
-    Check("D46", "requests of the targets of autoscalers", (AUTOSCALER, "Deployment"), find_missing_requests),
+    Check("D46", "targets of several autoscalers", (AUTOSCALER,), find_shared_targets),
+    Check("D46", "requests of the targets of autoscalers", (AUTOSCALER,), find_missing_requests),
 )

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from gpuscaler.doctor.checks.checking import Check
+from gpuscaler.doctor.checks.checking import Check, in_part
 from gpuscaler.doctor.checks.metrics.programs import CUSTOM, EXTERNAL, RESOURCE, Serving, space_of
 from gpuscaler.doctor.checks.metrics.reading import AUTOSCALER, Metric, Targets, metrics_of, scale_target_of
 from gpuscaler.doctor.checks.metrics.rules import Rules
@@ -35,6 +35,7 @@ _REASON = re.compile(r"^(FailedGet\w*Metric|InvalidMetricSourceType|InvalidSelec
 
 def find_unknown_values(evidence: Evidence) -> Iterator[Finding | Unchecked]:
     """D45: metrics that no program serves, that are served without values, or that the autoscaler itself reports as unknown."""
+    yield from in_part("D45", "which programs serve the metrics of autoscalers", evidence, "APIService")
     groups = _Groups(evidence)
     rules, targets = Rules(Serving(evidence), evidence), Targets(evidence)
     probes = {(probe.namespace, probe.name, probe.text("field")): probe for probe in evidence.of(PROBED_METRIC)}
@@ -182,4 +183,4 @@ def _is_idle(autoscaler: Document, workload: Document | None) -> bool:
     )
 
 
-CHECKS = (Check("D45", "metrics of autoscalers without values", (AUTOSCALER, "APIService"), find_unknown_values),)
+CHECKS = (Check("D45", "metrics of autoscalers without values", (AUTOSCALER,), find_unknown_values),)
