@@ -1,6 +1,8 @@
 """All checks, in the order of their ids."""
 
 from gpuscaler.doctor.checks import api_services, budgets, clocks
+from gpuscaler.doctor.checks import api_services, budgets
+from gpuscaler.doctor.checks.aws import all_aws
 from gpuscaler.doctor.checks.checking import Check
 from gpuscaler.doctor.checks.metrics import addresses, autoscalers, certificates, rights, rules, targets, values
 from gpuscaler.doctor.checks.nodes import device_plugins, labels
@@ -24,4 +26,5 @@ CHECKS: tuple[Check, ...] = (
     *autoscalers.CHECKS,
     *targets.CHECKS,
     *clocks.CHECKS,
+    *all_aws.CHECKS,
 )
