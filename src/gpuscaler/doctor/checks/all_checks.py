@@ -1,7 +1,6 @@
 """All checks, in the order of their ids."""
 
 from gpuscaler.doctor.checks import api_services, budgets, clocks
-from gpuscaler.doctor.checks import api_services, budgets
 from gpuscaler.doctor.checks.aws import all_aws
 from gpuscaler.doctor.checks.checking import Check
 from gpuscaler.doctor.checks.metrics import addresses, autoscalers, certificates, rights, rules, targets, values
