@@ -187,7 +187,8 @@ class Ward:
 
     def add_node(self, ident: str, **spec: Any) -> None:
         """A node of the cluster on the machine ``ident``."""
-        metadata = {"name": ident, "labels": {"node.kubernetes.io/instance-type": "g5.xlarge"}}
+        labels = {"node.kubernetes.io/instance-type": "g5.xlarge", "k8s.amazonaws.com/accelerator": "nvidia-a10g"}
+        metadata = {"name": ident, "labels": labels}
         resources = {"cpu": "4", "memory": "16Gi", "pods": "110", "nvidia.com/gpu": "1"}
         self.objects.append(
             {
