@@ -10,7 +10,9 @@ from gpuscaler.doctor.documents import Document
 from gpuscaler.doctor.evidence import ACCOUNT, Evidence
 
 if TYPE_CHECKING:
+    from gpuscaler.clouds.aws.api.calls import Calls
     from gpuscaler.settings import RunSettings
+    from gpuscaler.settings.clouds.aws import AwsSettings
 
 _ROLE = "eks.amazonaws.com/role-arn"
 _AWS = "aws://"
@@ -24,15 +26,14 @@ def with_aws_account(evidence: Evidence, settings: "RunSettings") -> Evidence:
         calls = Calls(sleep=time.sleep, random=SystemRandom(), endpoint_url=settings.aws.endpoint_url)
     except MissingPackageError as error:
         return replace(evidence, unread={**evidence.unread, ACCOUNT: str(error)})
-    return inspected(evidence, settings, calls)
+    return inspected(evidence, settings.aws, calls)
 
 
-def inspected(evidence: Evidence, settings: "RunSettings", calls: Any) -> Evidence:
-    """``evidence`` with what ``calls`` answer about the AWS account of ``settings``."""
+def inspected(evidence: Evidence, aws: "AwsSettings", calls: "Calls") -> Evidence:
+    """``evidence`` with what ``calls`` answer about the account of ``aws``."""
     from gpuscaler.clouds.aws.discovery.regions import Scope
     from gpuscaler.clouds.aws.inspecting.account import inspect_account
 
-    aws = settings.aws
     provider_ids = (node.provider_id for node in evidence.cluster.nodes.values())
     read = inspect_account(
         calls,
