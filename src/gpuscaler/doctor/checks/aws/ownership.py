@@ -106,6 +106,7 @@ def _seen(tags: dict[str, str], key: str) -> str:
 
 def find_wrong_roles(evidence: Evidence) -> Iterable[Finding]:
     """D2: a role that is none of those of workers."""
+    ours = f"{CA}{settings_of(evidence).text('Cluster')}"
     for group in groups_of(evidence):
         ownership = group.document.part("Ownership")
         tag = ownership.text("Tag")
@@ -120,7 +121,7 @@ def find_wrong_roles(evidence: Evidence) -> Iterable[Finding]:
             value or "an empty value",
             "worker, kubernetes-minion or minion",
             _NOT_ADOPTED,
-            Fix((group.tag_command({tag: "worker"}),)),
+            Fix((group.tag_command({tag: "worker", ours: "owned"}),)),
         )
 
 
