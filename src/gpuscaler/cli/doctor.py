@@ -123,7 +123,13 @@ def _with_settings(evidence: "Evidence", config: str | None) -> "Evidence":
     if config is None:
         reason = "no run file was given; name it with --config"
         return replace(evidence, unread={**evidence.unread, POLICY: reason, ACCOUNT: reason})
-    return replace(evidence, policy=load_settings(config).policy)
+    settings = load_settings(config)
+    evidence = replace(evidence, policy=settings.policy)
+    if settings.cloud == "aws":
+        from gpuscaler.cli.doctor_account import with_aws_account
+
+        return with_aws_account(evidence, settings)
+    return evidence
 
 
 def _exit_status(report: "Report", evidence: "Evidence", *, fail_on: str, partial_ok: bool) -> int:

@@ -49,7 +49,8 @@ class Calls:
     """Clients of the services in every region, created on first use; safe to use from several threads.
 
     ``sleep`` and ``random`` make the waits between tries. Credentials come from boto3's default chain, from ``credentials``
-    (``aws_access_key_id`` and so on), or from a ``session``. Raises :class:`MissingPackageError` if boto3 is not installed.
+    (``aws_access_key_id`` and so on), or from a ``session``. ``denied`` are the actions of reads that IAM refused, with their
+    region. Raises :class:`MissingPackageError` if boto3 is not installed.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Calls:
         self._sleep, self._random = sleep, random
         self._clients: dict[tuple[str, str], Client] = {}
         self._lock = threading.Lock()
+        self.denied: set[tuple[str, str]] = set()
 
     def client(self, service: str, region: str) -> Client:
         """boto3's client, which may be used from any thread."""
@@ -149,7 +151,9 @@ class Calls:
         code = error.response.get("Error", {}).get("Code", "")
         message = error.response.get("Error", {}).get("Message", "")
         if code in _DENIED:
-            return DeniedError(action_of(service, operation, message), region)
+            denial = DeniedError(action_of(service, operation, message), region)
+            self.denied.add((denial.action, region))
+            return denial
         text = f"{service} in {region}: {operation} answered {code}: {message[:200]}"
         cause = THROTTLED if _http_status(error) == 429 else interpret_error(code, "").cause
         return CloudError(cause, text, retry_after=_retry_after(error))
