@@ -2,10 +2,11 @@
 
 import json
 import shlex
+from collections.abc import Callable
 from typing import Any
 
 from botocore.exceptions import ClientError
-from tests.clouds.aws.accounts import CLUSTER, Aws, Session
+from tests.clouds.aws.accounts import CA, CLUSTER, DISCOVERED, Aws, Session
 from tests.clouds.aws.command_line import aws as run_words
 
 from gpuscaler.cli.doctor_account import inspected
@@ -16,6 +17,11 @@ from gpuscaler.doctor.running import run_checks
 from gpuscaler.settings.clouds.aws import AwsSettings
 
 REGION = "us-east-1"
+GROUP = f"AutoScalingGroup {REGION}/gpus"
+SUBNETS = "subnet-useast1a,subnet-useast1b"
+TEMPLATE = {"LaunchTemplateName": "gpus", "Version": "$Latest"}
+#: The distribution of a group of spot machines.
+SPOT = {"OnDemandPercentageAboveBaseCapacity": 0}
 FOREIGN = "gpuscaler-doctor-foreign"
 
 
@@ -188,3 +194,41 @@ class Ward:
                 "status": {"allocatable": {"cpu": "4", "memory": "16Gi", "pods": "110"}},
             }
         )
+
+
+def simple(**settings: Any) -> Callable[[Ward], None]:
+    """One group of g5.xlarge with ``settings``."""
+    return lambda ward: ward.aws.group("gpus", settings.pop("tags", DISCOVERED), instance_type="g5.xlarge", **settings)
+
+
+def mixed(*types: str, launch: dict[str, Any] | None = None, zones: str = SUBNETS, **distribution: Any) -> Callable[[Ward], None]:
+    """One group of ``types`` with a mixed-instances policy, whose AZRebalance is suspended."""
+
+    def make(ward: Ward) -> None:
+        ward.aws.template("gpus", InstanceType=types[0], **(launch or {}))
+        overrides = [{"InstanceType": name} for name in types]
+        policy = {
+            "LaunchTemplate": {"LaunchTemplateSpecification": TEMPLATE, "Overrides": overrides},
+            "InstancesDistribution": {"SpotAllocationStrategy": "price-capacity-optimized", **distribution},
+        }
+        ward.aws.group("gpus", AvailabilityZones=[], VPCZoneIdentifier=zones, MixedInstancesPolicy=policy)
+        ward.aws.client("autoscaling").suspend_processes(AutoScalingGroupName="gpus", ScalingProcesses=["AZRebalance"])
+
+    return make
+
+
+def suspended(process: str) -> Callable[[Ward], None]:
+    def make(ward: Ward) -> None:
+        simple()(ward)
+        ward.aws.client("autoscaling").suspend_processes(AutoScalingGroupName="gpus", ScalingProcesses=[process])
+
+    return make
+
+
+def two_autoscalers(ward: Ward) -> None:
+    simple()(ward)
+    flags = ["./cluster-autoscaler", f"--node-group-auto-discovery=asg:tag={CA}/enabled,{CA}/{CLUSTER}"]
+    container = {"name": "cluster-autoscaler", "image": "registry.k8s.io/autoscaling/cluster-autoscaler:v1.35.0", "command": flags}
+    spec = {"replicas": 1, "template": {"spec": {"containers": [container]}}}
+    metadata = {"name": "cluster-autoscaler", "namespace": "kube-system"}
+    ward.objects.append({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec})

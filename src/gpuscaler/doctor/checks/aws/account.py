@@ -4,6 +4,7 @@ import json
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 from gpuscaler.doctor.checks.checking import Check
@@ -35,11 +36,11 @@ class Option:
 
     @property
     def vcpus(self) -> int:
-        return int(self.document.number("VCpus") or 0)
+        return _whole(self.document.number("VCpus"))
 
     @property
     def gpus(self) -> int:
-        return int(self.document.number("Gpus") or 0)
+        return _whole(self.document.number("Gpus"))
 
     @property
     def model(self) -> str:
@@ -123,7 +124,7 @@ class AwsGroup:
 
     def size(self, field: str) -> int:
         """``MinSize``, ``MaxSize`` or ``DesiredCapacity``."""
-        return int(self.document.number(field) or 0)
+        return _whole(self.document.number(field))
 
     @property
     def machines(self) -> tuple[Document, ...]:
@@ -154,6 +155,10 @@ class AwsGroup:
         # AWS describes a template by both its id and its name, and accepts one of them only.
         text = json.dumps(_with_one_name(policy), separators=(",", ":"))
         return self.command("update-auto-scaling-group", "--mixed-instances-policy", text)
+
+
+def _whole(number: float | None) -> int:
+    return int(number) if number is not None and isfinite(number) else 0
 
 
 def _with_one_name(value: Any) -> Any:
