@@ -46,4 +46,5 @@ async def inspected(evidence: Evidence, azure: "AzureSettings", arm: "Arm") -> E
     client_ids = {account.annotations.get(_CLIENT_ID, "").strip() for account in evidence.of("ServiceAccount")} - {""}
     machines = (node.provider_id for node in evidence.cluster.nodes.values())
     read = await inspect_account(arm, accounts_of(azure), api=azure.api, machines=machines, client_ids=client_ids)
-    return with_documents(evidence, read.documents, read.unread)
+    pools = [{"Name": override.name, "Min": override.min, "Max": override.max} for override in azure.overrides]
+    return with_documents(evidence, {**read.documents, "azure/PoolSetting": pools}, read.unread)

@@ -17,7 +17,7 @@ _AUDIENCE = "api://AzureADTokenExchange"
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 #: The Deployment of the webhook that puts tokens into pods; AKS and its chart name it so.
 _WEBHOOK: Final = "azure-wi-webhook-controller-manager"
-_NO_TOKEN = "its pods get no token of the identity, so every call of Azure is refused"
+_UNIDENTIFIED = "its pods get no token of the identity, so every call of Azure is refused"
 #: Variables of Azure's SDKs, tools and examples that hold a secret.
 _SECRETS: Final = frozenset(
     "AZURE_CLIENT_SECRET ARM_CLIENT_SECRET AZURE_STORAGE_KEY AZURE_STORAGE_ACCOUNT_KEY STORAGE_ACCOUNT_KEY AZURE_STORAGE_CONNECTION_STRING "
@@ -63,7 +63,7 @@ def find_labels(evidence: Evidence) -> Iterator[Finding]:
                 f"metadata.annotations[{_CLIENT_ID}]",
                 repr(client_id[:60]),
                 "the client id of an identity: 32 hexadecimal digits in five groups, nothing else",
-                _NO_TOKEN,
+                _UNIDENTIFIED,
                 Fix((kubectl_annotate(account, _CLIENT_ID, mended),))
                 if _UUID.fullmatch(mended)
                 else Fix(advice="az identity show --name NAME --resource-group GROUP --query clientId prints it"),
@@ -105,7 +105,7 @@ def _unlabelled(workload: Workload) -> Finding:
         f"{path}.labels[{_USE}]",
         "no label" if seen is None else seen,
         "true, since its ServiceAccount names an identity",
-        _NO_TOKEN,
+        _UNIDENTIFIED,
         Fix(advice="add the label to its template, and create it again: the template of a Job and labels for a running Pod have no effect")
         if workload.document.kind in ("Job", "Pod")
         else Fix((kubectl_patch(workload.document, patch),)),
@@ -171,11 +171,9 @@ def _credential(account: Document, identity: Document, issuer: str) -> Finding |
     title = f"Identity {place[-1]}/{identity.text('name')}"
     if not own:
         subjects = ", ".join(item.text("properties", "subject") for item in credentials[:3])
-        options = ("--name", f"{account.namespace}-{account.name}"[:120], *place, "--issuer", issuer or "ISSUER")
-        command = az(
-            *("identity", "federated-credential", "create", *options, "--subject", subject, "--audiences", _AUDIENCE),
-            subscription=subscription,
-        )
+        name = f"{account.namespace}-{account.name}"[:120]
+        options = ("--name", name, *place, "--issuer", issuer or "ISSUER", "--subject", subject, "--audiences", _AUDIENCE)
+        command = az("identity", "federated-credential", "create", *options, subscription=subscription)
         seen = f"credentials for {subjects}" if subjects else "no credential"
         return _refused(title, "subject", seen, subject, Fix((command,)) if issuer else Fix(advice=f"for the cluster's issuer: {command}"))
     update = ("identity", "federated-credential", "update", "--name", own[0].text("name"), *place)
@@ -201,20 +199,22 @@ def find_keys(evidence: Evidence) -> Iterator[Finding]:
             for env in container.parts("env"):
                 plain = bool(env.text("value"))
                 if env.text("name") in _SECRETS and (plain or env.has("valueFrom", "secretKeyRef")):
-                    yield Finding(
-                        "D27",
-                        WARNING,
-                        workload.document.title,
-                        f"{path}.env[{env.text('name')}]",
-                        "a value in the manifest" if plain else "a value from a Secret",
-                        "no key: a managed identity with a role, and a federated credential for the ServiceAccount",
-                        "everyone who may read the workload has the key"
-                        if plain
-                        else "a key that does not expire by itself, and must be renewed",
-                        Fix(
-                            advice="give the ServiceAccount an identity (AKS, Use workload identity), remove the variable, and change the key"
-                        ),
-                    )
+                    yield _key(workload, f"{path}.env[{env.text('name')}]", plain=plain)
+
+
+def _key(workload: Workload, field: str, *, plain: bool) -> Finding:
+    return Finding(
+        "D27",
+        WARNING,
+        workload.document.title,
+        field,
+        "a value in the manifest" if plain else "a value from a Secret",
+        "no key: a managed identity with a role, and a federated credential for the ServiceAccount",
+        "everyone who may read the workload has the key"
+        if plain
+        else "the key must be kept and renewed, and whoever reads the Secret has it",
+        Fix(advice="give the ServiceAccount an identity (AKS: Use workload identity), remove the variable, and change the key"),
+    )
 
 
 def find_service_principal(evidence: Evidence) -> Iterable[Finding]:

@@ -1,0 +1,120 @@
+"""Azure subscriptions that the doctor looks at: the simulated account, over HTTP, with the cluster's objects beside it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+
+from tests.clouds.azure.command_line import az
+from tests.clouds.azure.providers import SIZE, AzureHarness, azure_account
+from tests.doctor.applying import apply_command
+
+from gpuscaler.cli.doctor_azure import inspected
+from gpuscaler.cli.doctor_reading import evidence_of_objects
+from gpuscaler.clouds.azure.api.arm import Arm
+from gpuscaler.clouds.azure.api.credentials import FixedToken
+from gpuscaler.clouds.azure.api.http import Http
+from gpuscaler.doctor.checks.all_checks import CHECKS
+from gpuscaler.doctor.findings import Report
+from gpuscaler.doctor.running import run_checks
+from gpuscaler.embedded.azure import SUBSCRIPTION, Endpoint, making
+from gpuscaler.embedded.azure.compute.governing import put_document
+from gpuscaler.embedded.azure.state import ScaleSet
+from gpuscaler.model.overrides import PoolOverride
+from gpuscaler.settings.clouds.azure import AzureCluster, AzureSettings, AzureSubscription
+
+WHOLE = f"/subscriptions/{SUBSCRIPTION}"
+NODES, WORKERS = f"{WHOLE}/resourceGroups/MC_rg_aks_eastus", f"{WHOLE}/resourceGroups/workers"
+CLIENT_ID = "12345678-1234-4234-8234-123456789abc"
+ISSUER = "https://eastus.oic.prod-aks.azure.com/tenant/cluster/"
+OWN = {"gpuscaler.io_cluster": "aks"}
+#: What a scale set of our own needs, so that nothing is wrong with it.
+RIGHT = {"upgradePolicy": {"mode": "Manual"}}
+
+__all__ = ["SIZE", "SUBSCRIPTION", "Ward", "azure_ward"]
+
+
+class Ward:
+    """An account with an AKS cluster, and what the doctor says about it; ``objects`` are those of the cluster."""
+
+    def __init__(self, harness: AzureHarness) -> None:
+        self.harness, self.account, self.cluster = harness, harness.account, harness.cluster
+        self.objects: list[dict[str, Any]] = []
+        self.subscription = SUBSCRIPTION
+        self.cluster_name, self.cluster_group, self.groups = "aks", "rg", ("workers",)
+        self.pools: tuple[str, ...] = ()
+        self.exclude: tuple[str, ...] = ()
+        self.overrides: tuple[PoolOverride, ...] = ()
+        self.api = "auto"
+
+    def settings(self) -> AzureSettings:
+        cluster = AzureCluster(self.cluster_name, self.cluster_group)
+        subscription = AzureSubscription(
+            id=self.subscription, cluster=cluster, resource_groups=self.groups, pools=self.pools, exclude=self.exclude
+        )
+        return AzureSettings(subscriptions=(subscription,), api=self.api, overrides=self.overrides)
+
+    async def look(self) -> Report:
+        http = Http({})
+        harness = self.harness
+        arm = Arm(
+            FixedToken("token"),
+            fence=harness.fence,
+            now=harness.now,
+            sleep=harness.pass_time,
+            endpoint_url=harness.url,
+            http=http,
+            random=Random(0),
+        )
+        try:
+            evidence = await inspected(evidence_of_objects(self.objects, now=harness.now()), self.settings(), arm)
+        finally:
+            await arm.close()
+        return run_checks(evidence, CHECKS)
+
+    async def found(self) -> set[tuple[str, str]]:
+        return {(finding.check, finding.object) for finding in (await self.look()).findings}
+
+    def apply(self, command: str) -> None:
+        """Run a command that a finding prints."""
+        if command.startswith("kubectl "):
+            self.objects = apply_command(self.objects, command)
+        else:
+            az(command, self.account, Endpoint(self.account))
+            self.harness.later(120.0)
+
+    def pool(self, name: str, size: Any = SIZE, **settings: Any) -> None:
+        making.create_pool(self.account, self.cluster, name, size, **settings)
+
+    def own(self, name: str = "gpus", size: str = SIZE, *, tags: dict[str, str] | None = None, **settings: Any) -> ScaleSet:
+        """A scale set that AKS does not manage."""
+        properties = {**RIGHT, **settings.pop("properties", {})}
+        return making.create_scale_set(self.account, "workers", name, size, tags=OWN if tags is None else tags, properties=properties, **settings)
+
+    def put(self, ident: str, **fields: Any) -> None:
+        put_document(self.account, ident, **fields)
+
+    def remove_pools(self, *names: str) -> None:
+        for name in names:
+            pool = self.cluster.pools.pop(name)
+            group = self.account.group(SUBSCRIPTION, self.cluster.node_group)
+            del group.scale_sets[pool.scale_set.lower()]
+
+    def add_node(self, scale_set: ScaleSet, number: int = 0) -> None:
+        """A node of the cluster on a machine of ``scale_set``."""
+        name = f"{scale_set.name}00000{number}"
+        self.objects.append(
+            {
+                "apiVersion": "v1",
+                "kind": "Node",
+                "metadata": {"name": name, "labels": {"node.kubernetes.io/instance-type": SIZE}},
+                "spec": {"providerID": f"azure://{scale_set.id}/virtualMachines/{number}"},
+                "status": {"allocatable": {"cpu": "4", "memory": "16Gi", "pods": "110"}},
+            }
+        )
+
+
+@asynccontextmanager
+async def azure_ward(**conditions: Any) -> AsyncIterator[Ward]:
+    async with azure_account(**conditions) as harness:
+        yield Ward(harness)
