@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from fnmatch import fnmatchcase
 from random import Random
 from typing import Any
 
@@ -20,6 +21,7 @@ from gpuscaler.doctor.running import run_checks
 from gpuscaler.embedded.azure import SUBSCRIPTION, Endpoint, making
 from gpuscaler.embedded.azure.compute.governing import put_document
 from gpuscaler.embedded.azure.state import ScaleSet
+from gpuscaler.embedded.azure.wire.requests import Answer, Reply, Request, encode
 from gpuscaler.model.overrides import PoolOverride
 from gpuscaler.settings.clouds.azure import AzureCluster, AzureSettings, AzureSubscription
 
@@ -89,7 +91,20 @@ class Ward:
     def own(self, name: str = "gpus", size: str = SIZE, *, tags: dict[str, str] | None = None, **settings: Any) -> ScaleSet:
         """A scale set that AKS does not manage."""
         properties = {**RIGHT, **settings.pop("properties", {})}
-        return making.create_scale_set(self.account, "workers", name, size, tags=OWN if tags is None else tags, properties=properties, **settings)
+        return making.create_scale_set(
+            self.account, "workers", name, size, tags=OWN if tags is None else tags, properties=properties, **settings
+        )
+
+    def answer(self, path: str, content: Any) -> None:
+        """Answer calls of ``path``, a pattern in lower case, with ``content``."""
+        handle = self.harness.endpoint.handle
+
+        def instead(request: Request) -> Answer:
+            if fnmatchcase(request.path.lower(), path):
+                return encode(Reply(content), {})
+            return handle(request)
+
+        self.harness.endpoint.handle = instead  # type: ignore[method-assign]
 
     def put(self, ident: str, **fields: Any) -> None:
         put_document(self.account, ident, **fields)

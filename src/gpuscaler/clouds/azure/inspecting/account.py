@@ -10,7 +10,7 @@ from gpuscaler.clouds.azure.discovery.accounts import Account
 from gpuscaler.clouds.azure.documents.reading import cluster_of
 from gpuscaler.clouds.azure.documents.resources import Cluster
 from gpuscaler.clouds.azure.documents.wire import ReadingError
-from gpuscaler.clouds.azure.inspecting.inspection import AGENT_POOL, CLUSTER, MACHINE, SCALE_SET, SETTINGS, Inspection, entries_of
+from gpuscaler.clouds.azure.inspecting.inspection import AGENT_POOL, CLUSTER, MACHINE, MISSING, SCALE_SET, SETTINGS, Inspection, entries_of
 from gpuscaler.clouds.azure.inspecting.policies import read_policies
 from gpuscaler.clouds.azure.inspecting.pools import Places, add_machines, read_agent_pools, scale_set_documents
 from gpuscaler.clouds.azure.inspecting.surroundings import read_autoscale_settings, read_identities, read_locks, read_sizes
@@ -64,7 +64,10 @@ async def _inspect_subscription(arm: Arm, account: Account, members: frozenset[t
     for document in (*pools, *sets):
         if document["Location"]:
             places.setdefault((account.subscription, document["Location"]), set()).update(document["Sizes"])
-    homes = (account.cluster_group if cluster is not None else "", node_group, *groups)
+    gone = {fold_id(str(missing["Group"])) for missing in inspection.documents[MISSING] if missing["Kind"] == "resource group"}
+    homes = (account.cluster_group if cluster is not None else "", node_group, *(group for group in groups if fold_id(group) not in gone))
+    if not any(homes):
+        return inspection
     all_groups = list({fold_id(group): group for group in homes if group}.values())
     sizes, *_ = await asyncio.gather(
         read_sizes(arm, places, inspection),
