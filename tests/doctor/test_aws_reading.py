@@ -167,7 +167,7 @@ def test_five_hundred_groups_are_read_and_checked_in_seconds() -> None:
     assert sum(ward.aws.session.call_counts.values()) < 1_600
 
 
-def test_an_autoscaler_with_groups_of_its_own_is_told_to_take_another_tag() -> None:
+def test_an_autoscaler_with_groups_of_its_own_has_to_take_another_tag() -> None:
     ward = Ward()
     two_autoscalers(ward)
     ward.aws.group("eks-system", EKS_TAGS, instance_type="m5.large")

@@ -40,7 +40,7 @@ _QUOTAS: Final = {
     "p": ("L-417A185B", ""),
     "trn": ("L-2C3B7624", "L-6B0D517C"),
     "x": ("L-7295265B", "L-E3A00192"),
-    **dict.fromkeys("a c d h i im is m r t z".split(), ("L-1216C47A", "L-34B43A08")),
+    **dict.fromkeys(("a", "c", "d", "h", "i", "im", "is", "m", "r", "t", "z"), ("L-1216C47A", "L-34B43A08")),
 }
 
 _FAMILY: Final = re.compile(r"([a-z]+)(\d?)")

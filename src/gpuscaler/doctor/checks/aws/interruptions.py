@@ -84,7 +84,7 @@ def _queue(queue: Document) -> Iterator[Finding]:
             "ApproximateNumberOfMessages",
             waiting,
             f"less than {_BACKLOG}",
-            "nobody reads the queue: notices wait there until they are out of date",
+            "the queue is not read: notices wait there until they are out of date",
             Fix(advice="see whether gpuscaler runs, reads this queue (aws.queue_url) and may receive and delete messages"),
         )
 
@@ -95,7 +95,7 @@ def _statements(policy: Document) -> list[Any]:
 
 
 def _lets_send(policy: Document) -> bool:
-    """Whether EventBridge may send messages, as far as that can be told from the statements."""
+    """Whether EventBridge may send messages, as far as the statements show."""
     for statement in _statements(policy):
         part = Document(statement if isinstance(statement, dict) else {})
         actions = {action.lower() for action in _words(part.value("Action"))}

@@ -13,7 +13,16 @@ _AL2 = ("amazon-eks-node-1.", "amazon-eks-gpu-node-", "amazon-eks-arm64-node-1."
 _OLD = "there are no further versions and no patches of it; drivers and Kubernetes versions of today do not support it"
 _NEW_IMAGE = "use an image of Amazon Linux 2023 or Bottlerocket, in a new version of the launch template"
 #: What EC2 Auto Scaling does with a key. Source: EC2 Auto Scaling user guide, "Required AWS KMS key policy for encrypted volumes".
-_OPERATIONS = "Encrypt Decrypt ReEncryptFrom ReEncryptTo GenerateDataKey GenerateDataKeyWithoutPlaintext DescribeKey CreateGrant".split()
+_OPERATIONS = (
+    "Encrypt",
+    "Decrypt",
+    "ReEncryptFrom",
+    "ReEncryptTo",
+    "GenerateDataKey",
+    "GenerateDataKeyWithoutPlaintext",
+    "DescribeKey",
+    "CreateGrant",
+)
 _CLIENT_ERROR = "Client.InternalError"
 
 
@@ -87,7 +96,7 @@ def _grants(group: AwsGroup) -> Fix:
         aws("kms", "create-grant", "--key-id", key, "--grantee-principal", role, "--operations", *_OPERATIONS, region=group.region)
         for key in keys
     )
-    return Fix(commands, "" if keys else f"allow {role} to use the key of the image's disks: aws kms create-grant")
+    return Fix(commands, "" if keys else f"allow {role} to use the key of the image's disks (`aws kms create-grant`)")
 
 
 def _service_role(arn: str) -> str:

@@ -36,8 +36,8 @@ def find_low_ceilings(evidence: Evidence) -> Iterable[Finding]:
     for group in scaled_groups(evidence):
         text = group.document.text("MixedInstancesPolicy", "InstancesDistribution", "SpotMaxPrice")
         for ceiling, mixed in [(_price(text), True), *((option.document.number("SpotMaxPrice"), False) for option in group.options)]:
-            dearest = max(_spot_prices(group), default=0.0)
-            if not ceiling or ceiling >= dearest:
+            highest = max(_spot_prices(group), default=0.0)
+            if not ceiling or ceiling >= highest:
                 continue
             yield Finding(
                 "D18",
@@ -45,7 +45,7 @@ def find_low_ceilings(evidence: Evidence) -> Iterable[Finding]:
                 group.title,
                 "MixedInstancesPolicy.InstancesDistribution.SpotMaxPrice" if mixed else "InstanceMarketOptions.SpotOptions.MaxPrice",
                 f"${ceiling:g}",
-                f"no maximum: the spot price is up to ${dearest:g}",
+                f"no maximum: the spot price is up to ${highest:g}",
                 "no spot machine is granted above the maximum; without one, the price is never above that on demand",
                 Fix((group.mixed_command({"SpotMaxPrice": ""}),))
                 if mixed

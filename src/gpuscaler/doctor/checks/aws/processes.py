@@ -98,7 +98,7 @@ def find_meddling(evidence: Evidence) -> Iterator[Finding]:
             f"ScheduledAction {action.text('ScheduledActionName')}",
             action.text("Recurrence") or "a change of sizes at a time",
             "no scheduled actions, or ScheduledActions suspended",
-            "the sizes of the group change behind gpuscaler: machines are bought that nobody needs, or ended with running pods",
+            "the sizes of the group change behind gpuscaler: machines are bought that are not needed, or ended with running pods",
             Fix((scheduled.command("suspend-processes", "--scaling-processes", "ScheduledActions"),)),
         )
 
@@ -154,7 +154,7 @@ def find_sizes(evidence: Evidence) -> Iterator[Finding]:
                 group.title,
                 "MinSize",
                 str(least),
-                "0, if the group shall be empty when nobody needs it",
+                "0, if the group may be empty when no pod needs it",
                 "its machines are paid for even if nothing runs on them",
                 Fix((group.command("update-auto-scaling-group", "--min-size", "0"),)),
             )

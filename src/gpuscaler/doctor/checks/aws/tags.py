@@ -43,7 +43,7 @@ def find_malformed(evidence: Evidence) -> Iterable[Finding]:
 
 
 def _rewritten(group: AwsGroup, key: str, value: str, real: tuple[Taint, ...]) -> Fix:
-    """The same taint as VALUE:EFFECT; the real one of nodes if that can be told."""
+    """The same taint as VALUE:EFFECT; the real one, if nodes or templates show it."""
     name = key.removeprefix(_TAINT)
     effect = next((candidate for candidate in _EFFECTS if value.lower().endswith(candidate.lower())), "")
     written = _WRITTEN.fullmatch(value)
