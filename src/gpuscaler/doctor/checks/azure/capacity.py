@@ -107,12 +107,12 @@ def find_quotas(evidence: Evidence) -> Iterator[Finding]:
     """D17: quotas of vCPUs that allow no machine, or not as many as a pool may have."""
     skus = skus_of(evidence)
     needs: dict[tuple[str, str, str], list[tuple[Group, int, int]]] = {}
-    maxima = {item.text("Name").lower(): item.number("Max") for item in evidence.of("azure/PoolSetting")}
+    maxima = {item.text("Name").lower(): item.whole("Max") for item in evidence.of("azure/PoolSetting") if item.has("Max")}
     for group in adopted(evidence):
         most = _maximum(group, maxima)
         for size in group.sizes:
             sku = skus.get((*group.place, size.lower()), Document({}))
-            vcpus = int(sku.number("VCpus") or 0)
+            vcpus = sku.whole("VCpus")
             for market in group.markets if vcpus else ():
                 for name in (_LOW_PRIORITY,) if market == SPOT else (sku.text("Family"), _REGIONAL):
                     needs.setdefault((*group.place, name.lower()), []).append((group, vcpus, most))
@@ -123,11 +123,10 @@ def find_quotas(evidence: Evidence) -> Iterator[Finding]:
             yield from _quota(usage, limit, wanted)
 
 
-def _maximum(group: Group, maxima: Mapping[str, float | None]) -> int:
+def _maximum(group: Group, maxima: Mapping[str, int]) -> int:
     """The largest size of a pool by the run file, else by its tag; 0 if there is none."""
-    own = maxima.get(group.name.lower())
     tag = group.tags.get("max", "") if isinstance(group, AzureScaleSet) else ""
-    return int(own) if own is not None else int(tag) if tag.isascii() and tag.isdecimal() and len(tag) < 7 else 0
+    return maxima.get(group.name.lower(), int(tag) if tag.isascii() and tag.isdecimal() and len(tag) < 7 else 0)
 
 
 def _quota(usage: Document, limit: float, needs: list[tuple[Group, int, int]]) -> Iterator[Finding]:

@@ -18,7 +18,7 @@ def find_unequal_shapes(evidence: Evidence) -> Iterable[Finding]:
     """D15: sizes with different numbers of GPUs, among which Azure chooses."""
     for scale_set in _own_scale_sets(evidence):
         gpus = scale_set.document.part("Gpus")
-        counts = sorted({int(count) for size in scale_set.sizes if (count := gpus.number(size)) is not None})
+        counts = sorted({gpus.whole(size) for size in scale_set.sizes if gpus.has(size)})
         if len(counts) > 1:
             yield Finding(
                 "D15",
