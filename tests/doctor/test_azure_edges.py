@@ -23,8 +23,8 @@ FIELDS = (
 ).split()
 PROPERTIES = (
     "enableAutoScaling virtualMachinesProfile scaleDownMode scaleSetEvictionPolicy type mode nodeImageVersion overprovision "
-    "resiliencyPolicy automaticRepairsPolicy spotRestorePolicy skuProfile upgradePolicy virtualMachineProfile priorityMixPolicy level enabled "
-    "targetResourceUri clientId subject issuer audiences oidcIssuerProfile securityProfile servicePrincipalProfile nodeProvisioningProfile"
+    "resiliencyPolicy automaticRepairsPolicy spotRestorePolicy skuProfile upgradePolicy virtualMachineProfile priorityMixPolicy level "
+    "enabled targetResourceUri clientId subject issuer audiences oidcIssuerProfile securityProfile servicePrincipalProfile nodeProvisioningProfile"
 ).split()
 
 
