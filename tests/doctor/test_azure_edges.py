@@ -24,7 +24,8 @@ FIELDS = (
 PROPERTIES = (
     "enableAutoScaling virtualMachinesProfile scaleDownMode scaleSetEvictionPolicy type mode nodeImageVersion overprovision "
     "resiliencyPolicy automaticRepairsPolicy spotRestorePolicy skuProfile upgradePolicy virtualMachineProfile priorityMixPolicy level "
-    "enabled targetResourceUri clientId subject issuer audiences oidcIssuerProfile securityProfile servicePrincipalProfile nodeProvisioningProfile"
+    "enabled targetResourceUri clientId subject issuer audiences oidcIssuerProfile securityProfile servicePrincipalProfile "
+    "nodeProvisioningProfile"
 ).split()
 
 

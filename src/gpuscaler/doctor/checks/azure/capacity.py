@@ -188,7 +188,7 @@ def _tags(scale_set: AzureScaleSet) -> Iterator[Finding]:
             scale_set.title,
             "tags[min]",
             least,
-            "0, if the pool shall be empty when nobody needs it",
+            "0, if the pool shall be empty while no pod needs it",
             "its machines are paid for even if nothing runs on them",
             Fix((scale_set.tag("min", "0"),)),
         )

@@ -84,7 +84,9 @@ def find_labels(evidence: Evidence) -> Iterator[Finding]:
                 f"no annotation, although pods with it have the label {_USE}",
                 "the client id of the identity that its pods use",
                 "AZURE_CLIENT_ID is not set in its pods: only programs that know their identity by themselves can sign in",
-                Fix(advice=f"annotate it: kubectl annotate serviceaccount {account.name} --namespace {account.namespace} {_CLIENT_ID}=ID"),
+                Fix(
+                    advice=f"annotate it: `kubectl annotate serviceaccount {account.name} --namespace {account.namespace} {_CLIENT_ID}=ID`"
+                ),
             )
 
 
@@ -212,7 +214,7 @@ def _key(workload: Workload, field: str, *, plain: bool) -> Finding:
         "no key: a managed identity with a role, and a federated credential for the ServiceAccount",
         "everyone who may read the workload has the key"
         if plain
-        else "the key must be kept and renewed, and whoever reads the Secret has it",
+        else "the key must be kept and renewed, and all who may read the Secret have it",
         Fix(advice="give the ServiceAccount an identity (AKS: Use workload identity), remove the variable, and change the key"),
     )
 

@@ -94,7 +94,9 @@ def find_images(evidence: Evidence) -> Iterator[Finding]:
         image = pool.document.text("properties", "nodeImageVersion")
         end = next((day for start, day in _NODE_IMAGES if image.lower().startswith(start.lower())), "")
         if _is_past(end, evidence.now):
-            yield _ended(pool, "nodeImageVersion", image, end, "upgrade the pool to a newer version of Kubernetes: az aks nodepool upgrade")
+            yield _ended(
+                pool, "nodeImageVersion", image, end, "upgrade the pool to a newer version of Kubernetes: `az aks nodepool upgrade`"
+            )
     for scale_set in _own_scale_sets(evidence):
         reference = scale_set.document.part("properties", "virtualMachineProfile", "storageProfile", "imageReference")
         image = " ".join(filter(None, map(reference.text, ("publisher", "offer", "sku"))))

@@ -38,7 +38,7 @@ def find_unknown_names(evidence: Evidence) -> Iterator[Finding]:
                     name,
                     f"an agent pool or scale set of subscription {subscription}, which has {', '.join(sorted(known)[:_NAMED]) or 'none'}",
                     "the pool is not adopted: no machine is bought there",
-                    Fix(advice="correct the name in the run file; az aks nodepool list and az vmss list show those that exist"),
+                    Fix(advice="correct the name in the run file; `az aks nodepool list` and `az vmss list` show those that exist"),
                 )
 
 
