@@ -21,7 +21,7 @@ GROUP = f"AutoScalingGroup {REGION}/gpus"
 SUBNETS = "subnet-useast1a,subnet-useast1b"
 TEMPLATE = {"LaunchTemplateName": "gpus", "Version": "$Latest"}
 #: The distribution of a group of spot machines.
-SPOT = {"OnDemandPercentageAboveBaseCapacity": 0}
+SPOT: dict[str, Any] = {"OnDemandPercentageAboveBaseCapacity": 0}
 FOREIGN = "gpuscaler-doctor-foreign"
 
 

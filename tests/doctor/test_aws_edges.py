@@ -19,8 +19,21 @@ from gpuscaler.doctor.running import run_checks
 
 def test_odd_answers_do_not_break_a_check() -> None:
     odd: list[Any] = [None, "", "x", -1, 2**70, float("inf"), float("nan"), True, [], [None], {"a": []}]
-    kinds = ("AutoScalingGroup", "ScalingPolicy", "ScheduledAction", "ScalingActivity", "Subnet", "Image", "ServiceQuota", "Queue")
-    kinds = (*kinds, "EventRule", "Right", "Settings", "DeniedAction", "Caller")
+    kinds = (
+        "AutoScalingGroup",
+        "ScalingPolicy",
+        "ScheduledAction",
+        "ScalingActivity",
+        "Subnet",
+        "Image",
+        "ServiceQuota",
+        "Queue",
+        "EventRule",
+        "Right",
+        "Settings",
+        "DeniedAction",
+        "Caller",
+    )
     fields = FIELDS
     for value in odd:
         entry = {**dict.fromkeys(fields, value), "Scaled": True, "Region": REGION}

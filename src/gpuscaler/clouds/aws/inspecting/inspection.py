@@ -3,9 +3,10 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar
 
-from gpuscaler.clouds.aws.api.calls import DeniedError
+from gpuscaler.clouds.aws.api.calls import Calls, DeniedError
 from gpuscaler.clouds.protocol import CloudError
 
 T = TypeVar("T")
@@ -14,7 +15,8 @@ T = TypeVar("T")
 class Inspection:
     """What was read: ``documents`` by kind such as ``aws/Subnet``, and in ``unread`` why a kind, or a part of it, could not be read."""
 
-    def __init__(self) -> None:
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
         self.documents: dict[str, list[dict[str, Any]]] = defaultdict(list)
         self.unread: dict[str, str] = {}
 
@@ -31,6 +33,14 @@ class Inspection:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             self.note(kind, f"saw {type(error).__name__}: {error} in a reply, expected one as AWS documents it")
         return None
+
+    def read(self, kind: str, service: str, region: str, operation: str, **parameters: Any) -> Mapping[str, Any] | None:
+        """The reply to a read-only operation, as :meth:`ask` gives it."""
+        return self.ask(kind, partial(self._calls.read, service, region, operation, **parameters))
+
+    def pages(self, kind: str, service: str, region: str, operation: str, key: str, **parameters: Any) -> list[Mapping[str, Any]] | None:
+        """The items of all pages of a reply, as :meth:`ask` gives them."""
+        return self.ask(kind, lambda: list(self._calls.pages(service, region, operation, key, **parameters)))
 
     def miss(self, kind: str, error: CloudError) -> None:
         """``kind`` could not be read because of ``error``."""

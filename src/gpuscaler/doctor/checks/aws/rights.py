@@ -98,7 +98,7 @@ def find_foreign(evidence: Evidence) -> Iterable[Finding]:
             "policy",
             f"{', '.join(actions)} allowed in groups of another cluster",
             f"allowed only with the tag {CA}{cluster}=owned",
-            "with these credentials any group of the account can be resized or emptied",
+            "with these credentials any group of the account can be changed or emptied",
             Fix(advice=f"replace the policy by the one that gpuscaler generate iam --cluster {cluster} prints"),
         )
 
