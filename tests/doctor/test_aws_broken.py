@@ -208,7 +208,7 @@ CASES = (
     Case(
         "missing right to buy",
         missing("autoscaling:SetDesiredCapacity"),
-        (("D29", IAM := "IAM arn:aws:iam::{}:user/gpuscaler"),),
+        (("D29", IAM := "IAM arn:aws:iam::{}:role/gpuscaler"),),
         severity=CRITICAL,
     ),
     Case("missing right to read", missing("autoscaling:DescribeScalingActivities"), (("D29", IAM),), severity=CRITICAL),

@@ -137,7 +137,7 @@ def test_an_operator_and_policies_that_are_off_are_told_apart() -> None:
 
 def test_a_role_gets_the_missing_rights_as_an_inline_policy() -> None:
     right = {"Principal": "arn:aws:iam::1:role/path/scaler", "Purpose": "change", "EvalActionName": "autoscaling:SetDesiredCapacity"}
-    report = account(others={"aws/Right": [{**right, "EvalDecision": "explicitDeny"}]})
+    report = account(others={"aws/Right": [{**right, "EvalDecision": "explicitDeny"}], "aws/Caller": [{"Role": True}]})
 
     (command,) = report.findings[0].fix.commands
     assert command.startswith("aws iam put-role-policy --role-name scaler --policy-name gpuscaler-change ")

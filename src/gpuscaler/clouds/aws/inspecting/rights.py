@@ -18,14 +18,15 @@ _TYPES: Final = {"aws:ViaAWSService": "boolean"}
 def read_rights(calls: Calls, region: str, *, cluster: str, principal: str, group: str, queue: str, inspection: Inspection) -> None:
     """Read what the role ``principal`` may do, or without one, what the caller may do.
 
-    ``group`` is the ARN of a group of the cluster and ``queue`` that of the queue, or "".
+    The field ``Role`` of the caller says which of them it was. ``group`` is the ARN of a group of the cluster and ``queue`` that of the
+    queue, or "".
     """
     caller = inspection.read(CALLER, "sts", region, "GetCallerIdentity")
     if caller is None:
         inspection.note(RIGHT, inspection.unread[CALLER])
         return
     arn = principal or _policy_source(calls, region, str(caller.get("Arn") or ""))
-    inspection.add(CALLER, [{"Arn": caller.get("Arn"), "Account": caller.get("Account"), "Principal": arn}])
+    inspection.add(CALLER, [{"Arn": caller.get("Arn"), "Account": caller.get("Account"), "Principal": arn, "Role": bool(principal)}])
     account, partition = str(caller.get("Account") or ""), arn.split(":")[1] if arn.count(":") >= 5 else "aws"
     foreign = f"arn:{partition}:autoscaling:{region}:{account}:autoScalingGroup:*:autoScalingGroupName/{_FOREIGN}"
     owned = {f"aws:ResourceTag/{CLUSTER_AUTOSCALER}{cluster}": "owned"}
