@@ -21,7 +21,7 @@ GROUP = f"AutoScalingGroup {REGION}/gpus"
 SUBNETS = "subnet-useast1a,subnet-useast1b"
 TEMPLATE = {"LaunchTemplateName": "gpus", "Version": "$Latest"}
 #: The distribution of a group of spot machines.
-SPOT = {"OnDemandPercentageAboveBaseCapacity": 0}
+SPOT: dict[str, Any] = {"OnDemandPercentageAboveBaseCapacity": 0}
 FOREIGN = "gpuscaler-doctor-foreign"
 
 
@@ -64,8 +64,8 @@ class Beside:
             ]
         }
 
-    def _PutUserPolicy(self, _region: str, given: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
-        assert given["UserName"] == "gpuscaler"
+    def _PutRolePolicy(self, _region: str, given: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
+        assert given["RoleName"] == "gpuscaler"
         for statement in json.loads(given["PolicyDocument"])["Statement"]:
             self.missing -= set(statement["Action"])
         return {}
@@ -138,7 +138,10 @@ class Ward:
         self.aws.session = _Session(self.aws.session, self.beside)
         self._waits: list[float] = []
         self.aws.calls = Calls(sleep=self._waits.append, random=Random(0), session=self.aws.session)
-        self.objects: list[dict[str, Any]] = []
+        role = {"eks.amazonaws.com/role-arn": f"arn:aws:iam::{self.aws.account.id}:role/gpuscaler"}
+        labels = {"app.kubernetes.io/name": "gpuscaler"}
+        metadata = {"name": "gpuscaler", "namespace": "gpuscaler", "labels": labels, "annotations": role}
+        self.objects: list[dict[str, Any]] = [{"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}]
         self.cluster = CLUSTER
         self.queue_url = self._make_queue()
 

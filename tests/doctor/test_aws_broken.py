@@ -28,7 +28,7 @@ class Case:
     severity: str = WARNING
 
 
-def with_tags(*, member: bool = False, **tags: str) -> Callable[[Ward], None]:
+def with_tags(tags: dict[str, str], *, member: bool = False) -> Callable[[Ward], None]:
     def make(ward: Ward) -> None:
         ward.aws.group("gpus", tags, instance_type="g5.xlarge")
         ward.aws.group("others", instance_type="g5.xlarge")
@@ -165,14 +165,14 @@ def short_hops(ward: Ward) -> None:
 CA_ENABLED = {f"{CA}/enabled": "true"}
 OWN = {f"kubernetes.io/cluster/{CLUSTER}": "owned"}
 CASES = (
-    Case("untagged group with nodes", with_tags(member=True), (("D1", GROUP),), severity=CRITICAL),
-    Case("only one of two tags, with nodes", with_tags(member=True, **CA_ENABLED), (("D1", GROUP),), severity=CRITICAL),
-    Case("only one of two tags", with_tags(**CA_ENABLED), (("D1", GROUP),), by_hand=True),
-    Case("owned, not tagged for scaling", with_tags(**OWN), (("D1", GROUP),), severity=CRITICAL),
-    Case("another cluster's tag, our nodes", with_tags(member=True, KubernetesCluster="prod"), (("D1", GROUP),), True, CRITICAL),
+    Case("untagged group with nodes", with_tags({}, member=True), (("D1", GROUP),), severity=CRITICAL),
+    Case("only one of two tags, with nodes", with_tags(CA_ENABLED, member=True), (("D1", GROUP),), severity=CRITICAL),
+    Case("only one of two tags", with_tags(CA_ENABLED), (("D1", GROUP),), by_hand=True),
+    Case("owned, not tagged for scaling", with_tags(OWN), (("D1", GROUP),), severity=CRITICAL),
+    Case("another cluster's tag, our nodes", with_tags({"KubernetesCluster": "prod"}, member=True), (("D1", GROUP),), True, CRITICAL),
     Case("name of another cluster", other_cluster, (("D1", "run file"),), by_hand=True, severity=CRITICAL),
-    Case("kops group without ownership tag", with_tags(**{"KubernetesCluster": CLUSTER, "k8s.io/role/node": "1"}), (("D1", GROUP),)),
-    Case("unknown role", with_tags(KubernetesCluster=CLUSTER, Role="Minion"), (("D2", GROUP),)),
+    Case("kops group without ownership tag", with_tags({"KubernetesCluster": CLUSTER, "k8s.io/role/node": "1"}), (("D1", GROUP),)),
+    Case("unknown role", with_tags({"KubernetesCluster": CLUSTER, "Role": "Minion"}), (("D2", GROUP),)),
     Case("two autoscalers", two_autoscalers, (("D3", "Deployment kube-system/cluster-autoscaler"),), severity=CRITICAL),
     Case("scaling policy", scaling_policy, (("D3", GROUP),), severity=CRITICAL),
     Case("predictive policy", predictive_policy, (("D3", GROUP),), severity=CRITICAL),
@@ -208,7 +208,7 @@ CASES = (
     Case(
         "missing right to buy",
         missing("autoscaling:SetDesiredCapacity"),
-        (("D29", IAM := "IAM arn:aws:iam::{}:user/gpuscaler"),),
+        (("D29", IAM := "IAM arn:aws:iam::{}:role/gpuscaler"),),
         severity=CRITICAL,
     ),
     Case("missing right to read", missing("autoscaling:DescribeScalingActivities"), (("D29", IAM),), severity=CRITICAL),

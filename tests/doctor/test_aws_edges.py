@@ -19,8 +19,21 @@ from gpuscaler.doctor.running import run_checks
 
 def test_odd_answers_do_not_break_a_check() -> None:
     odd: list[Any] = [None, "", "x", -1, 2**70, float("inf"), float("nan"), True, [], [None], {"a": []}]
-    kinds = ("AutoScalingGroup", "ScalingPolicy", "ScheduledAction", "ScalingActivity", "Subnet", "Image", "ServiceQuota", "Queue")
-    kinds = (*kinds, "EventRule", "Right", "Settings", "DeniedAction", "Caller")
+    kinds = (
+        "AutoScalingGroup",
+        "ScalingPolicy",
+        "ScheduledAction",
+        "ScalingActivity",
+        "Subnet",
+        "Image",
+        "ServiceQuota",
+        "Queue",
+        "EventRule",
+        "Right",
+        "Settings",
+        "DeniedAction",
+        "Caller",
+    )
     fields = FIELDS
     for value in odd:
         entry = {**dict.fromkeys(fields, value), "Scaled": True, "Region": REGION}
@@ -124,7 +137,7 @@ def test_an_operator_and_policies_that_are_off_are_told_apart() -> None:
 
 def test_a_role_gets_the_missing_rights_as_an_inline_policy() -> None:
     right = {"Principal": "arn:aws:iam::1:role/path/scaler", "Purpose": "change", "EvalActionName": "autoscaling:SetDesiredCapacity"}
-    report = account(others={"aws/Right": [{**right, "EvalDecision": "explicitDeny"}]})
+    report = account(others={"aws/Right": [{**right, "EvalDecision": "explicitDeny"}], "aws/Caller": [{"Role": True}]})
 
     (command,) = report.findings[0].fix.commands
     assert command.startswith("aws iam put-role-policy --role-name scaler --policy-name gpuscaler-change ")

@@ -10,7 +10,7 @@ pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings i
 from tests.clouds.aws.accounts import CA, CLUSTER, DISCOVERED
 from tests.doctor.aws_accounts import GROUP, REGION, SPOT, TEMPLATE, Ward, mixed, simple, suspended, two_autoscalers
 
-from gpuscaler.doctor.findings import CRITICAL, grouped
+from gpuscaler.doctor.findings import CRITICAL, WARNING, grouped
 from gpuscaler.embedded.aws.serving.faults import denied
 
 TAINT = f"{CA}/node-template/taint"
@@ -123,10 +123,24 @@ def test_a_denied_read_is_a_finding_if_the_simulator_may_not_be_asked() -> None:
     report = ward.look()
 
     (finding,) = report.findings
-    assert (finding.check, finding.severity) == ("D29", CRITICAL)
+    assert (finding.check, finding.severity) == ("D29", WARNING)
     assert "autoscaling:DescribeScalingActivities" in finding.seen
     (command,) = finding.fix.commands
     assert command.startswith("aws iam put-user-policy --user-name gpuscaler ")
+
+
+def test_the_callers_rights_to_change_are_not_taken_for_those_of_the_controller() -> None:
+    ward = Ward()
+    simple()(ward)
+    ward.objects.clear()
+    ward.beside.missing |= {"autoscaling:SetDesiredCapacity"}
+    ward.beside.unconditional = True
+    report = ward.look()
+
+    assert not report.findings
+    assert {entry.check for entry in report.unchecked} == {"D29", "D30"}
+    ward.beside.missing |= {"autoscaling:DescribeScalingActivities"}
+    assert ward.found() == {("D29", f"IAM arn:aws:iam::{ward.aws.account.id}:user/gpuscaler")}
 
 
 def test_a_region_that_cannot_be_read_leaves_the_findings_of_the_others() -> None:

@@ -31,14 +31,14 @@ def inspect_account(
     principal: str = "",
 ) -> Inspection:
     """Read the account. ``machines`` are the EC2 ids of the cluster's nodes, ``principal`` the ARN of the role that gpuscaler runs as."""
-    inspection = Inspection()
+    inspection = Inspection(calls)
     settings = {"Cluster": scope.cluster, "Groups": scope.groups, "Regions": regions, "QueueUrl": queue_url}
     inspection.add(SETTINGS, [settings])
     with ThreadPoolExecutor(max_workers=max(len(regions), 1), thread_name_prefix="aws-region") as outer:
         for read in outer.map(lambda region: _inspect_region(calls, region, scope, machines, now), regions):
             inspection.merge(read)
     if queue_url:
-        read_queue(calls, queue_url, regions, inspection)
+        read_queue(queue_url, regions, inspection)
     scaled: list[dict[str, Any]] = [document for document in inspection.documents[GROUP] if document["Scaled"]]
     arn = str(scaled[0].get("AutoScalingGroupARN") or "") if scaled else ""
     queues = inspection.documents.get("aws/Queue") or [{}]
@@ -50,7 +50,6 @@ def inspect_account(
             principal=principal,
             group=arn,
             queue=str(queues[0].get("QueueArn") or ""),
-            change=True,
             inspection=inspection,
         )
     add_denied(calls, inspection)
@@ -58,10 +57,8 @@ def inspect_account(
 
 
 def _inspect_region(calls: Calls, region: str, scope: Scope, machines: Collection[str], now: Callable[[], float]) -> Inspection:
-    inspection = Inspection()
-    entries = inspection.ask(
-        GROUP, lambda: list(calls.pages("autoscaling", region, "DescribeAutoScalingGroups", "AutoScalingGroups", MaxRecords=100))
-    )
+    inspection = Inspection(calls)
+    entries = inspection.pages(GROUP, "autoscaling", region, "DescribeAutoScalingGroups", "AutoScalingGroups", MaxRecords=100)
     if entries is None:
         return inspection
     found = find_groups(entries, region, scope, machines)
@@ -77,5 +74,5 @@ def _inspect_region(calls: Calls, region: str, scope: Scope, machines: Collectio
             note_missing(inspection, reader.notes)
     documents = [document_of(item, data) for item in found]
     inspection.add(GROUP, documents)
-    read_details(calls, region, documents, inspection, now=now())
+    read_details(region, documents, inspection, now=now())
     return inspection

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from gpuscaler.clouds.aws.api.calls import Calls
 from gpuscaler.clouds.aws.discovery.regions import MAX_VALUES, chunks
 from gpuscaler.clouds.aws.inspecting.inspection import Inspection
 
@@ -54,61 +53,56 @@ def quota_of(instance_type: str, market: str) -> str:
     return codes[market == "spot"]
 
 
-def read_details(calls: Calls, region: str, documents: Collection[Json], inspection: Inspection, *, now: float) -> None:
+def read_details(region: str, documents: Collection[Json], inspection: Inspection, *, now: float) -> None:
     """Read what concerns the groups ``documents`` that are scaled or have nodes of the cluster."""
     ours = [document for document in documents if document.get("Scaled") or document.get("Member")]
     names = {str(document["AutoScalingGroupName"]) for document in ours}
     if not names:
         return
 
-    def of_groups(kind: str, operation: str, key: str, **parameters: Any) -> None:
-        entries = inspection.ask(kind, lambda: list(calls.pages("autoscaling", region, operation, key, MaxRecords=100, **parameters)))
+    def of_groups(kind: str, operation: str, key: str) -> None:
+        entries = inspection.pages(kind, "autoscaling", region, operation, key, MaxRecords=100)
         inspection.add(kind, (entry for entry in entries or () if entry.get("AutoScalingGroupName") in names), Region=region)
 
     of_groups(POLICY, "DescribePolicies", "ScalingPolicies")
     of_groups(SCHEDULED, "DescribeScheduledActions", "ScheduledUpdateGroupActions")
-    _read_activities(calls, region, names, inspection, now=now)
-    _read_subnets(calls, region, ours, inspection)
-    _read_images(calls, region, ours, inspection)
-    _read_quotas(calls, region, ours, inspection)
+    _read_activities(region, names, inspection, now=now)
+    _read_subnets(region, ours, inspection)
+    _read_images(region, ours, inspection)
+    _read_quotas(region, ours, inspection)
 
 
-def _read_activities(calls: Calls, region: str, names: Collection[str], inspection: Inspection, *, now: float) -> None:
+def _read_activities(region: str, names: Collection[str], inspection: Inspection, *, now: float) -> None:
     """The newest launches of groups in which a launch failed."""
     since = datetime.fromtimestamp(now - _HISTORY, UTC).isoformat()
     filters = [{"Name": "StartTimeLowerBound", "Values": [since]}, {"Name": "Status", "Values": ["Failed", "Cancelled"]}]
     ask = "DescribeScalingActivities"
-    failed = inspection.ask(ACTIVITY, lambda: list(calls.pages("autoscaling", region, ask, "Activities", MaxRecords=100, Filters=filters)))
-    for name in sorted({entry.get("AutoScalingGroupName") for entry in failed or ()} & set(names)):
-        reply = inspection.ask(
-            ACTIVITY, lambda name=name: calls.read("autoscaling", region, ask, AutoScalingGroupName=name, MaxRecords=_LAUNCHES)
-        )
+    failed = inspection.pages(ACTIVITY, "autoscaling", region, ask, "Activities", MaxRecords=100, Filters=filters)
+    for name in sorted({str(entry.get("AutoScalingGroupName")) for entry in failed or ()} & set(names)):
+        reply = inspection.read(ACTIVITY, "autoscaling", region, ask, AutoScalingGroupName=name, MaxRecords=_LAUNCHES)
         inspection.add(ACTIVITY, (reply or {}).get("Activities") or (), Region=region)
 
 
-def _read_subnets(calls: Calls, region: str, documents: Iterable[Json], inspection: Inspection) -> None:
+def _read_subnets(region: str, documents: Iterable[Json], inspection: Inspection) -> None:
     idents = {ident.strip() for document in documents for ident in str(document.get("VPCZoneIdentifier") or "").split(",")} - {""}
     for batch in chunks(sorted(idents), MAX_VALUES):
         ask = [{"Name": "subnet-id", "Values": batch}]
-        entries = inspection.ask(SUBNET, lambda ask=ask: list(calls.pages("ec2", region, "DescribeSubnets", "Subnets", Filters=ask)))
+        entries = inspection.pages(SUBNET, "ec2", region, "DescribeSubnets", "Subnets", Filters=ask)
         inspection.add(SUBNET, entries or (), Region=region)
 
 
-def _read_images(calls: Calls, region: str, documents: Iterable[Json], inspection: Inspection) -> None:
+def _read_images(region: str, documents: Iterable[Json], inspection: Inspection) -> None:
     images = {str(option["Image"]) for document in documents for option in document.get("Options") or ()}
     for batch in chunks(sorted(image for image in images if image.startswith("ami-")), MAX_VALUES):
         ask = [{"Name": "image-id", "Values": batch}]
-        entries = inspection.ask(
-            IMAGE,
-            lambda ask=ask: list(calls.pages("ec2", region, "DescribeImages", "Images", Filters=ask, IncludeDeprecated=True)),
-        )
+        entries = inspection.pages(IMAGE, "ec2", region, "DescribeImages", "Images", Filters=ask, IncludeDeprecated=True)
         if entries is not None:
             found = {entry.get("ImageId") for entry in entries}
             inspection.add(IMAGE, entries, Region=region)
             inspection.add(IMAGE, ({"ImageId": image, "State": "missing"} for image in batch if image not in found), Region=region)
 
 
-def _read_quotas(calls: Calls, region: str, documents: Iterable[Json], inspection: Inspection) -> None:
+def _read_quotas(region: str, documents: Iterable[Json], inspection: Inspection) -> None:
     used: dict[str, set[str]] = defaultdict(set)
     for document in documents:
         for instance_type, market in _bought(document):
@@ -116,10 +110,7 @@ def _read_quotas(calls: Calls, region: str, documents: Iterable[Json], inspectio
     for code, subjects in sorted(used.items()):
         if not code:
             continue
-        reply = inspection.ask(
-            QUOTA,
-            lambda code=code: calls.read("service-quotas", region, "GetServiceQuota", ServiceCode="ec2", QuotaCode=code),
-        )
+        reply = inspection.read(QUOTA, "service-quotas", region, "GetServiceQuota", ServiceCode="ec2", QuotaCode=code)
         if reply is not None:
             inspection.add(QUOTA, [{**(reply.get("Quota") or {}), "Counts": sorted(subjects)}], Region=region)
 

@@ -4,17 +4,16 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from gpuscaler.clouds.aws.api.calls import Calls
 from gpuscaler.clouds.aws.inspecting.inspection import Inspection
 
 QUEUE, RULE = "aws/Queue", "aws/EventRule"
 _ATTRIBUTES: Final = ["QueueArn", "Policy", "KmsMasterKeyId", "SqsManagedSseEnabled", "ApproximateNumberOfMessages"]
 
 
-def read_queue(calls: Calls, url: str, regions: Iterable[str], inspection: Inspection) -> None:
+def read_queue(url: str, regions: Iterable[str], inspection: Inspection) -> None:
     """Read the queue at ``url``, and the rules of each of ``regions`` that send something to it, directly or through its region's bus."""
     home = _region_of(url, regions)
-    reply = inspection.ask(QUEUE, lambda: calls.read("sqs", home, "GetQueueAttributes", QueueUrl=url, AttributeNames=_ATTRIBUTES))
+    reply = inspection.read(QUEUE, "sqs", home, "GetQueueAttributes", QueueUrl=url, AttributeNames=_ATTRIBUTES)
     if reply is None:
         return
     attributes = reply.get("Attributes") or {}
@@ -23,7 +22,7 @@ def read_queue(calls: Calls, url: str, regions: Iterable[str], inspection: Inspe
     _, partition, _, _, account, *_ = (*arn.split(":"), "", "", "", "", "")
     bus = f"arn:{partition}:events:{home}:{account}:event-bus/default"
     for region in regions:
-        _read_rules(calls, region, arn if region == home else bus, inspection)
+        _read_rules(region, arn if region == home else bus, inspection)
 
 
 def _region_of(url: str, regions: Iterable[str]) -> str:
@@ -33,10 +32,10 @@ def _region_of(url: str, regions: Iterable[str]) -> str:
     return parts[1] if len(parts) > 2 and parts[0] == "sqs" else next(iter(regions), "")
 
 
-def _read_rules(calls: Calls, region: str, target: str, inspection: Inspection) -> None:
-    names = inspection.ask(RULE, lambda: list(calls.pages("events", region, "ListRuleNamesByTarget", "RuleNames", TargetArn=target)))
+def _read_rules(region: str, target: str, inspection: Inspection) -> None:
+    names = inspection.pages(RULE, "events", region, "ListRuleNamesByTarget", "RuleNames", TargetArn=target)
     for name in names or ():
-        rule = inspection.ask(RULE, lambda name=name: calls.read("events", region, "DescribeRule", Name=name))
+        rule = inspection.read(RULE, "events", region, "DescribeRule", Name=name)
         if rule is not None:
             inspection.add(RULE, [{**rule, "EventPattern": _json(rule.get("EventPattern"))}], Region=region)
 

@@ -1,6 +1,7 @@
 """What IAM allows the principal that gpuscaler runs as: asked from IAM's policy simulator, which changes nothing."""
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from gpuscaler.clouds.aws.api.calls import Calls
@@ -14,30 +15,28 @@ _FOREIGN: Final = "gpuscaler-doctor-foreign"
 _TYPES: Final = {"aws:ViaAWSService": "boolean"}
 
 
-def read_rights(
-    calls: Calls, region: str, *, cluster: str, principal: str, group: str, queue: str, change: bool, inspection: Inspection
-) -> None:
+def read_rights(calls: Calls, region: str, *, cluster: str, principal: str, group: str, queue: str, inspection: Inspection) -> None:
     """Read what the role ``principal`` may do, or without one, what the caller may do.
 
-    ``group`` is the ARN of a group of the cluster and ``queue`` that of the queue, or "".
+    The field ``Role`` of the caller says which of them it was. ``group`` is the ARN of a group of the cluster and ``queue`` that of the
+    queue, or "".
     """
-    caller = inspection.ask(CALLER, lambda: calls.read("sts", region, "GetCallerIdentity"))
+    caller = inspection.read(CALLER, "sts", region, "GetCallerIdentity")
     if caller is None:
         inspection.note(RIGHT, inspection.unread[CALLER])
         return
     arn = principal or _policy_source(calls, region, str(caller.get("Arn") or ""))
-    inspection.add(CALLER, [{"Arn": caller.get("Arn"), "Account": caller.get("Account"), "Principal": arn}])
+    inspection.add(CALLER, [{"Arn": caller.get("Arn"), "Account": caller.get("Account"), "Principal": arn, "Role": bool(principal)}])
     account, partition = str(caller.get("Account") or ""), arn.split(":")[1] if arn.count(":") >= 5 else "aws"
     foreign = f"arn:{partition}:autoscaling:{region}:{account}:autoScalingGroup:*:autoScalingGroupName/{_FOREIGN}"
     owned = {f"aws:ResourceTag/{CLUSTER_AUTOSCALER}{cluster}": "owned"}
     asks: list[tuple[str, Iterable[str], str, Mapping[str, str]]] = [("read", (*iam.READ, *iam.PRICES), "*", {})]
-    if change:
-        asks += [
-            ("change", iam.CHANGE, group or foreign, owned),
-            ("launch", iam.LAUNCH, "*", {"aws:ViaAWSService": "true"}),
-            ("foreign", iam.CHANGE, foreign, {f"aws:ResourceTag/{CLUSTER_AUTOSCALER}{_FOREIGN}": "owned"}),
-        ]
-        asks += [("queue", iam.QUEUE, queue, {})] if queue else []
+    asks += [
+        ("change", iam.CHANGE, group or foreign, owned),
+        ("launch", iam.LAUNCH, "*", {"aws:ViaAWSService": "true"}),
+        ("foreign", iam.CHANGE, foreign, {f"aws:ResourceTag/{CLUSTER_AUTOSCALER}{_FOREIGN}": "owned"}),
+    ]
+    asks += [("queue", iam.QUEUE, queue, {})] if queue else []
     for purpose, actions, resource, context in asks:
         parameters: dict[str, Any] = {"PolicySourceArn": arn, "ActionNames": list(actions), "ResourceArns": [resource]}
         if context:
@@ -45,7 +44,7 @@ def read_rights(
                 {"ContextKeyName": key, "ContextKeyValues": [value], "ContextKeyType": _TYPES.get(key, "string")}
                 for key, value in context.items()
             ]
-        results = inspection.ask(RIGHT, lambda parameters=parameters: _simulate(calls, region, parameters))
+        results = inspection.ask(RIGHT, partial(_simulate, calls, region, parameters))
         if results is None:
             return
         inspection.add(RIGHT, results, Purpose=purpose, Principal=arn)
@@ -76,7 +75,7 @@ def _policy_source(calls: Calls, region: str, arn: str) -> str:
     if len(parts) != 6 or not parts[5].startswith("assumed-role/"):
         return arn
     role = parts[5].split("/")[1]
-    quiet = Inspection()
-    reply = quiet.ask("role", lambda: calls.read("iam", region, "GetRole", RoleName=role))
+    quiet = Inspection(calls)
+    reply = quiet.read("role", "iam", region, "GetRole", RoleName=role)
     found = ((reply or {}).get("Role") or {}).get("Arn")
     return str(found) if found else f"arn:{parts[1]}:iam::{parts[4]}:role/{role}"

@@ -1,12 +1,12 @@
 """Rights in IAM: actions that gpuscaler needs and may not take, and those that it may take in groups of others."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from gpuscaler.doctor.checks.aws.account import CA, aws, aws_check, settings_of
 from gpuscaler.doctor.evidence import Evidence
-from gpuscaler.doctor.findings import CRITICAL, WARNING, Finding, Fix
+from gpuscaler.doctor.findings import CRITICAL, WARNING, Finding, Fix, Unchecked
 
 RIGHT = "aws/Right"
 _ALLOWED = "allowed"
@@ -31,34 +31,46 @@ _OPTIONAL = frozenset(
         "pricing:GetProducts",
     }
 )
+#: What the caller may do says nothing about the role, and the other way round.
+_UNKNOWN = (
+    "the cluster's objects name no role for gpuscaler's ServiceAccount (eks.amazonaws.com/role-arn); without one, only the caller's own "
+    "rights can be asked for"
+)
 _EFFECTS = {
     CRITICAL: "the account cannot be read, or no machine can be bought or ended",
     WARNING: "gpuscaler goes on with less: built-in prices and sizes, or another way to buy",
 }
 
 
-def find_missing(evidence: Evidence) -> Iterator[Finding]:
+def find_missing(evidence: Evidence) -> Iterator[Finding | Unchecked]:
     """D29: actions that IAM does not allow."""
+    known = _knows_role(evidence)
+    if not known and RIGHT not in evidence.unread and evidence.of(RIGHT):
+        yield Unchecked("D29", "the rights of gpuscaler's role", _UNKNOWN)
     missing: dict[tuple[str, str], dict[str, None]] = {}
     for right in evidence.of(RIGHT):
         if right.text("Purpose") != "foreign" and right.text("EvalDecision") != _ALLOWED:
             missing.setdefault((right.text("Principal"), right.text("Purpose")), {})[right.text("EvalActionName")] = None
     if RIGHT in evidence.unread:
+        known = False
         # What the caller was denied is known without the simulator.
         caller = next((item.text("Arn") for item in evidence.of("aws/Caller")), "")
         for denied in evidence.of("aws/DeniedAction"):
             missing.setdefault((caller, "read"), {})[denied.text("Action")] = None
     for (principal, purpose), actions in missing.items():
+        if purpose != "read" and not known:
+            # A person who may only read is no mistake.
+            continue
         for severity in (CRITICAL, WARNING):
             names = [name for name in actions if (name in _OPTIONAL) == (severity == WARNING)]
             if names:
                 yield Finding(
                     "D29",
-                    severity,
+                    severity if known else WARNING,
                     f"IAM {principal or 'caller'}",
                     "policy",
                     f"no permission for {', '.join(names)}",
-                    "allowed",
+                    "allowed" if known else "allowed, if gpuscaler runs with the caller's credentials",
                     _EFFECTS[severity],
                     _allow(evidence, principal, purpose, names),
                 )
@@ -83,8 +95,16 @@ def _allow(evidence: Evidence, principal: str, purpose: str, actions: list[str])
     return Fix((aws("iam", f"put-{kind}-policy", *options),))
 
 
-def find_foreign(evidence: Evidence) -> Iterable[Finding]:
+def _knows_role(evidence: Evidence) -> bool:
+    """Whether the rights that were asked for are those of gpuscaler's own role."""
+    return any(caller.flag("Role") for caller in evidence.of("aws/Caller"))
+
+
+def find_foreign(evidence: Evidence) -> Iterator[Finding | Unchecked]:
     """D30: changes that are allowed in groups of another cluster."""
+    if not _knows_role(evidence) and evidence.of(RIGHT):
+        yield Unchecked("D30", "the rights of gpuscaler's role", _UNKNOWN)
+        return
     allowed: dict[str, list[str]] = {}
     for right in evidence.of(RIGHT):
         if right.text("Purpose") == "foreign" and right.text("EvalDecision") == _ALLOWED:
@@ -98,7 +118,7 @@ def find_foreign(evidence: Evidence) -> Iterable[Finding]:
             "policy",
             f"{', '.join(actions)} allowed in groups of another cluster",
             f"allowed only with the tag {CA}{cluster}=owned",
-            "with these credentials any group of the account can be resized or emptied",
+            "with these credentials any group of the account can be changed or emptied",
             Fix(advice=f"replace the policy by the one that gpuscaler generate iam --cluster {cluster} prints"),
         )
 
