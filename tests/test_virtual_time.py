@@ -1,6 +1,7 @@
 """The event loop of asynchronous tests: hours pass at once, and in order."""
 
 import asyncio
+import math
 import socket
 import time
 from random import Random
@@ -30,6 +31,17 @@ async def test_a_sleep_shorter_than_a_tick_of_the_clock_ends() -> None:
     await asyncio.sleep(2.4e-6)
 
     assert asyncio.get_running_loop().time() < 1e-5
+
+
+async def test_the_rest_of_a_wait_is_over_however_short_it_is() -> None:
+    loop = asyncio.get_running_loop()
+    await asyncio.sleep(160.0)
+    due = math.nextafter(loop.time(), math.inf)
+    for _ in range(10):
+        if (wait := due - loop.time()) > 0:
+            await asyncio.sleep(wait)
+
+    assert due <= loop.time() < due + 1e-5
 
 
 async def test_timers_fire_in_the_order_of_their_times_and_then_of_their_creation() -> None:

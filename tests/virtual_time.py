@@ -119,6 +119,9 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     ) -> asyncio.TimerHandle:
         if self._closed:
             raise RuntimeError("Event loop is closed")
+        if self._now < when < self._now + NEARLY:
+            # Due now, it would leave the clock where it is, and who computes what is left of a wait would wait for ever.
+            when = self._now + 1 / PER_SECOND
         timer = _Timer(when, callback, args, self, context)
         heapq.heappush(self._timers, (when, next(self._numbers), timer))
         return timer

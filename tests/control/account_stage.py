@@ -53,6 +53,9 @@ class AccountStage(RunningCluster):
         self.now: Callable[[], float] = Clocks().wall
         super().__init__(EmbeddedCluster(Policy(pools=()), now=self.now, conditions=ClusterConditions(delays=QUICK)))
         self.path = folder / "run.yaml"
+        #: What cuts the connections of the processes so far.
+        self._cuts: list[Callable[[], None]] = []
+        self._crashed: list[asyncio.Task[None]] = []
         #: Set when a test does something, after which the account may have events sooner than known: while no controller lives, hours may
         #: pass without a call to it.
         self._touched = asyncio.Event()
@@ -88,9 +91,11 @@ class AccountStage(RunningCluster):
 
     def start(self, text: str = "", *, identity: str = "one", dry_run: bool = False) -> None:
         self.path.write_text(text or self.settings())
+        transport = MemoryTransport(self.cluster.api)
+        self._cuts.append(transport.cut)
         running = ControllerProcess(
             file=SettingsFile(self.path),
-            transport=MemoryTransport(self.cluster.api),
+            transport=transport,
             namespace="kube-system",
             identity=identity,
             clocks=Clocks(),
@@ -105,6 +110,20 @@ class AccountStage(RunningCluster):
         life = self._lives.pop(0)
         life.cancel()
         await asyncio.gather(life, return_exceptions=True)
+
+    def crash(self) -> None:
+        """End all processes at once, as SIGKILL does: the lease stays held, and nothing is finished that has not arrived yet.
+
+        Only what cuts the connections of providers that :meth:`provider_maker` has added to ``_cuts`` ends them, too.
+        """
+        for cut in self._cuts:
+            cut()
+        self._cuts.clear()
+        while self._lives:
+            life = self._lives.pop()
+            life.cancel()
+            # What is left of its tasks reaches nothing any more, and ends by itself.
+            self._crashed.append(life)
 
     async def status(self) -> Status:
         return parse_status(await self.user.get(CONFIG_MAPS, NAME, namespace="kube-system"))

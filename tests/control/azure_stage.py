@@ -170,7 +170,9 @@ class Stage(AccountStage):
         return f"cloud: azure\nazure:\n  endpoint_url: {URL}\n{inner}http: {{enabled: false}}\n{more}"
 
     def provider_maker(self) -> MakeProvider:
-        return partial(make_azure_provider, environ=self.environ, http=MemoryHttp(self.endpoint, delay=0.1))
+        http = MemoryHttp(self.endpoint, delay=0.1)
+        self._cuts.append(http.cut)
+        return partial(make_azure_provider, environ=self.environ, http=http)
 
 
 def place_of(subscription: str = SUBSCRIPTION, cluster: str = CLUSTER, group: str = GROUP, **more: Any) -> dict[str, Any]:

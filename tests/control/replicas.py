@@ -12,8 +12,8 @@ from tests.control.violations import stop_on_violation
 from tests.control.world import ONE_GPU_MACHINES, CallObserver, CountingRecorder, ProviderRelay, World, in_pieces, world
 
 from gpuscaler.clouds.protocol import LostAnswerError, Provider
-from gpuscaler.control.loop.cloud import CALL_SECONDS
 from gpuscaler.control.loop.controller import Controller
+from gpuscaler.control.loop.failing import CALL_SECONDS
 from gpuscaler.control.process.running import ControllerProcess, ProcessContext, ProviderSetup
 from gpuscaler.control.process.settings_file import SettingsFile
 from gpuscaler.embedded.serving.memory import MemoryTransport

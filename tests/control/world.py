@@ -14,9 +14,10 @@ from tests.running_cluster import RunningCluster
 
 from gpuscaler.clouds.protocol import BuyResult, Notice, Order, Provider, Refusal, UnfilledOrder
 from gpuscaler.control.loop.attempts import Attempts
-from gpuscaler.control.loop.cloud import EndResult, OrderAnswer
+from gpuscaler.control.loop.cloud import OrderAnswer
 from gpuscaler.control.loop.cluster_writes import Outcome
 from gpuscaler.control.loop.controller import Controller
+from gpuscaler.control.loop.ending import EndResult
 from gpuscaler.control.loop.holding import HoldWatcher, write_holds
 from gpuscaler.control.loop.store import MemoryStore
 from gpuscaler.control.process.pools import DiscoveredPools

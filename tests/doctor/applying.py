@@ -18,7 +18,7 @@ class CannotApplyError(Exception):
 
 
 def apply_command(objects: list[Json], command: str) -> list[Json]:
-    """The objects after ``command``: one of kubectl patch, label, annotate, delete, and apply or replace with a heredoc."""
+    """The objects after ``command``: one of kubectl patch, label, annotate, taint, delete, and apply or replace with a heredoc."""
     line, _, document = command.partition("\n")
     words = shlex.split(line)
     if words[:1] != ["kubectl"]:
@@ -31,8 +31,11 @@ def apply_command(objects: list[Json], command: str) -> list[Json]:
     index = _index(objects, kind, name, options.get("namespace", ""))
     if verb == "delete":
         return [*objects[:index], *objects[index + 1 :]]
+    if verb == "taint":
+        verb, arguments = "patch", []
+        options = {"type": "merge", "patch": json.dumps({"spec": {"taints": _tainted(objects[index], places[2])}})}
     changed = _changed(deepcopy(objects[index]), verb, arguments, options)
-    return [*objects[:index], changed, *objects[index + 1 :]]
+    return [_rolled_out(item, changed) for item in (*objects[:index], changed, *objects[index + 1 :])]
 
 
 def _options(words: list[str]) -> tuple[dict[str, str], list[str]]:
@@ -73,6 +76,30 @@ def _changed(item: Json, verb: str, arguments: list[str], options: dict[str, str
                 place.pop(key.removesuffix("-"), None)
         return item
     raise CannotApplyError(f"saw the verb {verb}, expected patch, label, annotate or delete")
+
+
+def _rolled_out(item: Json, workload: Json) -> Json:
+    """``item`` as it is once the controller of the changed ``workload`` has made its pods again, each on the node of its predecessor."""
+    owners = [owner["name"].removesuffix(f"-{item['metadata'].get('labels', {}).get('pod-template-hash', '')}") for owner in _owners(item)]
+    same = item["metadata"].get("namespace") == workload["metadata"].get("namespace")
+    if item["kind"] != "Pod" or not same or workload["metadata"]["name"] not in owners or "template" not in workload.get("spec", {}):
+        return item
+    template = deepcopy(workload["spec"]["template"])
+    node = {name: item["spec"][name] for name in ("nodeName",) if name in item["spec"]}
+    metadata = {**item["metadata"], "annotations": template.get("metadata", {}).get("annotations", {})}
+    return {**item, "metadata": metadata, "spec": {**template["spec"], **node}}
+
+
+def _owners(item: Json) -> list[Json]:
+    return [owner for owner in item["metadata"].get("ownerReferences", []) if owner["kind"] in ("ReplicaSet", "StatefulSet", "DaemonSet")]
+
+
+def _tainted(node: Json, taint: str) -> list[Json]:
+    """The taints of ``node`` with ``taint``, ``key=value:Effect``."""
+    name, _, effect = taint.rpartition(":")
+    key, _, value = name.partition("=")
+    kept = [item for item in node.get("spec", {}).get("taints", []) if (item["key"], item["effect"]) != (key, effect)]
+    return [*kept, {"key": key, "effect": effect, **({"value": value} if value else {})}]
 
 
 def _applied(objects: list[Json], document: str) -> list[Json]:

@@ -117,14 +117,17 @@ class Ward:
 
     def add_node(self, scale_set: ScaleSet, number: int = 0) -> None:
         """A node of the cluster on a machine of ``scale_set``."""
-        name = f"{scale_set.name}00000{number}"
+        name, room = f"{scale_set.name}00000{number}", {"cpu": "4", "memory": "16Gi", "pods": "110", "nvidia.com/gpu": "1"}
         self.objects.append(
             {
                 "apiVersion": "v1",
                 "kind": "Node",
-                "metadata": {"name": name, "labels": {"node.kubernetes.io/instance-type": SIZE}},
+                "metadata": {
+                    "name": name,
+                    "labels": {"node.kubernetes.io/instance-type": SIZE, "kubernetes.azure.com/accelerator": "nvidia"},
+                },
                 "spec": {"providerID": f"azure://{scale_set.id}/virtualMachines/{number}"},
-                "status": {"allocatable": {"cpu": "4", "memory": "16Gi", "pods": "110"}},
+                "status": {"capacity": room, "allocatable": room},
             }
         )
 

@@ -173,7 +173,7 @@ def policy(rule: dict[str, Any], *, effect: str = "[parameters('effect')]") -> C
 
 OF_SETS = {"field": "type", "equals": "Microsoft.Compute/virtualMachineScaleSets"}
 NOT_ALLOWED = {"not": {"field": "Microsoft.Compute/virtualMachineScaleSets/sku.name", "in": "[parameters('allowed')]"}}
-GPU = {"resources": {"limits": {"nvidia.com/gpu": 1}}}
+GPU: dict[str, Any] = {"resources": {"limits": {"nvidia.com/gpu": 1}}}
 AKS_SETS = {("D47", f"ScaleSet MC_rg_aks_eastus/aks-{name}-78497185-vmss") for name in ("spot", "demand")}
 
 CASES = [

@@ -6,7 +6,8 @@ from itertools import pairwise
 from tests.faults.kit import IDLE, all_bound, bought, cloud_outage, faulty, recorded, status, taints
 
 from gpuscaler.clouds.protocol import CloudError, LostAnswerError
-from gpuscaler.control.loop.cloud import CALL_SECONDS, LONGEST_PAUSE
+from gpuscaler.control.loop.cloud import LONGEST_PAUSE
+from gpuscaler.control.loop.failing import CALL_SECONDS
 from gpuscaler.lifecycle.pacing import Pace
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.simulation.cloud.provider import CallFaults

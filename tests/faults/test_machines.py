@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 
 import msgspec
+from msgspec.structs import replace
 from tests.control.world import World
 from tests.faults.kit import IDLE, SPOT_FIRST, all_bound, bought, faulty, set_ready, status, taints, watch_of
 
@@ -70,6 +71,23 @@ async def test_f18_unregistered_machines_are_ended_by_id_and_three_in_a_row_paus
         # The offering of the fruitless purchases for the same pod is paused as well.
         assert ["image, network and permissions" in remark.text for remark in here.notes.remarks] == [True, False]
         assert "machines were bought without use" in here.notes.remarks[1].text
+
+
+async def test_f18_a_machine_that_its_cloud_calls_faulty_before_it_is_a_node_is_replaced_within_minutes() -> None:
+    broken = Faults(never_registers=1.0, impaired=1.0, partial_grants=0.0, gpu_hours_between_failures=0.0)
+    async with faulty(faults=broken) as here:
+        await here.submit("p")
+        await bought(here, 1)
+        here.cluster.core.change_faults(replace(broken, never_registers=0.0))
+        await here.sleep(220.0)
+
+        machine, *_ = here.cluster.core.history()
+        assert machine.ended_at is not None
+        # The API server confirms once a minute that nothing has come.
+        assert 120.0 <= machine.ended_at - machine.bought_at <= 200.0
+        await bought(here, 2)
+        await here.sleep(300.0)
+        assert await all_bound(here)
 
 
 async def test_f19_a_node_that_shows_its_gpus_two_minutes_after_ready_causes_no_second_purchase() -> None:

@@ -66,6 +66,16 @@ def test_maintenance_is_reported_once_per_event_and_forgotten_once_it_is_cancell
     assert observed(node("n", SPOT, provider_id="i-1"), reported=dict(first.reported)) == NodeEvents()
 
 
+def test_a_reported_event_is_not_reported_again_after_a_restart_without_a_list() -> None:
+    unlisted = replace(announcing(FREEZE), bought=None)
+    memory = reconciled(announcing(FREEZE)).memory
+    assert memory.node_events
+
+    pending = reconciled(unlisted, memory=memory, facts=Facts())
+    assert reconciled(announcing(FREEZE), memory=pending.memory).remarks == ()
+    assert reconciled(unlisted, facts=Facts()).remarks == ()
+
+
 def test_old_events_and_events_of_foreign_machines_and_of_nodes_that_share_an_id_count_for_nothing() -> None:
     old, shared = announcing(PREEMPT, NOW - STALE_SECONDS - 1.0), observed(announcing(PREEMPT), node("m", SPOT, provider_id="i-1"))
 

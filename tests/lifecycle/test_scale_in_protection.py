@@ -72,7 +72,9 @@ def test_while_most_nodes_are_not_ready_only_interrupted_machines_are_drained() 
 
 def begun(*items: Item) -> list[str]:
     """Return the nodes whose removal begins when a plan removes ``a``."""
-    steps = termination.begin_removals(Ledger(), Cluster.of(items), POLICY, (PlannedRemoval("a", "idle"),), names={}, now=NOW)
+    steps = termination.begin_removals(
+        Ledger(), Cluster.of(items), POLICY, (PlannedRemoval("a", "idle"),), names={}, unlisted=frozenset(), now=NOW
+    )
     return [step.removal.node for step in steps if isinstance(step, ledger.RemovalUpdated)]
 
 

@@ -46,7 +46,7 @@ def read_account(settings: "RunSettings", *, cache: Path) -> Account:
         sys.exit(FORBIDDEN if error.cause == UNAUTHORISED else UNREACHABLE)
     skipped = [f"{len(report.set_aside)} skipped in the account (gpuscaler pools lists them with reasons)"] if report.set_aside else []
     missing = [] if report.pools else ["saw no pool of the cluster in the account, expected one; run gpuscaler pools for details"]
-    for note in (*report.failed, *missing, *skipped):
+    for note in (*(part.text for part in report.failed), *missing, *skipped):
         click.echo(f"note: {note}", err=True)
     return Account(replace(settings.policy, pools=report.pools), inventory)
 

@@ -73,16 +73,17 @@ def doctor(
     now = time.time()
     evidence = _with_settings(_from_files(files, now) if files else _from_cluster(kubeconfig, context, now), config)
     report = run_checks(evidence, CHECKS)
+    count = len({check.id for check in CHECKS})
     if html is not None:
         from gpuscaler.cli.doctor_page import doctor_page
 
-        _write_page(html, doctor_page(report, checks=len(CHECKS), now=now))
+        _write_page(html, doctor_page(report, checks=count, now=now))
     if as_json:
         click.echo(json.dumps(report_json(report), indent=2))
     elif as_sarif:
         click.echo(json.dumps(report_sarif(report, CHECKS), indent=2))
     else:
-        print_report(report, checks=len(CHECKS))
+        print_report(report, checks=count)
     sys.exit(_exit_status(report, evidence, fail_on=fail_on, partial_ok=partial_ok))
 
 

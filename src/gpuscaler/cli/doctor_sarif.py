@@ -25,7 +25,9 @@ def report_sarif(report: Report, checks: Sequence[Check]) -> dict[str, Any]:
                     "driver": {
                         "name": "gpuscaler doctor",
                         "semanticVersion": __version__,
-                        "rules": [{"id": check.id, "shortDescription": {"text": check.title}} for check in checks],
+                        "rules": [
+                            {"id": check, "shortDescription": {"text": "; ".join(titles)}} for check, titles in _titles(checks).items()
+                        ],
                     }
                 },
                 "invocations": [
@@ -41,6 +43,14 @@ def report_sarif(report: Report, checks: Sequence[Check]) -> dict[str, Any]:
             }
         ],
     }
+
+
+def _titles(checks: Sequence[Check]) -> dict[str, list[str]]:
+    """The titles of each check id: several functions may look for parts of one mistake."""
+    titles: dict[str, list[str]] = {}
+    for check in checks:
+        titles.setdefault(check.id, []).append(check.title)
+    return titles
 
 
 def _result(finding: Finding) -> dict[str, Any]:

@@ -78,9 +78,8 @@ def plan(
     if account is not None:
         settings = replace(settings, policy=account.policy)
     policy = with_prices(without_pools(settings.policy, without_pool), prices)
-    inputs = from_files(files, policy) if files else from_cluster(kubeconfig, context, settings, policy, moment)
+    inputs = from_files(files, policy, account) if files else from_cluster(kubeconfig, context, settings, policy, moment, account=account)
     inputs = inputs if priorities is None else with_priorities(inputs, priorities)
-    inputs = inputs if account is None else _with_account(inputs, account, live=not files)
     for note in input_hints(inputs.cluster, files):
         click.echo(f"note: {note}", err=True)
     cluster = with_pods(inputs.cluster, add_pods, now=moment)
@@ -114,34 +113,37 @@ def _account(settings: "RunSettings") -> "Account":
     return read_account(settings, cache=cache_of(os.environ))
 
 
-def _with_account(inputs: PlanInputs, account: "Account", *, live: bool) -> PlanInputs:
-    """Add the account's facts about nodes; in a live cluster (``live``), machines that the account does not list are foreign."""
-    from msgspec.structs import replace
+def from_files(files: tuple[str, ...], policy: "Policy", account: "Account | None") -> PlanInputs:
+    """Read the input from files; they contain no memory of a controller.
 
+    The pools of nodes are taken from ``account`` where it lists their machines. Files may be of another cluster, so labels and types decide
+    for the other nodes.
+    """
     from gpuscaler.cli.account import with_bought_offerings
-    from gpuscaler.lifecycle.observed.machine_index import MachineIndex
-
-    cluster = with_bought_offerings(inputs.cluster, account.inventory)
-    unlisted = MachineIndex.of(cluster, account.inventory).unlisted if live else frozenset()
-    return inputs._replace(cluster=cluster, state=replace(inputs.state, unlisted=unlisted))
-
-
-def from_files(files: tuple[str, ...], policy: "Policy") -> PlanInputs:
-    """Read the input from files; they contain no memory of a controller."""
     from gpuscaler.lifecycle.steering.windows import as_closed
     from gpuscaler.planning.capacity.storage_labels import with_storage_places
     from gpuscaler.planning.state import State
 
     cluster = as_closed(load_cluster(files, max_grace=policy.max_grace))
+    cluster = cluster if account is None else with_bought_offerings(cluster, account.inventory)
     return PlanInputs(cluster, with_storage_places(policy, cluster), State())
 
 
-def from_cluster(kubeconfig: Path | None, context: str, settings: "RunSettings", policy: "Policy", now: float) -> PlanInputs:
-    """Read the input from an API server, including the ledger of a controller that runs on the cluster."""
+def from_cluster(
+    kubeconfig: Path | None, context: str, settings: "RunSettings", policy: "Policy", now: float, *, account: "Account | None"
+) -> PlanInputs:
+    """Read the input from an API server, including the ledger of a controller that runs on the cluster.
+
+    Nodes whose machines ``account`` does not list belong to no pool.
+    """
     import asyncio
 
+    from msgspec.structs import replace
+
+    from gpuscaler.cli.account import with_bought_offerings
     from gpuscaler.cli.looking import read_cluster
     from gpuscaler.lifecycle.memory import state_of
+    from gpuscaler.lifecycle.observed.machine_index import MachineIndex
     from gpuscaler.lifecycle.registration.unshown_resources import without_broken_promises
     from gpuscaler.lifecycle.steering.windows import as_closed
     from gpuscaler.planning.capacity.storage_labels import with_storage_places
@@ -152,9 +154,12 @@ def from_cluster(kubeconfig: Path | None, context: str, settings: "RunSettings",
         observed = asyncio.run(read_cluster(access, namespace_of(settings.namespace, access)))
     for note in observed.notes:
         click.echo(f"note: {note}", err=True)
-    cluster = as_closed(observed.cluster)
+    cluster, unlisted = as_closed(observed.cluster), frozenset[str]()
+    if account is not None:
+        cluster = with_bought_offerings(cluster, account.inventory)
+        unlisted = MachineIndex.of(cluster, account.inventory).unlisted
     policy, unshown = without_broken_promises(
-        learned_templates.corrected_policy(policy, observed.memory.learned), observed.memory.breakers, cluster, now
+        learned_templates.corrected_policy(policy, observed.memory.learned), observed.memory.breakers, cluster, now, unlisted=unlisted
     )
     unordered = with_storage_places(policy, cluster)
     policy = observed.expander.policy(unordered)
@@ -162,7 +167,8 @@ def from_cluster(kubeconfig: Path | None, context: str, settings: "RunSettings",
     for note in (*unshown, observed.expander.trouble, *standing, *observed.expander.in_force.remarks):
         if note:
             click.echo(f"note: {note}", err=True)
-    return PlanInputs(cluster, policy, state_of(observed.memory, policy, now), unordered if policy != unordered else None)
+    state = replace(state_of(observed.memory, policy, now), unlisted=unlisted)
+    return PlanInputs(cluster, policy, state, unordered if policy != unordered else None)
 
 
 def with_priorities(inputs: PlanInputs, path: str) -> PlanInputs:

@@ -40,8 +40,8 @@ def validate(file: Path | None, schema: bool) -> None:
         )
         if without_spot := on_demand_only(settings.azure.prices if settings.cloud == "azure" else settings.aws.prices):
             click.echo(
-                f"{file}: note: {settings.cloud}.prices has on-demand prices only of {', '.join(without_spot)}: spot keeps its own price; add "
-                f"{without_spot[0]}/spot to state it",
+                f"{file}: note: {settings.cloud}.prices has on-demand prices only of {', '.join(without_spot)}: spot keeps its own price; "
+                f"add {without_spot[0]}/spot to state it",
                 err=True,
             )
         return

@@ -87,11 +87,23 @@ class BuyResult(Struct, frozen=True, gc=False):
     operation: str = ""
 
 
+class UnreadPart(Struct, frozen=True, gc=False):
+    """A part of an account that could not be read now: its name, the reason for people, and one of :data:`CAUSES`."""
+
+    object: str
+    reason: str
+    cause: str = UNKNOWN
+
+    @property
+    def text(self) -> str:
+        return f"{self.object}: {self.reason}"
+
+
 class AccountReport(Struct, frozen=True):
     """The result of reading an account: its pools, and what is to be reported about them.
 
     ``ways`` describes how machines of a pool are bought, ``taint_advice`` what to do about nodes of a pool that register without
-    gpuscaler's taint. ``failed`` lists the parts of the account that did not answer, and why; their
+    gpuscaler's taint. ``failed`` lists the parts of the account that could not be read, and why; their
     pools are those of an earlier pass. ``complete`` means that every part has answered at least once.
     """
 
@@ -100,7 +112,7 @@ class AccountReport(Struct, frozen=True):
     warnings: tuple[str, ...] = ()
     ways: Mapping[str, str] = {}
     taint_advice: Mapping[str, str] = {}
-    failed: tuple[str, ...] = ()
+    failed: tuple[UnreadPart, ...] = ()
     complete: bool = True
 
 

@@ -16,14 +16,16 @@ class Evidence:
     """What is known at ``now``, in seconds since the epoch.
 
     ``documents`` are objects by kind. Of the pods of one controller there may be one only, since they are alike. ``cluster`` is the same
-    cluster as planning sees it, with all pods; ``policy`` the pools and settings of the run file. ``unread`` has the reason why a source
-    could not be read, by its name; what is neither there nor unread does not exist.
+    cluster as planning sees it, with all pods; ``policy`` the pools and settings of the run file, and ``unlisted`` the nodes that are known
+    to belong to none of these pools, whatever their labels. ``unread`` has the reason why a source could not be read, by its name; what is
+    neither there nor unread does not exist.
     """
 
     now: float
     documents: Mapping[str, tuple[Document, ...]] = field(default_factory=dict)
     cluster: Cluster = field(default_factory=Cluster)
     policy: Policy | None = None
+    unlisted: frozenset[str] = frozenset()
     unread: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, *kinds: str) -> tuple[Document, ...]:

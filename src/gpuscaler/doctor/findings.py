@@ -71,9 +71,9 @@ class Group(Struct, frozen=True, gc=False):
 
 
 def grouped(findings: tuple[Finding, ...]) -> tuple[Group, ...]:
-    """``findings``, those that differ only in their object, place and commands in one group; in the order of the first of each."""
+    """``findings`` in groups that differ only in their object, place and commands, in the order of the first of each group."""
     groups: dict[tuple[str, ...], list[Finding]] = {}
     for finding in findings:
-        key = (finding.check, finding.severity, finding.field, finding.seen, finding.expected, finding.effect)
+        key = (finding.check, finding.severity, finding.field, finding.seen, finding.expected, finding.effect, finding.fix.advice)
         groups.setdefault(key, []).append(finding)
     return tuple(Group(tuple(group)) for group in groups.values())

@@ -135,16 +135,16 @@ class Picture:
         for listener in tuple(self._listeners):
             listener(batch)
 
-    def set_offerings(self, inventory: Inventory, ordered: Mapping[str, OfferingKey] | None = None) -> None:
+    def set_offerings(self, inventory: Inventory | None, ordered: Mapping[str, OfferingKey] | None = None) -> None:
         """Set the offering of each node's machine from the cloud's latest list; for machines no longer on it, from the last list with them.
 
-        ``ordered`` are granted machines by id, which may only appear in the next list.
+        ``inventory`` is None before the first list. ``ordered`` are granted machines by id, which may only appear in the next list.
         """
         ordered = ordered or {}
         if inventory is self._inventory and ordered == self._ordered:
             return
         self._inventory, self._ordered = inventory, ordered
-        keys = {**ordered, **{instance.id: instance.key for instance in inventory.instances}}
+        keys = {**ordered, **{instance.id: instance.key for instance in (inventory.instances if inventory is not None else ())}}
         changed = {name: key for name, key in keys.items() if self._bought.get(name) != key}
         if not changed:
             return

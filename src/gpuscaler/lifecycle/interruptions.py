@@ -78,7 +78,8 @@ def remove_interrupted(
     }
     steps: list[ledger.Event] = list(_update_reasons(current, index))
     breaker_events: list[offering_events.Event] = []
-    for name, member in members(nodes, policy).items() if nodes else ():
+    # Announcements about machines of others do not get here, and a machine that was just ordered may not be listed yet.
+    for name, member in members(nodes, policy, frozenset()).items() if nodes else ():
         instance = nodes[name].provider_id
         coming = next((machine for machine in current.coming if machine.instance == instance), None)
         if coming is not None:

@@ -47,6 +47,9 @@ def observe(
     now_reported: dict[str, str] = {}
     for node, event in _announced(index, pages or {}):
         machine = node.provider_id
+        if machine in foreign and reported.get(machine) == event.id:
+            # A machine of ours, after a restart and before the cloud has listed it again: the event is not reported twice.
+            now_reported[machine] = event.id
         if machine in foreign or (event.at and now > event.at + STALE_SECONDS):
             continue
         shared = len(index.by_machine[machine]) > 1

@@ -39,10 +39,13 @@ def place_orders(
         if placement.node in coming_ids:
             pods_of[placement.node].append(placement.pod)
     current = ledger.step(current, ledger.Planned({machine: tuple(pods) for machine, pods in pods_of.items()}))
-    current = ledger.fold_events(current, opening.promised_on(current, cluster, policy, plan.placements, now))
+    current = ledger.fold_events(current, opening.promised_on(current, cluster, policy, plan.placements, unlisted=state.unlisted, now=now))
     intents, names = _intents(current, plan, cluster, now)
     current = ledger.fold_events(current, intents)
-    current = ledger.fold_events(current, termination.begin_removals(current, cluster, policy, plan.removals, names=names, now=now))
+    current = ledger.fold_events(
+        current,
+        termination.begin_removals(current, cluster, policy, plan.removals, names=names, unlisted=state.unlisted, now=now),
+    )
     orders = tuple(intended.order for intended in intents)
     known_breakers = reduce(breakers.step, probe_events(plan, state, now), memory.breakers)
     for machine in plan.machines:

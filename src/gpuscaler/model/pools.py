@@ -94,8 +94,8 @@ class Pool(Struct, frozen=True, gc=False):
     """A group of machines that a cloud can grow.
 
     ``chooser`` is what chooses among the offerings: "buyer" (gpuscaler) or "cloud". With ``names_zone``, a purchase names the zone, and the
-    cloud chooses among the offerings of that zone only. A node without ``gpuscaler.io/pool`` belongs to the pool if it has the
-    ``match_labels`` and one of the instance types.
+    cloud chooses among the offerings of that zone only. In plans from files, a node without ``gpuscaler.io/pool`` belongs to the pool if
+    it has the ``match_labels`` and one of the instance types.
 
     Machines of a ``closed`` pool take only pods that a plan places there, and a plan places pods only on the smallest size of machine of
     the pool that holds them. With ``min_gpus_per_pod`` they are closed, too, and take only pods that request at least that many GPUs; 0

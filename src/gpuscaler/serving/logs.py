@@ -1,15 +1,21 @@
-"""JSON logs: one object per line, with the time in UTC, and without secrets."""
+"""JSON logs: one object per line, with the time in UTC, and without secrets.
 
+An outage is logged with one line at its start and one at its end.
+"""
+
+import asyncio
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import structlog
 
+_LOG = structlog.get_logger(__name__)
 #: Levels by their names in settings.
 LEVELS: Mapping[str, int] = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 #: Fields that are never shown; and patterns of credentials in any text.
@@ -18,6 +24,8 @@ _BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}")
 #: All JSON Web Tokens start like this: base64 of ``{"``.
 _JWT = re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
 HIDDEN = "(hidden)"
+#: Seconds between checks for outages.
+CHECK_SECONDS = 5.0
 
 Event = MutableMapping[str, Any]
 
@@ -60,6 +68,61 @@ def lines_to(stream: TextIO, level: str, *, now: Callable[[], float]) -> Iterato
         structlog.configure(**before)
         root.handlers[:] = handlers
         root.setLevel(root_level)
+
+
+class Words(NamedTuple):
+    """The messages of log lines at the start and at the end of an outage."""
+
+    begins: str
+    ends: str
+
+
+class Finding(NamedTuple):
+    """Problems by subject in ``failing``, their ``causes`` in a word as far as known, and the subjects that work in ``working``."""
+
+    failing: Mapping[str, str]
+    working: frozenset[str]
+    causes: Mapping[str, str] = {}
+
+
+@dataclass(slots=True)
+class OutageLog:
+    """Logs what ``find`` reports as failing for ``patience`` seconds; shorter failures are bridged. ``clock`` is in seconds.
+
+    ``words`` are the messages with the subject as a field; those of ``whole`` name their subjects themselves.
+    """
+
+    find: Callable[[], Finding]
+    clock: Callable[[], float]
+    patience: float
+    words: Words
+    whole: Mapping[str, Words] = field(default_factory=dict)
+    _since: dict[str, float] = field(default_factory=dict, init=False)
+    _logged: set[str] = field(default_factory=set, init=False)
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        while True:
+            self.check()
+            await asyncio.sleep(CHECK_SECONDS)
+
+    def check(self) -> None:
+        now, finding = self.clock(), self.find()
+        # What is no longer in use neither fails nor works, so the end of its outage is not logged.
+        self._since = {about: self._since.get(about, now) for about in finding.failing}
+        for about, why in finding.failing.items():
+            if about not in self._logged and now - self._since[about] >= self.patience:
+                self._logged.add(about)
+                words, fields = self._line(about)
+                cause = {"cause": finding.causes[about]} if about in finding.causes else {}
+                _LOG.warning(words.begins, **fields, **cause, problem=why)
+        for about in sorted(self._logged & finding.working):
+            self._logged.remove(about)
+            words, fields = self._line(about)
+            _LOG.info(words.ends, **fields)
+
+    def _line(self, about: str) -> tuple[Words, Mapping[str, str]]:
+        return (self.whole[about], {}) if about in self.whole else (self.words, {"about": about})
 
 
 def timestamp(seconds: float) -> str:

@@ -327,6 +327,24 @@ async def test_machines_are_ended_by_id_and_the_desired_capacity_is_lowered(make
     assert harness.group()["DesiredCapacity"] == 2
 
 
+async def test_an_end_that_waits_for_other_changes_of_its_group_says_so(
+    make_harness: Callable[..., ProviderHarness], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuscaler.clouds.aws.provider.TURN_SECONDS", 0.0)
+    harness = make_harness()
+    first, second = [instance.id for instance in (await harness.provider.buy(await harness.order(2))).instances]
+    await harness.provider.inventory()
+    answers = await asyncio.gather(harness.provider.remove((first,)), harness.provider.remove((second,)))
+    refusal = answers[1][second]
+    assert refusal is not None
+    assert refusal.cause == THROTTLED
+    assert "group gpus: other changes of its capacity by this process come first" in refusal.detail
+    assert answers[0] == {first: None}
+    assert harness.write_counts() == {"LaunchInstances": 1, "TerminateInstanceInAutoScalingGroup": 1}
+    assert await harness.provider.remove((second,)) == {second: None}
+    assert harness.group()["DesiredCapacity"] == 0
+
+
 async def test_a_machine_of_a_group_at_its_minimum_is_ended_and_replaced(make_harness: Callable[..., ProviderHarness]) -> None:
     harness = make_harness(MinSize=1, DesiredCapacity=1)
     await harness.pass_time(60)

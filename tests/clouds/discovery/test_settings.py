@@ -14,11 +14,21 @@ class Found(Struct, frozen=True):
     pool: Pool
     place: str = "here"
     warnings: tuple[str, ...] = ()
+    default_name: str = ""
 
 
-def found(name: str, place: str = "here", **fields: object) -> Found:
+def found(name: str, place: str = "here", default_name: str = "", **fields: object) -> Found:
     offering = Offering(name, "spot", "large", f"{place}-1", 1.0, {"cpu": 4000, "memory": 100}, {"team": "ml", "size": "large"})
-    return Found(msgspec.structs.replace(Pool(name, (offering,)), **fields), place)
+    return Found(msgspec.structs.replace(Pool(name, (offering,)), **fields), place, default_name=default_name or name)
+
+
+def labelled(name: str, default_name: str, place: str = "here") -> Found:
+    """A pool of a group called ``default_name``, whose tag gives its nodes the pool label ``name``."""
+    made = found(name, place, default_name, match_labels={"gpuscaler.io/pool": name})
+    offerings = tuple(
+        msgspec.structs.replace(offering, labels={**offering.labels, "gpuscaler.io/pool": name}) for offering in made.pool.offerings
+    )
+    return msgspec.structs.replace(made, pool=msgspec.structs.replace(made.pool, offerings=offerings))
 
 
 @pytest.mark.parametrize(
@@ -51,6 +61,26 @@ def test_names_that_two_places_share_get_the_place_and_then_a_number() -> None:
     assert [one.pool.offerings[0].pool for one in named] == ["gpu.here", "gpu.here.1", "gpu.there", "cpu"]
     assert named[0].warnings == ("the pool is called gpu.here here, since another pool has its name",)
     assert named[3].warnings == ()
+
+
+def test_a_label_of_another_group_does_not_rename_a_pool() -> None:
+    named = with_unique_names([labelled("gpu", "aaa"), found("gpu"), labelled("gpu", "zzz", "there")], lambda one: one.place)
+
+    assert [(one.default_name, one.pool.name) for one in named] == [("aaa", "gpu.here"), ("gpu", "gpu"), ("zzz", "gpu.there")]
+    assert named[1].warnings == ()
+
+
+def test_the_suffix_of_a_label_does_not_take_the_name_of_another_pool() -> None:
+    named = with_unique_names([labelled("gpu", "aaa"), found("gpu"), found("gpu.here")], lambda one: one.place)
+
+    assert [one.pool.name for one in named] == ["gpu.here.1", "gpu", "gpu.here"]
+
+
+def test_a_renamed_pool_expects_the_label_that_its_nodes_get() -> None:
+    renamed, _ = with_unique_names([labelled("gpu", "aaa"), found("gpu")], lambda one: one.place)
+
+    assert renamed.pool.match_labels == {"gpuscaler.io/pool": "gpu.here"}
+    assert {offering.labels["gpuscaler.io/pool"] for offering in renamed.pool.offerings} == {"gpu.here"}
 
 
 def test_overrides_are_applied_and_impossible_limits_reported() -> None:

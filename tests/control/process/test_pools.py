@@ -7,7 +7,7 @@ from random import Random
 import pytest
 import structlog
 
-from gpuscaler.clouds.protocol import UNKNOWN, AccountReport, CloudError
+from gpuscaler.clouds.protocol import UNKNOWN, AccountReport, CloudError, UnreadPart
 from gpuscaler.control.process.pools import DiscoveredPools
 from gpuscaler.model.aside import Skipped
 from gpuscaler.model.pools import Limits, Policy, Pool
@@ -77,7 +77,7 @@ async def test_the_account_is_read_about_every_three_minutes_and_changed_pools_a
 
 async def test_a_region_that_cannot_be_read_is_reported_and_keeps_its_pools() -> None:
     calls: list[int] = []
-    broken = AccountReport(pools=(GPU,), failed=("Region us-east-1: IAM does not allow it",))
+    broken = AccountReport(pools=(GPU,), failed=(UnreadPart("Region us-east-1", "IAM does not allow it"),))
     account = Account(AccountReport(pools=(GPU,)), broken, CloudError(UNKNOWN, "no route"), AccountReport(pools=(GPU,)))
     discovered_pools, troubles = account.discovered_pools(lambda: calls.append(1)), []
     await discovered_pools.read_until_known()
@@ -93,7 +93,7 @@ async def test_a_region_that_cannot_be_read_is_reported_and_keeps_its_pools() ->
 
 
 @pytest.mark.parametrize(
-    "nothing", [CloudError(UNKNOWN, "no route"), AccountReport(failed=("Region us-east-1: no route",), complete=False)]
+    "nothing", [CloudError(UNKNOWN, "no route"), AccountReport(failed=(UnreadPart("Region us-east-1", "no route"),), complete=False)]
 )
 async def test_a_controller_does_not_lead_before_it_has_read_the_account(nothing: AccountReport | CloudError) -> None:
     account = Account(nothing, nothing, nothing, AccountReport(pools=(GPU,)))
@@ -106,7 +106,9 @@ async def test_a_controller_does_not_lead_before_it_has_read_the_account(nothing
 
 
 async def test_a_controller_leads_with_the_regions_that_answered() -> None:
-    discovered_pools = Account(AccountReport(pools=(GPU,), failed=("Region us-west-2: no route",), complete=False)).discovered_pools()
+    discovered_pools = Account(
+        AccountReport(pools=(GPU,), failed=(UnreadPart("Region us-west-2", "no route"),), complete=False)
+    ).discovered_pools()
 
     await discovered_pools.read_until_known()
 

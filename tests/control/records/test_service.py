@@ -323,6 +323,43 @@ async def test_a_leader_with_a_corrupted_saved_state_stays_alive_and_reports_it(
         assert [trouble.endswith("machines without a node might be bought twice") for trouble in troubles] == [True]
 
 
+async def test_metrics_and_two_log_lines_report_calls_of_the_cloud_that_fail() -> None:
+    def cloud_metrics(service: Service) -> list[str]:
+        lines = generate_latest(service.metrics.registry).decode().splitlines()
+        return [line for line in map(sorted_labels, lines) if line.startswith("gpuscaler_cloud_")]
+
+    labels = 'cause="unknown",part="machines"'
+    with capture_logs() as logs:
+        async with running_service() as (here, service):
+            before = cloud_metrics(service)
+            here.cluster.provider.outage = "no route"
+            await here.sleep(70.0)
+            during = cloud_metrics(service)
+            service.led_by(None)
+            follower = cloud_metrics(service)
+            service.led_by(here.controller)
+            await here.sleep(200.0)
+            here.cluster.provider.outage = ""
+            await here.sleep(200.0)
+            after = cloud_metrics(service)
+
+    assert (before, follower) == ([], [])
+    assert f"gpuscaler_cloud_failing{{{labels}}} 1.0" in during
+    assert f"gpuscaler_cloud_errors_total{{{labels}}} 3.0" in during
+    assert [line for line in after if "failing" in line] == []
+    outages = [log for log in logs if log.get("about") == "machines"]
+    assert outages == [
+        {
+            "event": "calls to the cloud fail",
+            "about": "machines",
+            "cause": "unknown",
+            "problem": "simulated: no route",
+            "log_level": "warning",
+        },
+        {"event": "calls to the cloud work again", "about": "machines", "log_level": "info"},
+    ]
+
+
 async def test_a_metric_counts_events() -> None:
     async with running_service(IDLE_SOON) as (here, service):
         await here.user.create(PODS, pod("a", 1, {"gpuscaler.io/run-for": "60s"}), namespace="default")

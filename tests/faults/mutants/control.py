@@ -27,7 +27,7 @@ MUTANTS = (
     Mutant(
         case=6,
         at="Cloud._repeat",
-        old='self._troubles[ask.__name__] = f"{self.provider.name}: {describe_call_error(error)}"\n pause',
+        old="self._note_failure(part, part, error, describe_call_error(error))\n pause",
         new="self.inventory = Inventory(self._now()); pause",
         removes="a failed list is treated as an empty one",
     ),

@@ -84,7 +84,7 @@ MUTANTS = (
         case=36,
         at="stages.mark",
         old="cached(update_soft_taints, cluster, policy, index.unlisted)",
-        new="cached(update_soft_taints, cluster, policy)",
+        new="cached(update_soft_taints, cluster, policy, frozenset())",
         removes="nodes get our taints although the cloud does not list their machines",
     ),
     Mutant(

@@ -34,7 +34,10 @@ MUTANTS = (
     Mutant(
         case=14,
         at="target_of",
-        old='case offering_events.QUOTA: return Target("", market, event.bucket or (instance_type,), region=region_in(zone))',
+        old=(
+            'case offering_events.QUOTA: return Target("", market, event.bucket or (instance_type,), region=region_in(zone), '
+            "account_pools=event.account_pools)"
+        ),
         new="",
         removes="a quota is treated as a problem of one offering",
     ),

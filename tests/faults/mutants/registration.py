@@ -137,6 +137,13 @@ MUTANTS = (
         removes="a machine that is not open yet teaches nothing about labels",
     ),
     Mutant(
+        case=18,
+        at="is_hopeless",
+        old="bool(machine.faulted) and",
+        new="False and",
+        removes="a machine that its cloud calls faulty is waited for as long as a healthy one",
+    ),
+    Mutant(
         case=99,
         at="_Registration.lack_of",
         old="if doubt := self.why_in_doubt(machine): return Lack(doubt)",

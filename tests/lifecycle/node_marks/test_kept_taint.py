@@ -27,7 +27,7 @@ KEEPING, OTHER = Policy((pool(KIND, min_gpus_per_pod=8),)), Policy((pool(KIND),)
 
 
 def machine(*taints: str, **more: Any) -> Node:
-    return node("a", KIND, **{"provider_id": "i-a", "taints": tuple(map(Taint, taints)), **more})
+    return node("a", KIND, **{"provider_id": "i-a", "bought": KIND.key, "taints": tuple(map(Taint, taints)), **more})
 
 
 def acts(node: Node, policy: Policy = KEEPING, ledger: Ledger = NOTHING, inventory: Inventory | None = None) -> list[Act]:
@@ -50,9 +50,7 @@ def test_an_open_machine_of_a_closed_pool_gets_the_kept_taint() -> None:
 
 
 def test_a_taint_weakened_by_an_uncordon_is_restored_or_removed() -> None:
-    arriving, kept = (
-        node("a", KIND, provider_id="i-a", taints=(Taint(key, effect=WINDOW_EFFECT),)) for key in (ARRIVING_TAINT, KEPT_TAINT)
-    )
+    arriving, kept = (machine(taints=(Taint(key, effect=WINDOW_EFFECT),)) for key in (ARRIVING_TAINT, KEPT_TAINT))
 
     assert acts(arriving, OTHER) == [Lift("a", UNCORDONED)]
     assert acts(kept) == [Close("a", UNCORDONED, kept=True)]

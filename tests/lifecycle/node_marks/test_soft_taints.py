@@ -61,7 +61,7 @@ def cluster(used: int, *, taints: Sequence[Taint] = (), of: str = "gpu") -> Clus
 
 
 def marks(of: Cluster, policy: Policy = POLICY) -> list[tuple[str, ...]]:
-    return [act.taints for act in update_soft_taints(of, policy)]
+    return [act.taints for act in update_soft_taints(of, policy, frozenset())]
 
 
 def test_a_machine_gets_missing_soft_taints_and_loses_outdated_ones() -> None:
@@ -97,4 +97,4 @@ def test_kept_machines_get_no_soft_taints() -> None:
 
 
 def test_the_reason_for_a_soft_taint_contains_the_used_share() -> None:
-    assert [act.reason for act in update_soft_taints(cluster(1), POLICY)] == ["25% of it is used"]
+    assert [act.reason for act in update_soft_taints(cluster(1), POLICY, frozenset())] == ["25% of it is used"]

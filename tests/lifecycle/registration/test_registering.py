@@ -7,7 +7,7 @@ import pytest
 from tests.planning.building import GI, GPU, NOW, node, offering, pool
 
 from gpuscaler.lifecycle.observed.machine_index import MachineIndex
-from gpuscaler.lifecycle.registration.readiness import STARTUP_TAINTS, describe_lack, is_startup
+from gpuscaler.lifecycle.registration.readiness import STARTUP_TAINTS, Lack, find_lack, is_startup
 from gpuscaler.lifecycle.registration.registering import Arrivals, Waits, find_arrivals
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import PENDING, TERMINATED, Instance, Inventory
@@ -120,10 +120,13 @@ def test_an_order_that_has_not_been_sent_has_no_machine() -> None:
     assert register(Ledger((order(INTENDED),), (coming(),)), listed=[instance(token="a")]).steps == ()
 
 
-def test_without_a_list_an_unclaimed_closed_node_is_assigned() -> None:
-    arrivals = register(Ledger((order(DOUBTFUL),), (coming(),)), machine(), listed=None)
+def test_an_unclaimed_closed_node_of_the_ordered_type_is_not_assigned_before_the_cloud_lists_its_machine() -> None:
+    """Another gpuscaler, with other pools in the cluster, sets the same taint."""
+    before = register(Ledger((order(DOUBTFUL),), (coming(),)), machine(), listed=None)
+    listed = register(Ledger((order(DOUBTFUL),), (coming(),)), machine(), listed=[instance()])
 
-    assert kinds(arrivals) == ["Found", "Registered", "Ready"]
+    assert before.steps == ()
+    assert kinds(listed) == ["Found", "Registered", "Ready"]
 
 
 # Giving up
@@ -235,7 +238,8 @@ def test_no_boot_time_is_recorded_for_a_machine_that_became_ready_unobserved() -
 def test_a_registered_machine_reports_what_its_node_lacks(more: dict[str, Any], lacks: str) -> None:
     node = machine(**more)
 
-    assert describe_lack(node, KIND, POOL) == lacks
+    assert isinstance(lack := find_lack(node, KIND, POOL), Lack)
+    assert lack.words == lacks
     assert kinds(register(Ledger(coming=(granted(),)), node, listed=None)) == ["Registered"]
 
 
@@ -253,11 +257,11 @@ def test_permanent_taints_do_not_delay_readiness(taint: Taint) -> None:
 
 
 def test_an_amount_below_the_promised_one_is_learned_and_does_not_delay_readiness() -> None:
-    assert describe_lack(machine(allocatable={**KIND.allocatable, "memory": GI}), KIND, POOL) is None
+    assert find_lack(machine(allocatable={**KIND.allocatable, "memory": GI}), KIND, POOL) is None
 
 
 def test_a_machine_of_a_removed_offering_is_ready_when_its_node_is_ready() -> None:
-    assert describe_lack(machine(), None, None) is None
+    assert find_lack(machine(), None, None) is None
 
 
 # Time-outs

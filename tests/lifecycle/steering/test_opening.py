@@ -505,8 +505,8 @@ def test_a_closed_kept_machine_is_promised_to_pods_planned_onto_it() -> None:
     placements = (Placement(P, "a"), Placement(Q, "b"))
     busy = Ledger(promises=(promise(OPEN, node="b"),))
 
-    assert promised_on(busy, cluster, POLICY, placements, NOW) == ()
-    (made,) = promised_on(busy, cluster, KEEPING, placements, NOW)
+    assert promised_on(busy, cluster, POLICY, placements, unlisted=frozenset(), now=NOW) == ()
+    (made,) = promised_on(busy, cluster, KEEPING, placements, unlisted=frozenset(), now=NOW)
     assert isinstance(made, ledger.Promised)
     assert (made.promise.node, made.promise.pods, made.promise.closes_again) == ("a", (P,), True)
 
@@ -517,23 +517,15 @@ def test_pods_are_bound_to_a_kept_machine_of_a_type_that_its_pool_no_longer_list
     pending = waiting("p", spec(gpus=4))
     cluster = Cluster.of([kept, pending])
 
-    (made,) = promised_on(Ledger(), cluster, KEEPING, (Placement(P, "a"),), NOW)
+    (made,) = promised_on(Ledger(), cluster, KEEPING, (Placement(P, "a"),), unlisted=frozenset(), now=NOW)
 
     assert isinstance(made, ledger.Promised)
     assert made.promise.offering == OfferingKey(KIND.pool, "on-demand", "other.4", KIND.zone)
     assert turn(Ledger(promises=(made.promise,)), kept, pending, policy=KEEPING).acts == (bind("p"),)
 
 
-def test_a_ready_machine_that_was_not_bought_here_opens_unless_its_pool_keeps_it() -> None:
-    assert turn(Ledger(), closed()).acts == (Lift("a", "it is ready, and no plan waits for it"),)
-    assert turn(Ledger(), closed(ready=False)).acts == ()
-    assert turn(Ledger(), closed(), policy=KEEPING).acts == ()
-
-
-def test_a_machine_of_the_ledger_counts_as_ours_before_its_node_is_recorded() -> None:
-    coming = machine("a", P, node="", registered=0.0, ready=0.0)
-
-    assert turn(Ledger(coming=(coming,)), closed(), waiting()).acts == ()
+def test_a_ready_machine_that_is_not_in_the_ledger_is_not_opened() -> None:
+    assert turn(Ledger(), closed()).acts == ()
 
 
 # The oldest of identical pods

@@ -69,7 +69,7 @@ def observed(
     before: Window | None = None, *items: Item, policy: Policy = POLICY, ledger: Ledger | None = None, now: float = NOW, **more: Any
 ) -> WindowFindings:
     windows = {"a": before} if before is not None else {}
-    return observe(windows, ledger or Ledger(coming=(machine(),)), Cluster.of(items), policy, now=now, **more)
+    return observe(windows, ledger or Ledger(coming=(machine(),)), Cluster.of(items), policy, now=now, **{"unlisted": frozenset(), **more})
 
 
 def opened(**more: Any) -> Window:
@@ -300,8 +300,8 @@ KEEPING = Policy((pool(KIND, min_gpus_per_pod=4),), steering=BIND)
 KEPT = (Taint(KEPT_TAINT),)
 
 
-def kept(before: Window | None = None, *items: Item, ledger: Ledger | None = None, now: float = NOW) -> WindowFindings:
-    return observed(before, *items, policy=KEEPING, ledger=ledger or Ledger(), now=now)
+def kept(before: Window | None = None, *items: Item, ledger: Ledger | None = None, now: float = NOW, **more: Any) -> WindowFindings:
+    return observed(before, *items, policy=KEEPING, ledger=ledger or Ledger(), now=now, **more)
 
 
 def test_a_window_of_a_kept_machine_opens_for_a_new_updated_or_restarted_daemonset() -> None:
@@ -319,6 +319,14 @@ def test_closing_the_window_of_a_kept_machine_restores_the_kept_taint() -> None:
     assert windows.acts == (Close("a", "it is kept for large pods", kept=True),)
     assert kinds(kept(opened(seen=NOW - OPEN_SECONDS), in_window(gpus=4, taints=KEPT), PLUGIN)) == [Close]
     assert kept(windows.windows["a"], arriving(gpus=4, taints=KEPT), PLUGIN, daemon_pod(on="a")) == WindowFindings({})
+
+
+def test_no_window_opens_on_a_kept_machine_of_others_and_an_open_one_is_closed() -> None:
+    """Before the cloud has listed its machines after a restart, nothing else shows that a machine with a window is ours."""
+    unlisted = frozenset({"a"})
+
+    assert kept(None, arriving(gpus=4, taints=KEPT), PLUGIN, unlisted=unlisted) == WindowFindings({})
+    assert kinds(kept(opened(), in_window(gpus=4, taints=KEPT), PLUGIN, daemon_pod(on="a"), unlisted=unlisted)) == [Close]
 
 
 def test_a_window_of_a_kept_machine_opens_for_daemonsets_that_tolerate_only_the_arriving_taint() -> None:

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.planning.building import DAEMON, NOW, node, offering, pod, pool, spec
 
 from gpuscaler.lifecycle.actions import Clear, End, Evict, Exclude, Mark, Unmark
-from gpuscaler.lifecycle.termination import RemovalFindings, begin_removals, continue_removals, remove_overdue
+from gpuscaler.lifecycle.termination import EndAnswered, RemovalFindings, begin_removals, continue_removals, remove_overdue
 from gpuscaler.lifecycle.termination.removing import CLEAR_SECONDS, DETACH_SECONDS, DRAIN_SECONDS, END_SECONDS, REPEAT_SECONDS, WAIT_SECONDS
 from gpuscaler.lifecycle.termination.starting import Overdue
 from gpuscaler.model.aside import Skipped
@@ -69,11 +70,12 @@ def turn(
     is_gone: bool = False,
     aside: tuple[Skipped, ...] = (),
     listed: bool = True,
+    answers: Mapping[str, EndAnswered] | None = None,
 ) -> RemovalFindings:
     there = Instance("i-1", *KIND.key, state=TERMINATED) if is_gone else Instance("i-1", *KIND.key)
     inventory = Inventory(NOW, (there,)) if listed else None
     current = ledger or Ledger(leaving=(removal,))
-    return continue_removals(current, Cluster.of(items, aside), inventory, POLICY, now=NOW)
+    return continue_removals(current, Cluster.of(items, aside), inventory, POLICY, now=NOW, answers=answers)
 
 
 def noted(departure: RemovalFindings) -> Removal:
@@ -133,6 +135,21 @@ def test_a_machine_that_did_not_terminate_is_checked_before_another_request(name
 
     assert step_of(turn(removal, machine(), resident(name))) == step
     assert turn(removal, machine()).acts == (End("i-1", "n", "idle", look=True),)
+
+
+def test_a_machine_that_the_cloud_does_not_end_yet_is_ended_when_the_cloud_takes_the_next_call() -> None:
+    asked = going(ENDING, at=NOW - 99.0, tried=NOW - 1.0)
+    delayed = noted(turn(asked, machine(), answers={"n": EndAnswered(NOW + 10.0, "the pool is busy")}))
+    assert (delayed.step, delayed.detail) == (ENDING, "the pool is busy")
+    assert turn(delayed, machine()) == RemovalFindings()
+
+    due = turn(replace(delayed, again=NOW), machine())
+    assert due.acts == (End("i-1", "n", "idle", look=True),)
+    # Nothing has been heard of this call: it is repeated as late as any other.
+    assert turn(noted(due), machine()) == RemovalFindings()
+    assert turn(replace(noted(due), tried=NOW - END_SECONDS), machine()).acts
+    accepted = noted(turn(noted(due), machine(), answers={"n": EndAnswered()}))
+    assert (accepted.detail, accepted.again) == ("", 0.0)
 
 
 def test_evictions_wait_for_load_balancers_for_a_limited_time() -> None:
@@ -366,7 +383,9 @@ def removal(**more: Any) -> PlannedRemoval:
 
 
 def begun(*items: Item, ledger: Ledger | None = None) -> list[ledger.Event]:
-    return begin_removals(ledger or Ledger(), Cluster.of(items), POLICY, (removal(),), names={"new-1": "o-0"}, now=NOW)
+    return begin_removals(
+        ledger or Ledger(), Cluster.of(items), POLICY, (removal(),), names={"new-1": "o-0"}, unlisted=frozenset(), now=NOW
+    )
 
 
 def test_a_planned_removal_is_saved_with_the_names_of_the_ledger() -> None:

@@ -22,10 +22,11 @@ from gpuscaler.metrics.rules.builtin import builtin_rules
 from gpuscaler.metrics.sources.direct import ExporterSource, RunningMean, ScrapeSettings
 from gpuscaler.metrics.sources.evaluating import Timing
 from gpuscaler.metrics.sources.objects import Objects
-from gpuscaler.metrics.sources.outages import EXPORTER, NAMED, Finding, OutageLog, find_exporter_outages
+from gpuscaler.metrics.sources.outages import EXPORTER, NAMED, find_exporter_outages, outage_log
 from gpuscaler.metrics.sources.pages import LONGEST_LINE, MOST_FIGURES, MOST_NAMES, PageReader
 from gpuscaler.metrics.sources.values import MetricInfo, UnknownMetric, Value
 from gpuscaler.model.selector_text import parse_selector
+from gpuscaler.serving.logs import Finding
 
 pytestmark = pytest.mark.looptime(False)  # real sockets take real time
 
@@ -378,7 +379,7 @@ def test_the_windowed_duty_cycle_is_the_mean_of_three_minutes() -> None:
 @asynccontextmanager
 async def telling(nodes: Nodes) -> AsyncIterator[None]:
     """A source that checks for outages all the time and logs them immediately."""
-    logging = OutageLog(nodes.source.outages, time.monotonic, 0.0, EXPORTER)
+    logging = outage_log(nodes.source.outages, time.monotonic, 0.0, EXPORTER)
 
     async def look() -> None:
         while True:

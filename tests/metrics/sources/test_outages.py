@@ -11,7 +11,7 @@ from tests.metrics.building import Serving, pod, serving
 from tests.metrics.prometheus_double import PrometheusDouble
 
 from gpuscaler.metrics.command.rules import RulesFile
-from gpuscaler.metrics.sources.outages import OutageLog
+from gpuscaler.metrics.sources.outages import outage_log
 from gpuscaler.metrics.sources.prometheus import PrometheusAway, PrometheusError, QueryRefused
 from gpuscaler.metrics.sources.values import SourceError
 
@@ -29,7 +29,7 @@ def loaded() -> PrometheusDouble:
 @asynccontextmanager
 async def telling(double: PrometheusDouble) -> AsyncIterator[Serving]:
     async with serving(pod("p0"), prometheus=double, relist=30.0) as here:
-        running = asyncio.create_task(OutageLog(here.source.outages, asyncio.get_running_loop().time, 10.0).run())
+        running = asyncio.create_task(outage_log(here.source.outages, asyncio.get_running_loop().time, 10.0).run())
         try:
             await asyncio.sleep(5)
             yield here

@@ -21,7 +21,7 @@ def test_the_cloud_list_decides_the_pool_of_a_node_before_labels(labels: dict[st
     bought = OfferingKey("b", "spot", "g5.xlarge", "us-east-1a")
     node = Node("n", {**LABELS, **labels}, {}, bought=bought)
 
-    member = members({"n": node}, parse_policy(TWINS))["n"]
+    member = members({"n": node}, parse_policy(TWINS), frozenset())["n"]
 
     assert member.offering is not None
     assert (member.pool.name, member.offering.key, market_of(node)) == ("b", bought, "spot")
@@ -30,19 +30,19 @@ def test_the_cloud_list_decides_the_pool_of_a_node_before_labels(labels: dict[st
 def test_the_cloud_list_distinguishes_the_pools_of_nodes_with_the_same_labels() -> None:
     nodes = {name: Node(name, LABELS, {}, bought=OfferingKey(name, "spot", "g5.xlarge", "us-east-1a")) for name in ("a", "b")}
 
-    assert {name: member.pool.name for name, member in members(nodes, parse_policy(TWINS)).items()} == {"a": "a", "b": "b"}
+    assert {name: member.pool.name for name, member in members(nodes, parse_policy(TWINS), frozenset()).items()} == {"a": "a", "b": "b"}
 
 
 def test_a_machine_of_a_deleted_pool_belongs_to_no_pool() -> None:
     node = Node("n", LABELS, {}, bought=OfferingKey("old", "spot", "g5.xlarge", "us-east-1a"))
 
-    assert members({"n": node}, parse_policy(TWINS)) == {}
+    assert members({"n": node}, parse_policy(TWINS), frozenset()) == {}
 
 
 def test_without_a_cloud_list_labels_decide_the_pool_of_a_node() -> None:
     node = Node("n", {**LABELS, "gpuscaler.io/pool": "b"}, {})
 
-    assert members({"n": node}, parse_policy(TWINS))["n"].pool.name == "b"
+    assert members({"n": node}, parse_policy(TWINS), frozenset())["n"].pool.name == "b"
 
 
 def test_an_unlisted_node_belongs_to_no_pool_regardless_of_its_labels() -> None:

@@ -50,7 +50,7 @@ def situation(
         room.place(cluster.pods[key].spec, cluster.pods[key].labels, room.table.row[name])
     state = State(idle_seconds=dict.fromkeys(cluster.nodes, 3600.0)) if state is None else state
     rules = Policy(pools or (pool(BIG),), **policy)
-    belongs = members(cluster.nodes, rules)
+    belongs = members(cluster.nodes, rules, frozenset())
     have = fleets(rules, {}, state, {name: limit_usage(cluster.nodes[name], member) for name, member in belongs.items()})
     return Situation(
         cluster=cluster,

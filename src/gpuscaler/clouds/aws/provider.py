@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -26,12 +27,13 @@ from gpuscaler.clouds.aws.machines.departed import DepartedMachines
 from gpuscaler.clouds.aws.machines.inbox import Inbox
 from gpuscaler.clouds.aws.machines.listing import Detail, details_of, instance_id, instance_of, machines_by_id
 from gpuscaler.clouds.aws.machines.notices import HELD, STATE, Announcement
-from gpuscaler.clouds.discovery.describing import pools_by_warning, shortened_names
+from gpuscaler.clouds.discovery.describing import pools_by_warning, shortened_names, unread_parts
 from gpuscaler.clouds.protocol import (
     CONFIGURATION,
     INTERRUPTION,
     REBALANCE,
     TERMINATION,
+    THROTTLED,
     UNAUTHORISED,
     UNKNOWN,
     AccountReport,
@@ -42,12 +44,15 @@ from gpuscaler.clouds.protocol import (
     Order,
     Refusal,
     UnfilledOrder,
+    UnreadPart,
 )
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Pool
 
 #: Threads for calls, and ids per DescribeInstances call.
 THREADS, DESCRIBED = 16, 100
+#: How long the end of a machine waits for other changes of its group's capacity, and then until it is tried again, in seconds.
+TURN_SECONDS: Final = 4.0
 #: Machines per SetInstanceProtection call.
 PROTECTED_AT_ONCE = 50
 #: Why an on-demand machine goes that neither we nor its group ended.
@@ -96,7 +101,7 @@ class AwsProvider:
         #: Regions that are still unknown (None before the first pass), the failures of the latest pass, and whether permissions were the
         #: cause.
         self._unknown: tuple[str, ...] | None = None
-        self._failed: tuple[str, ...] = ()
+        self._failed: tuple[UnreadPart, ...] = ()
         self._forbidden = False
         self._discovering: asyncio.Future[DiscoveryResult] | None = None
         self._fallback_reasons: dict[str, str] = {}
@@ -148,11 +153,10 @@ class AwsProvider:
         self._aws_pools = {aws_pool.pool.name: aws_pool for aws_pool in (*discovered.pools, *discovered.released)}
         self._released_names = tuple(aws_pool.pool.name for aws_pool in discovered.released)
         self._unknown, self._forbidden = discovered.unknown, discovered.forbidden
-        troubles = {f"Region {region}" for region in discovered.failed}
-        self._failed = tuple(f"{skipped.object}: {skipped.reason}" for skipped in discovered.set_aside if skipped.object in troubles)
+        self._failed = unread_parts(discovered.set_aside, discovered.causes)
         return AccountReport(
             pools=tuple(map(self._as_bought, discovered.pools)),
-            set_aside=tuple(skipped for skipped in discovered.set_aside if skipped.object not in troubles),
+            set_aside=tuple(skipped for skipped in discovered.set_aside if skipped.object not in discovered.causes),
             warnings=(
                 *self._queue_warnings(),
                 *self._terminations.warnings(),
@@ -195,7 +199,7 @@ class AwsProvider:
             await self.read_account()
         if self._unknown:
             problem = f"nothing is known yet about {', '.join(self._unknown)}, and a list without the machines there would be incomplete"
-            raise CloudError(UNAUTHORISED if self._forbidden else UNKNOWN, "; ".join((*self._failed, problem)))
+            raise CloudError(UNAUTHORISED if self._forbidden else UNKNOWN, "; ".join((*(part.text for part in self._failed), problem)))
         at = self._calls.now()
         pools = {(aws_pool.group.region, aws_pool.group.name): aws_pool for aws_pool in self._aws_pools.values()}
         groups = await self._read_groups(pools)
@@ -337,10 +341,19 @@ class AwsProvider:
         if self._terminations.termination_of(instance) is not None:
             # Its group is ending it already: another request would also lower the group. A hook that holds it can be completed.
             return await self._release(group, instance)
-        self._ended.add(instance)
-        async with self._increments.lock(self._listing.pools[group.region, group.name]):
+        lock = self._increments.lock(self._listing.pools[group.region, group.name])
+        try:
+            async with asyncio.timeout(TURN_SECONDS):
+                await lock.acquire()
+        except TimeoutError:
+            detail = f"group {group.name}: other changes of its capacity by this process come first"
+            return Refusal(THROTTLED, self._instance(group, machine).key, detail, retry_after=TURN_SECONDS)
+        try:
+            self._ended.add(instance)
             replaced = await self._is_replaced(group, instance)
             refusal = await end_machine(self._calls, group.region, instance, self._instance(group, machine), replaced=replaced)
+        finally:
+            lock.release()
         if refusal is not None:
             self._ended.discard(instance)
         elif self._inbox is not None and instance in self._inbox.hooks:

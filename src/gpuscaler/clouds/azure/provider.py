@@ -11,16 +11,16 @@ from gpuscaler.clouds.azure.api.arm import Arm, ArmError
 from gpuscaler.clouds.azure.api.causes import ArmFailure, meaning_of, refusals
 from gpuscaler.clouds.azure.api.rights import describe_denial
 from gpuscaler.clouds.azure.buying.ending import Endings
-from gpuscaler.clouds.azure.buying.groups import Group, group_of
+from gpuscaler.clouds.azure.buying.groups import group_of
 from gpuscaler.clouds.azure.buying.increments import Increments
 from gpuscaler.clouds.azure.buying.quotas import Quotas
 from gpuscaler.clouds.azure.discovery.discovery import Discovery, DiscoveryResult
 from gpuscaler.clouds.azure.discovery.pools import AGENT_POOL, SCALE_SET, AzurePool
 from gpuscaler.clouds.azure.documents.resources import SPOT, VirtualMachine, is_word
 from gpuscaler.clouds.azure.documents.skus import Sku
-from gpuscaler.clouds.azure.machines.listing import READ_LAG, has_come, instance_of, is_leaving, known_size, provider_id
+from gpuscaler.clouds.azure.machines.listing import READ_LAG, has_come, instance_of, is_leaving, provider_id
 from gpuscaler.clouds.azure.machines.lists import MachineLists, PoolMachines
-from gpuscaler.clouds.discovery.describing import pools_by_warning, shortened_names
+from gpuscaler.clouds.discovery.describing import pools_by_warning, shortened_names, unread_parts
 from gpuscaler.clouds.protocol import (
     CAPACITY,
     CONFIGURATION,
@@ -30,11 +30,11 @@ from gpuscaler.clouds.protocol import (
     AccountReport,
     BuyResult,
     CloudError,
-    LostAnswerError,
     Notice,
     Order,
     Refusal,
     UnfilledOrder,
+    UnreadPart,
 )
 from gpuscaler.model.azure_names import canonical_provider_id, fold_id
 from gpuscaler.model.instances import STOPPING, Delivery, Instance, Inventory
@@ -73,7 +73,7 @@ class AzureProvider:
         self._released_names: tuple[str, ...] = ()
         #: Subscriptions that are still unknown (None before the first pass), and the failures of the latest pass.
         self._unknown: tuple[str, ...] | None = None
-        self._failed: tuple[str, ...] = ()
+        self._failed: tuple[UnreadPart, ...] = ()
         self._forbidden = False
         self._discovering: asyncio.Task[DiscoveryResult] | None = None
         self._listing = _Listing()
@@ -81,7 +81,9 @@ class AzureProvider:
         self._locked: set[str] = set()
         self._lists = MachineLists(arm, now=now)
         self._increments = Increments(arm, now=now, sleep=sleep, refuse=self._refusals, known=self._known_machines)
-        self._endings = Endings(arm, self._increments.deletions, now=now, sleep=sleep)
+        self._endings = Endings(
+            arm, self._increments.deletions, now=now, sleep=sleep, lock=self._increments.lock, runs=self._increments.is_running
+        )
         self._quotas = Quotas(arm, now=now)
 
     # Reading
@@ -101,11 +103,10 @@ class AzureProvider:
         self._released_names = tuple(azure_pool.pool.name for azure_pool in discovered.released)
         self._increments.refuse_queued({azure_pool.pool.name for azure_pool in discovered.pools})
         self._unknown, self._forbidden = discovered.unknown, discovered.forbidden
-        failed = frozenset(discovered.failed)
-        self._failed = tuple(f"{skipped.object}: {skipped.reason}" for skipped in discovered.set_aside if skipped.object in failed)
+        self._failed = unread_parts(discovered.set_aside, discovered.causes)
         return AccountReport(
             pools=tuple(azure_pool.pool for azure_pool in discovered.pools),
-            set_aside=tuple(skipped for skipped in discovered.set_aside if skipped.object not in failed),
+            set_aside=tuple(skipped for skipped in discovered.set_aside if skipped.object not in discovered.causes),
             warnings=tuple(
                 f"{'pool' if len(names) == 1 else 'pools'} {shortened_names(names)}: {warning}"
                 for warning, names in pools_by_warning(discovered.pools).items()
@@ -126,7 +127,7 @@ class AzureProvider:
             await self.read_account()
         if self._unknown:
             problem = f"nothing is known yet about {', '.join(self._unknown)}, and a list without the machines there would be incomplete"
-            raise CloudError(UNAUTHORISED if self._forbidden else UNKNOWN, "; ".join((*self._failed, problem)))
+            raise CloudError(UNAUTHORISED if self._forbidden else UNKNOWN, "; ".join((*(part.text for part in self._failed), problem)))
         self._increments.tend_soon()
         lists = await self._lists.refresh(self._azure_pools, self._increments.watched)
         machines = {
@@ -266,17 +267,15 @@ class AzureProvider:
         force = instance.market == SPOT or is_word(machine.state, "Failed")
         try:
             await self._end(azure_pool, machine, force=force)
-        except LostAnswerError:
-            raise
         except CloudError as error:
             return Refusal(error.cause, instance.key, error.detail, retry_after=error.retry_after)
         return None
 
     async def _end(self, azure_pool: AzurePool, machine: VirtualMachine, *, force: bool) -> None:
         # The pool may be written in another way than when its machines were listed.
-        group = self._group(self._as_allowed(azure_pool), machine)
+        group = group_of(self._arm, self._as_allowed(azure_pool), "")
         try:
-            await self._endings.end(group, machine, self._increments.lock(group), force=force)
+            await self._endings.end(group, machine, force=force)
         except ArmError as error:
             if not self._is_locked(azure_pool, error.failure):
                 raise
@@ -288,12 +287,9 @@ class AzureProvider:
         known = self._listing.pools.get(azure_pool.pool.name)
         others = known.machines if known is not None else ()
         return not any(
-            other.id != machine.id and not is_leaving(other) and has_come(other) and fold_id(other.id) not in self._endings.ending
+            other.id != machine.id and not is_leaving(other) and has_come(other) and fold_id(other.id) not in self._endings.asked
             for other in others
         )
-
-    def _group(self, azure_pool: AzurePool, machine: VirtualMachine) -> Group:
-        return group_of(self._arm, azure_pool, known_size(azure_pool, machine.size))
 
     async def extend(self, ids: Sequence[str]) -> None:
         """Azure delays no end of a machine."""

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from gpuscaler.clouds.protocol import UnreadPart
+from gpuscaler.model.aside import Skipped
 from gpuscaler.model.pools import Offering, Pool, sold_offerings
 
 #: How many pool names a warning lists before it only counts the rest.
@@ -10,10 +12,15 @@ LISTED_NAMES = 3
 
 
 class DiscoveredPool(Protocol):
-    """A pool and how it was found, as each cloud describes it; ``warnings`` are one sentence each."""
+    """A pool and how it was found, as each cloud describes it; ``warnings`` are one sentence each.
+
+    ``default_name`` is the name that the pool has unless a tag gives another one: that of its group, as a label value.
+    """
 
     @property
     def pool(self) -> Pool: ...
+    @property
+    def default_name(self) -> str: ...
     @property
     def warnings(self) -> tuple[str, ...]: ...
 
@@ -40,6 +47,11 @@ def pools_by_warning(pools: Iterable[DiscoveredPool]) -> dict[str, list[str]]:
         for warning in discovered.warnings:
             names.setdefault(warning, []).append(discovered.pool.name)
     return names
+
+
+def unread_parts(set_aside: Iterable[Skipped], causes: Mapping[str, str]) -> tuple[UnreadPart, ...]:
+    """The parts of an account that could not be read: the entries of ``set_aside`` whose objects have ``causes``."""
+    return tuple(UnreadPart(skipped.object, skipped.reason, causes[skipped.object]) for skipped in set_aside if skipped.object in causes)
 
 
 def shortened_names(names: Sequence[str]) -> str:

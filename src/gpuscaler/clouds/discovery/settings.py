@@ -11,6 +11,7 @@ from gpuscaler.clouds.discovery.describing import DiscoveredPool
 from gpuscaler.model.labels import is_label_value
 from gpuscaler.model.overrides import PoolOverride, apply_override
 from gpuscaler.model.pools import Pool
+from gpuscaler.model.well_known import POOL_LABEL
 
 D = TypeVar("D", bound=DiscoveredPool)
 
@@ -43,14 +44,19 @@ def label_value_of(name: str, default: str) -> str:
 
 
 def with_unique_names(pools: Iterable[D], place_of: Callable[[D], str]) -> list[D]:
-    """Append the place, or a number, to the names of pools that would share one, in two places or by the same label."""
+    """Append the place, or a number, to the names of pools that would share one, in two places or by the same label.
+
+    A pool whose group alone has the name keeps it: a tag or label of another group must not rename it, since settings, orders and limits
+    refer to it by that name.
+    """
     listed = list(pools)
     counts = Counter(discovered.pool.name for discovered in listed)
-    taken: set[str] = set()
+    owners = Counter(discovered.pool.name for discovered in listed if discovered.default_name == discovered.pool.name)
+    taken = {name for name, count in counts.items() if 1 in (count, owners[name])}
     named = []
     for discovered in listed:
         name = discovered.pool.name
-        if counts[name] > 1:
+        if counts[name] > 1 and not (owners[name] == 1 and discovered.default_name == name):
             name = f"{name[:40]}.{place_of(discovered)}"
             numbered = (f"{name}.{number}" if number else name for number in range(len(listed) + 1))
             name = next(candidate for candidate in numbered if candidate not in taken)
@@ -60,10 +66,19 @@ def with_unique_names(pools: Iterable[D], place_of: Callable[[D], str]) -> list[
 
 
 def renamed(discovered: D, name: str) -> D:
-    """The same pool under another name, with a warning about it."""
-    offerings = tuple(msgspec.structs.replace(offering, pool=name) for offering in discovered.pool.offerings)
-    pool = msgspec.structs.replace(discovered.pool, name=name, offerings=offerings)
+    """The same pool under another name, with a warning about it. The label with the name of its pool is what gpuscaler writes on nodes."""
+    offerings = tuple(
+        msgspec.structs.replace(offering, pool=name, labels=with_pool_label(offering.labels, name))
+        for offering in discovered.pool.offerings
+    )
+    labels = with_pool_label(discovered.pool.match_labels, name)
+    pool = msgspec.structs.replace(discovered.pool, name=name, offerings=offerings, match_labels=labels)
     return _changed(discovered, pool=pool, warning=f"the pool is called {name} here, since another pool has its name")
+
+
+def with_pool_label(labels: Mapping[str, str], pool: str) -> Mapping[str, str]:
+    """``labels`` of a node template; if they name the pool, by the name ``pool``, with which gpuscaler overwrites every other one."""
+    return {**labels, POOL_LABEL: pool} if labels.get(POOL_LABEL, pool) != pool else labels
 
 
 def with_overrides(pools: Iterable[D], overrides: Mapping[str, PoolOverride]) -> list[D]:

@@ -1,7 +1,7 @@
 """The cloud as the controller sees it: the newest list of machines, announcements, and calls in progress."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -9,6 +9,7 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gpuscaler.clouds.call_errors import MACHINES, NOTICES, ORDERS, WITHDRAWALS, CallError, CallErrors, cause_of
 from gpuscaler.clouds.protocol import (
     CONFIGURATION,
     INTERRUPTION,
@@ -24,8 +25,8 @@ from gpuscaler.clouds.protocol import (
     Refusal,
     UnfilledOrder,
 )
-from gpuscaler.kube.errors import ApiError, Unreachable
-from gpuscaler.kube.leases import NotLeaderError
+from gpuscaler.control.loop.ending import EndCall, EndResult, end_machines
+from gpuscaler.control.loop.failing import CALL_SECONDS, STOPPING, describe_call_error, describe_unexpected_error
 from gpuscaler.lifecycle import scale_in_protection
 from gpuscaler.lifecycle.actions import Protect
 from gpuscaler.lifecycle.answers import events_of_answer
@@ -34,19 +35,15 @@ from gpuscaler.planning.state import offering_events
 from gpuscaler.planning.state.ledger import ledger
 
 _LOG = structlog.get_logger(__name__)
-#: Errors which mean that another process leads, or that the API server cannot be used.
-STOPPING = (ApiError, Unreachable, NotLeaderError)
 
-#: How often the list and the notices are read from the cloud, in seconds; ``CALL_SECONDS`` is how long one call may take. A lease of 15 s
-#: that is renewed every 2 s always has more than 10 s left, and no call begins that may outlast the lease. Azure gives some machines a
-#: notice of 30 s: pods there should be warned within 3 s.
+#: How often the list and the notices are read from the cloud, in seconds. Azure gives some machines a notice of 30 s: pods there should be
+#: warned within 3 s.
 LIST_SECONDS, NOTICE_SECONDS = 10.0, 2.0
 #: How often the list is read while machines are about to enter service that their group may end before they are protected, in seconds.
 #: To rebalance zones, a group takes about 20 s to start another machine before it ends one (aws/containers-roadmap#1453).
 OFTEN_SECONDS = 2.0
 #: How often the cloud is asked about orders that it accepted and has not filled, in seconds, while there are any.
 FOLLOW_SECONDS = 3.0
-CALL_SECONDS = 10.0
 #: After failures the interval grows to at most this many seconds, and to at most 12 times the usual one: notices must not wait long.
 LONGEST_PAUSE = 120.0
 #: How long ago a machine must have been launched to be on every list, in seconds, in addition to the lag that the provider states.
@@ -60,15 +57,6 @@ class OrderAnswer(Struct, frozen=True, gc=False):
     steps: tuple[ledger.Event, ...]
     fates: tuple[offering_events.Event, ...]
     detail: str = ""
-
-
-class EndResult(Struct, frozen=True, gc=False):
-    """The result of ending a machine; ``detail`` is empty if it is ending or gone. ``held`` is set if pods were found on it."""
-
-    instance: str
-    node: str
-    detail: str = ""
-    held: bool = False
 
 
 class Cloud:
@@ -88,8 +76,8 @@ class Cloud:
         self.why: Mapping[str, str] = {}
         self._listing = asyncio.Lock()
         self._protection_answers: list[scale_in_protection.ProtectionAnswered] = []
-        #: The errors of calls that fail now, by the name of the call.
-        self._troubles: dict[str, str] = {}
+        #: The errors of calls that are repeated: of the list, of notices, of orders that are followed or withdrawn.
+        self.errors = CallErrors()
         #: Announcements other than interruptions that are known already, by machine and kind.
         self._announced: set[tuple[str, str]] = set()
         self._repeated: frozenset[tuple[str, str]] = frozenset()
@@ -112,7 +100,7 @@ class Cloud:
     @property
     def trouble(self) -> str:
         """The calls that fail now, in sentences; empty if none fails."""
-        return "; ".join(dict.fromkeys(self._troubles.values()))
+        return self.errors.text
 
     # Watching
 
@@ -120,31 +108,38 @@ class Cloud:
         """Keep the list and the notices fresh, until cancelled. A failing list delays no notice: a machine may have only 30 s left."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                for ask, every in ((self.refresh, LIST_SECONDS), (self.read_notices, NOTICE_SECONDS), (self.follow, FOLLOW_SECONDS)):
-                    tasks.create_task(self._repeat(ask, every))
+                for part, ask, every in (
+                    (MACHINES, self.refresh, LIST_SECONDS),
+                    (NOTICES, self.read_notices, NOTICE_SECONDS),
+                    (ORDERS, self.follow, FOLLOW_SECONDS),
+                ):
+                    tasks.create_task(self._repeat(part, ask, every))
         except ExceptionGroup as group:
             # An unexpected error is raised as itself, not as a group.
             raise group.exceptions[0] from None
 
-    async def _repeat(self, ask: Callable[[], Coroutine[Any, Any, None]], every: float) -> None:
-        """Call ``ask`` again and again, with growing pauses while it fails."""
+    async def _repeat(self, part: str, ask: Callable[[], Coroutine[Any, Any, None]], every: float) -> None:
+        """Call ``ask`` for ``part`` again and again, with growing pauses while it fails."""
         pause = every
         while True:
             try:
                 await ask()
                 pause = every
-                self._troubles.pop(ask.__name__, None)
+                self.errors.succeed(part)
             except (CloudError, LostAnswerError, TimeoutError) as error:
-                self._troubles[ask.__name__] = f"{self.provider.name}: {describe_call_error(error)}"
+                self._note_failure(part, part, error, describe_call_error(error))
                 pause = max(min(2 * pause, LONGEST_PAUSE, 12 * every), getattr(error, "retry_after", 0.0))
             except STOPPING:
                 raise
             except Exception as error:  # noqa: BLE001  # one unexpected answer must not end the list of all machines
-                self._troubles[ask.__name__] = f"{self.provider.name}: {describe_unexpected_error(error)}"
-                _LOG.exception("the cloud could not be queried", what=ask.__name__)
+                self._note_failure(part, part, error, describe_unexpected_error(error))
+                _LOG.exception("the cloud could not be queried", what=part)
                 pause = min(2 * pause, LONGEST_PAUSE, 12 * every)
             often = self._reads_often and ask == self.refresh and pause == every
             await self._pause(OFTEN_SECONDS if often else pause, cut_short=ask == self.refresh)
+
+    def _note_failure(self, name: str, part: str, error: Exception, text: str) -> None:
+        self.errors.fail(name, CallError(part, cause_of(error), f"{self.provider.name}: {text}"))
 
     async def _pause(self, seconds: float, *, cut_short: bool) -> None:
         """Wait; with ``cut_short``, only until a list is wanted at once."""
@@ -158,7 +153,7 @@ class Cloud:
 
     def refresh_soon(self) -> None:
         """Read the list at once. Calls that fail keep their growing pauses."""
-        if not self._troubles:
+        if not self.errors.failing:
             self._wanted.set()
 
     def read_often(self, often: bool) -> None:
@@ -252,9 +247,13 @@ class Cloud:
             self._sending.add(order.token)
             self._spawn(self._buy(order))
 
-    def end(self, instance: str, node: str, check: Callable[[], Coroutine[Any, Any, str]] | None = None) -> None:
-        """End a machine, unless ``check``, called right before, returns a sentence about a pod on it."""
-        self._spawn(self._end(instance, node, check))
+    def end(self, calls: Sequence[EndCall]) -> None:
+        """End machines. All are checked first and then ended at once, so that clouds that take many in one call get them in one."""
+        if calls:
+            self._spawn(end_machines(self.provider, calls, fence=self._fence, keep=self._keep_end))
+
+    def _keep_end(self, result: EndResult) -> None:
+        self._ended.append(result)
 
     def extend(self, instance: str) -> None:
         """Ask the cloud to delay a machine's termination further; if the call fails, the machine ends at the announced time."""
@@ -337,26 +336,6 @@ class Cloud:
                 await self.refresh()
         self._answers.append(answer)
 
-    async def _end(self, instance: str, node: str, check: Callable[[], Coroutine[Any, Any, str]] | None) -> None:
-        detail = objection = ""
-        try:
-            if check is not None:
-                async with asyncio.timeout(CALL_SECONDS):
-                    objection = await check()
-            if not objection:
-                self._fence(CALL_SECONDS)
-                async with asyncio.timeout(CALL_SECONDS):
-                    refusal = (await self.provider.remove((instance,))).get(instance)
-                detail = refusal.detail or refusal.cause if refusal is not None else ""
-        except (CloudError, LostAnswerError, TimeoutError, ApiError, Unreachable) as error:
-            detail = describe_call_error(error)
-        except STOPPING:
-            raise
-        except Exception as error:  # noqa: BLE001  # no answer of a cloud may end the loop
-            _LOG.exception("a machine could not be ended", machine=instance)
-            detail = describe_unexpected_error(error)
-        self._ended.append(EndResult(instance, node, objection or detail, bool(objection)))
-
     async def _protect(self, act: Protect) -> None:
         problem = ""
         try:
@@ -401,18 +380,16 @@ class Cloud:
             async with asyncio.timeout(CALL_SECONDS):
                 await self.provider.withdraw(to_unfilled(order, withdrawal.missing))
             self._withdrawn.append(withdrawal.token)
-            self._troubles.pop(withdrawal.token, None)
+            self.errors.succeed(withdrawal.token)
         except (CloudError, LostAnswerError, TimeoutError) as error:
-            self._troubles[withdrawal.token] = (
-                f"{self.provider.name}: order {withdrawal.token} could not be withdrawn: {describe_call_error(error)}"
-            )
+            text = f"order {withdrawal.token} could not be withdrawn: {describe_call_error(error)}"
+            self._note_failure(withdrawal.token, WITHDRAWALS, error, text)
         except STOPPING:
             raise
         except Exception as error:  # noqa: BLE001  # no answer of a cloud may end the loop
             _LOG.exception("an order could not be withdrawn", order=withdrawal.token)
-            self._troubles[withdrawal.token] = (
-                f"{self.provider.name}: order {withdrawal.token} could not be withdrawn: {describe_unexpected_error(error)}"
-            )
+            text = f"order {withdrawal.token} could not be withdrawn: {describe_unexpected_error(error)}"
+            self._note_failure(withdrawal.token, WITHDRAWALS, error, text)
 
 
 def to_unfilled(order: ledger.Order, missing: int) -> UnfilledOrder:
@@ -430,14 +407,6 @@ def failed_call_answer(order: ledger.Order, error: CloudError, now: float) -> Or
         return OrderAnswer(order, (ledger.Doubted(order.token, now + error.retry_after),), (), error.detail)
     refusals = tuple(Refusal(error.cause, key, error.detail, retry_after=error.retry_after) for key in order.offerings)
     return order_answer(order, BuyResult(refusals=refusals), now)
-
-
-def describe_call_error(error: Exception) -> str:
-    return f"no answer within {CALL_SECONDS:g} s" if isinstance(error, TimeoutError) else str(error)
-
-
-def describe_unexpected_error(error: Exception) -> str:
-    return f"saw {type(error).__name__}: {str(error)[:200]}, expected an answer that can be decoded; the call is repeated; please report it"
 
 
 def order_answer(order: ledger.Order, bought: BuyResult, now: float) -> OrderAnswer:

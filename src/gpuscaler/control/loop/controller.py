@@ -16,9 +16,9 @@ from gpuscaler.control.loop.attempts import Attempts
 from gpuscaler.control.loop.awaiting import InventoryWait
 from gpuscaler.control.loop.cloud import Cloud
 from gpuscaler.control.loop.cluster_writes import ClusterWriter, Outcome
+from gpuscaler.control.loop.ending import EndCall, describe_unseen_pod
 from gpuscaler.control.loop.failing import STOPPING, Failures
 from gpuscaler.control.loop.holding import HoldWatcher
-from gpuscaler.control.loop.looking import describe_unseen_pod
 from gpuscaler.control.loop.recorder import Recorder
 from gpuscaler.control.loop.store import MemoryStore, UnreadableError
 from gpuscaler.kube.client import Client
@@ -38,7 +38,7 @@ from gpuscaler.lifecycle.registration.registering import Waits
 from gpuscaler.lifecycle.registration.unshown_resources import without_broken_promises
 from gpuscaler.lifecycle.steering import windows
 from gpuscaler.lifecycle.steering.binding import BindingRefused
-from gpuscaler.lifecycle.termination import EvictionRefused
+from gpuscaler.lifecycle.termination import EndAnswered, EvictionRefused
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.holds import ACTIVITIES, BUYING, REMOVING, Holds
 from gpuscaler.model.nodes import Node
@@ -124,6 +124,7 @@ class Controller:
         self._refused_evictions: list[EvictionRefused] = []
         self._refused_bindings: list[BindingRefused] = []
         self._late_pods_by_node: dict[str, str] = {}
+        self._end_answers: dict[str, EndAnswered] = {}
         self._failure: BaseException | None = None
         self.failures = Failures(self._alarm.wake)
         #: The facts of the last observation if it failed. Facts that are reported only once are passed to the next observation as well.
@@ -272,8 +273,7 @@ class Controller:
     async def turn(self) -> None:
         """Observe, save, act; then plan if a plan is due."""
         started = self._alarm.begin_turn()
-        if self._cloud.inventory is not None:
-            self._picture.set_offerings(self._cloud.inventory, known_offerings(self.memory.ledger))
+        self._picture.set_offerings(self._cloud.inventory, known_offerings(self.memory.ledger))
         self._stage, self._attempt = OBSERVING, (Cluster(), _not_repeatable)
         taken = await self._picture.take()
         self._version, self._alarm.nodes = taken.version, taken.cluster.nodes
@@ -333,6 +333,10 @@ class Controller:
             self._recorder.ended(end_result, now)
             if end_result.held:
                 self._late_pods_by_node[end_result.node] = end_result.detail
+            elif not end_result.detail:
+                self._end_answers[end_result.node] = EndAnswered()
+            elif end_result.wait:
+                self._end_answers[end_result.node] = EndAnswered(now + end_result.wait, end_result.detail)
         confirmed = map(ledger.Withdrawn, withdrawn)
         self.memory = replace(self.memory, ledger=ledger.fold_events(self.memory.ledger, confirmed))
         return refused
@@ -343,12 +347,14 @@ class Controller:
         refused_evictions, self._refused_evictions = tuple(self._refused_evictions), []
         refused_bindings, self._refused_bindings = tuple(self._refused_bindings), []
         late_pods_by_node, self._late_pods_by_node = self._late_pods_by_node, {}
+        end_answers, self._end_answers = self._end_answers, {}
         if self._unprocessed_facts is not None:
             announced, vanished = (*self._unprocessed_facts.announced, *announced), (*self._unprocessed_facts.vanished, *vanished)
             refused_evictions, late_pods_by_node = (
                 (*self._unprocessed_facts.refused_evictions, *refused_evictions),
                 {**self._unprocessed_facts.late_pods_by_node, **late_pods_by_node},
             )
+            end_answers = {**self._unprocessed_facts.end_answers, **end_answers}
             refused_bindings = (*self._unprocessed_facts.refused_bindings, *refused_bindings)
         return Facts(
             inventory=self._cloud.inventory,
@@ -364,6 +370,7 @@ class Controller:
             refused_evictions=refused_evictions,
             refused_bindings=refused_bindings,
             late_pods_by_node=late_pods_by_node,
+            end_answers=end_answers,
             holds=self._holds,
             # While an object is skipped that other objects depend on, nothing is removed.
             fresh=self._is_fresh(now) and all(each.kind == Pod.__name__ for each in self.memory.poison),
@@ -405,16 +412,17 @@ class Controller:
         return True
 
     def _act(self, reconciliation: Reconciliation, cluster: Cluster) -> None:
+        ends = []
         for act in reconciliation.acts:
             if isinstance(act, End):
                 known_uids = frozenset(pod.uid for pod in cluster.on_node.get(act.node, {}).values())
-                self._cloud.end(
-                    act.instance, act.node, partial(describe_unseen_pod, self._client, act.node, known_uids) if act.look else None
-                )
+                check = partial(describe_unseen_pod, self._client, act.node, known_uids) if act.look else None
+                ends.append(EndCall(act.instance, act.node, check))
             elif isinstance(act, Extend):
                 self._cloud.extend(act.instance)
             elif isinstance(act, Protect):
                 self._cloud.protect(act)
+        self._cloud.end(ends)
         self._cloud.track_orders(self.memory.ledger)
         for withdrawal in self.memory.ledger.withdrawals:
             if withdrawal.token in reconciliation.withdrawals:
@@ -468,7 +476,11 @@ class Controller:
         """Make a plan from the observation ``reconciliation``, save its intents, and send its orders."""
         now = self._now()
         policy, unshown = without_broken_promises(
-            learned_templates.corrected_policy(self._policy, self.memory.learned), self.memory.breakers, cluster, now
+            learned_templates.corrected_policy(self._policy, self.memory.learned),
+            self.memory.breakers,
+            cluster,
+            now,
+            unlisted=reconciliation.unlisted,
         )
         policy = with_storage_places(policy, cluster)
         if policy != self._planner.policy:
@@ -479,8 +491,9 @@ class Controller:
             state,
             consolidating=self._begin_consolidation(state),
             unlisted=reconciliation.unlisted,
+            listed=reconciliation.listed,
             upcoming=(*state.upcoming, *reconciliation.unordered),
-            buying_held=held.sentence(BUYING, now),
+            buying_held=held.sentence(BUYING, now) or reconciliation.uncounted,
             removing_held=held.sentence(REMOVING, now),
         )
         began, memory = self._time(), self.memory

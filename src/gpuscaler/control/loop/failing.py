@@ -19,6 +19,9 @@ _LOG = structlog.get_logger(__name__)
 
 #: Errors which mean that another process leads, or that nothing can be written: the caller starts the controller again.
 STOPPING = (ApiError, Unreachable, NotLeaderError, OvertakenError, StoreError)
+#: How long one call to the cloud may take, in seconds. A lease of 15 s that is renewed every 2 s always has more than 10 s left, and no
+#: call begins that may outlast the lease.
+CALL_SECONDS = 10.0
 #: The pause after an error, in seconds: at first, and at most.
 PAUSE, LONGEST_PAUSE = 1.0, 60.0
 #: After how many equal errors in a row the objects that cause them are searched for.
@@ -105,3 +108,11 @@ def describe_error(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__, limit=-1)
     place = f" ({frames[-1].filename.rpartition('/gpuscaler/')[2]}:{frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {str(error)[:200]}{place}"
+
+
+def describe_call_error(error: Exception) -> str:
+    return f"no answer within {CALL_SECONDS:g} s" if isinstance(error, TimeoutError) else str(error)
+
+
+def describe_unexpected_error(error: Exception) -> str:
+    return f"saw {type(error).__name__}: {str(error)[:200]}, expected an answer that can be decoded; the call is repeated; please report it"

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from gpuscaler.control.loop.cloud import EndResult, OrderAnswer
+from gpuscaler.control.loop.cloud import OrderAnswer
 from gpuscaler.control.loop.cluster_writes import Outcome
+from gpuscaler.control.loop.ending import EndResult
 from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.lifecycle.reconcile import Reconciliation
 from gpuscaler.model.cluster import Cluster

@@ -8,6 +8,7 @@ from random import Random
 import structlog
 from msgspec.structs import replace
 
+from gpuscaler.clouds.call_errors import ACCOUNT, CallError, CallErrors, cause_of
 from gpuscaler.clouds.protocol import AccountReport, CloudError, LostAnswerError
 from gpuscaler.model.pools import Policy
 
@@ -22,17 +23,22 @@ SHOWN, LISTED = 3, 50
 
 
 class DiscoveredPools:
-    """Keeps the pools that ``read_account`` found. A failed read changes nothing: ``trouble`` says why, and the known pools are kept.
+    """Keeps the pools that ``read_account`` found. A failed read changes nothing: ``errors`` say why, and the known pools are kept.
 
     ``random`` varies the times between reads.
     """
 
     def __init__(self, read_account: Callable[[], Awaitable[AccountReport]], *, random: Random) -> None:
         self.newest = AccountReport()
-        self.trouble = ""
+        self.errors = CallErrors()
         self._read_account, self._random = read_account, random
         self._soon = asyncio.Event()
         self._changed: Callable[[], None] = lambda: None
+
+    @property
+    def trouble(self) -> str:
+        """What cannot be read now, for people; empty if everything can."""
+        return self.errors.text
 
     def policy(self, policy: Policy) -> Policy:
         """The policy of the settings with the discovered pools."""
@@ -79,10 +85,17 @@ class DiscoveredPools:
         try:
             report = await self._read_account()
         except (CloudError, LostAnswerError) as error:
-            self.trouble = str(error)
+            self._set_errors(CallError(ACCOUNT, cause_of(error), str(error)))
             return False
-        self.trouble = "; ".join(report.failed)
+        self._set_errors(*(CallError(ACCOUNT, part.cause, part.text, part.object) for part in report.failed))
         if report.failed and not (report.complete or report.pools):
             return False
         self.newest = report
         return True
+
+    def _set_errors(self, *errors: CallError) -> None:
+        """Set what failed in the last read."""
+        for name in self.errors.failing.keys() - {error.object for error in errors}:
+            self.errors.succeed(name)
+        for error in errors:
+            self.errors.fail(error.object, error)

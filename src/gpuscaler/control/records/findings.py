@@ -13,7 +13,7 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.well_known import ARRIVING_TAINT
 from gpuscaler.planning.capacity.pool_membership import Member
 from gpuscaler.planning.plans import Plan
-from gpuscaler.planning.state.ledger.ledger import Ledger
+from gpuscaler.planning.state.ledger.ledger import Ledger, OrderedMachine
 
 #: A node that is closed for longer than a machine takes to open is reported, in seconds.
 CLOSED_SECONDS = 900.0
@@ -57,6 +57,18 @@ def describe_released_pool(released: ReleasedPool) -> str:
         f"pool {released.pool} is no longer managed. Work in progress is finished ({machines}), and nothing new is started; "
         f"gpuscaler pools prints why; if it does not list the pool, name it in the cloud's settings to have it managed"
     )
+
+
+def describe_faulty_machines(ledger: Ledger, faults: Mapping[str, str]) -> Iterator[str]:
+    """A sentence for each pool with machines that are not nodes yet and of which the cloud reports ``faults``, by the ledger's names."""
+    faulty: dict[str, list[OrderedMachine]] = defaultdict(list)
+    for machine in ledger.coming:
+        if machine.id in faults:
+            faulty[machine.key.pool].append(machine)
+    for pool, machines in faulty.items():
+        first = machines[0]
+        what = f"{len(machines)} machines that are not nodes yet, such as" if len(machines) > 1 else "a machine that is not a node yet,"
+        yield f"pool {pool}: the cloud reports a fault of {what} {first.instance}: {faults[first.id]}"
 
 
 def describe_unbound_pools(pools: Mapping[str, Unbinding], now: float) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import Any
 import structlog
 
 from gpuscaler import __version__
+from gpuscaler.clouds.call_errors import CallErrors
 from gpuscaler.control.loop.controller import Controller
 from gpuscaler.control.process.expander import PrioritiesInForce
 from gpuscaler.control.process.running import ProcessContext
@@ -29,6 +30,7 @@ from gpuscaler.model.holds import Holds
 from gpuscaler.planning.state.boot_times import Forecast
 from gpuscaler.serving import exposition
 from gpuscaler.serving.health import Health, log_problems
+from gpuscaler.serving.logs import Finding, OutageLog, Words
 from gpuscaler.settings.run_settings import PagesSettings, RunSettings
 
 _LOG = structlog.get_logger(__name__)
@@ -38,6 +40,8 @@ QPS, BURST = 20.0, 100
 TELL_SECONDS = 2.0
 #: How often the delay of the event loop is measured, in seconds.
 LAG_SECONDS = 0.5
+#: The log lines about calls of the cloud.
+CLOUD_OUTAGE = Words("calls to the cloud fail", "calls to the cloud work again")
 #: The pause before a failed part is started again, in seconds.
 AGAIN_SECONDS = 10.0
 #: How long the last Events may take to be written at the end, in seconds.
@@ -113,6 +117,8 @@ class Service(Records):
     _led_since: float = field(default=0.0, init=False)
     _pages: PagesSettings = field(init=False)
     _history_trouble: str = field(default="", init=False)
+    #: What calls of the cloud that ever failed were about.
+    _failed_calls: set[str] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
         context, history_settings = self.context, self.settings.history
@@ -160,6 +166,25 @@ class Service(Records):
         failures = f"{self.failures} records could not be made; the log shows their kinds" if self.failures else ""
         return tuple(trouble for trouble in (*self.context.troubles(), *own, failures) if trouble)
 
+    def call_errors(self) -> tuple[CallErrors, ...]:
+        """The failed calls of the cloud while this process leads."""
+        controller, pools = self._controller, self.latest.discovered_pools
+        if controller is None:
+            return ()
+        return (controller.cloud.errors, pools.errors) if pools is not None else (controller.cloud.errors,)
+
+    def cloud_outages(self) -> Finding:
+        """The calls of the cloud that fail now, and those that failed before and work again."""
+        errors = {error.about: error for calls in self.call_errors() for error in calls.failing.values()}
+        self._failed_calls |= errors.keys()
+        # Before the first list it is not known yet what works for this controller.
+        is_known = self._controller is not None and self._controller.cloud.inventory is not None
+        return Finding(
+            {about: error.text for about, error in errors.items()},
+            frozenset(self._failed_calls - errors.keys()) if is_known else frozenset(),
+            {about: error.cause for about, error in errors.items()},
+        )
+
     def liveness_problem(self) -> str:
         """The problem of the loop, empty if there is none: a process that leads must observe the cluster regularly, once it can begin."""
         if self._controller is None or self._controller.trouble or not self.context.picture.synced:
@@ -199,7 +224,8 @@ class Service(Records):
         try:
             await self._serve()
             async with asyncio.TaskGroup() as tasks:
-                for part in (self.history_writer.run, self.reporter.run, self.events.run, self._measure_lag, self._log_health):
+                parts = (self.history_writer.run, self.reporter.run, self.events.run, self._measure_lag, self._log_health)
+                for part in (*parts, self._log_cloud_outages):
                     tasks.create_task(self._keep_running(part))
                 for tls in self.listeners.tls:
                     tasks.create_task(self._keep_running(tls.run))
@@ -221,6 +247,10 @@ class Service(Records):
     async def _log_health(self) -> None:
         """Log why this process is not alive or ready: probes show the reasons only to this machine."""
         await log_problems({"loop": self.liveness_problem, "synced": self.readiness_problem})
+
+    async def _log_cloud_outages(self) -> None:
+        """Log when calls of the cloud begin to fail and when they work again: each of them is repeated every few seconds."""
+        await OutageLog(self.cloud_outages, self.context.now, 0.0, CLOUD_OUTAGE).run()
 
     async def _serve(self) -> None:
         http, settings = self.settings.http, self._pages
@@ -258,6 +288,7 @@ class Service(Records):
             requests=self.context.client.metrics,
             leading=self.is_leading,
             synced=lambda: self.context.picture.synced,
+            cloud_errors=self.call_errors,
             numbers={
                 "gpuscaler_events_written": ("Kubernetes Events written.", lambda: float(self.events.written)),
                 "gpuscaler_events_dropped": ("Kubernetes Events that were not written.", lambda: float(self.events.dropped)),

@@ -4,5 +4,19 @@ from gpuscaler.doctor.checks import api_services, budgets
 from gpuscaler.doctor.checks.aws import all_aws
 from gpuscaler.doctor.checks.azure import all_azure
 from gpuscaler.doctor.checks.checking import Check
+from gpuscaler.doctor.checks.nodes import device_plugins, labels
+from gpuscaler.doctor.checks.pods import fitting, holding, resource_names, runtimes, sharing_nodes
 
-CHECKS: tuple[Check, ...] = (*budgets.CHECKS, *api_services.CHECKS, *all_aws.CHECKS, *all_azure.CHECKS)
+CHECKS: tuple[Check, ...] = (
+    *budgets.CHECKS,
+    *api_services.CHECKS,
+    *device_plugins.CHECKS,
+    *labels.CHECKS,
+    *fitting.CHECKS,
+    *resource_names.CHECKS,
+    *holding.CHECKS,
+    *sharing_nodes.CHECKS,
+    *runtimes.CHECKS,
+    *all_aws.CHECKS,
+    *all_azure.CHECKS,
+)

@@ -99,12 +99,15 @@ def observe(
 ) -> UnreadyFindings:
     """Find the nodes that are not Ready now, and the machines to end because of it. None is ended unless the data is ``fresh`` (I4).
 
-    ``stopped`` is the reason for a hold on removals; empty without one.
+    ``stopped`` is the reason for a hold on removals; empty without one. Before the cloud's first list nothing changes: it is not known yet
+    whose machines the nodes are.
     """
+    if index.listed.instances is None:
+        return UnreadyFindings(before)
     unready_nodes = _unready_nodes(index, current)
     if not (unready_nodes or before.nodes or before.ending):
         return UnreadyFindings(before)
-    belonging = members({node.name: node for node in unready_nodes}, policy)
+    belonging = members({node.name: node for node in unready_nodes}, policy, index.unlisted)
     entries = {(entry.node, entry.instance): entry for entry in before.nodes}
     leaving = {removal.node for removal in current.leaving}
     begun = {pool: at for pool, at in before.begun.items() if now < at + PACE_SECONDS}
@@ -192,13 +195,11 @@ def _removal_of(entry: UnreadyNode, cluster: Cluster, after: float, now: float) 
 
 
 def _ending_machines(before: tuple[EndingMachine, ...], ledger: Ledger, index: MachineIndex) -> Iterator[EndingMachine]:
-    """Yield the machines of ``before`` that still exist; all of them if the cloud has no list."""
+    """Yield the machines of ``before`` that still exist."""
     under_way = {removal.instance for removal in ledger.leaving if removal.unready and removal.step != CLEARING}
     for ending_machine in before:
         listed = index.listed.by_id.get(ending_machine.instance)
-        if index.listed.instances is None:
-            yield ending_machine
-        elif listed is not None and listed.state != TERMINATED and (ending_machine.instance in under_way or listed.state == STOPPING):
+        if listed is not None and listed.state != TERMINATED and (ending_machine.instance in under_way or listed.state == STOPPING):
             yield replace(ending_machine, stopping=listed.state == STOPPING)
         elif listed is None and ending_machine.instance in under_way:
             yield ending_machine
@@ -243,7 +244,7 @@ class _Objections:
 
 def count_unready_by_zone(index: MachineIndex, ledger: Ledger, policy: Policy) -> Mapping[str, tuple[int, int]]:
     """Return, by zone, how many nodes are not Ready, and how many there are, without nodes that are not open yet."""
-    belonging = members(index.nodes, policy)
+    belonging = members(index.nodes, policy, index.unlisted)
     coming = {machine.node for machine in ledger.coming if machine.node}
     settled = [node for node in index.nodes.values() if node.name not in coming and not is_arriving(node, belonging.get(node.name))]
     nodes = Counter(zone_of(node) for node in settled)

@@ -1,6 +1,7 @@
 """The label ``gpuscaler.io/pool`` on nodes that the cloud lists for a pool. It is for people, and for node affinity.
 
-gpuscaler itself does not use the label, and does not remove it when the pool is gone.
+gpuscaler itself uses the label only until the cloud has listed its machines after a start: these nodes count for limits by then. It does
+not remove the label when the pool is gone.
 """
 
 from collections.abc import Iterator

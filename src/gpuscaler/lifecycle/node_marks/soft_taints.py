@@ -54,7 +54,7 @@ def taints_due(shares: Floats, limits: Sequence[float] = LIMITS) -> Array:
     return due
 
 
-def update_soft_taints(cluster: Cluster, policy: Policy, unlisted: Set[str] = frozenset()) -> tuple[Discourage, ...]:
+def update_soft_taints(cluster: Cluster, policy: Policy, unlisted: Set[str]) -> tuple[Discourage, ...]:
     """Return the changes of soft taints that are due on open machines of the pools, in the order of nodes.
 
     Closed machines and machines that are being removed get no new pods, and kept machines only pods that a plan places there: all of these

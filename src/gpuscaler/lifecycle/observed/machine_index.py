@@ -17,6 +17,7 @@ from gpuscaler.model.instances import ALIVE, STOPPING, TERMINATED, Instance, Inv
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
+from gpuscaler.model.well_known import POOL_LABEL
 from gpuscaler.planning.capacity.idle import busy_until
 
 T = TypeVar("T")
@@ -103,19 +104,24 @@ class MachineIndex:
 
     @cached_property
     def unlisted(self) -> frozenset[str]:
-        """Return the nodes whose machines are not on the list. They are not ours, whatever labels they have. Empty without a list."""
+        """Return the nodes that must not be touched, whatever labels they have: their machines are not on the list.
+
+        Before the cloud has listed its machines, these are all nodes but those of machines that are known from an order or an earlier list.
+        """
         if self.listed.instances is None:
-            return frozenset()
+            return frozenset(name for name, node in self.nodes.items() if node.bought is None)
         instances = self.listed.by_id
         return frozenset(name for name, node in self.nodes.items() if node.provider_id not in instances)
 
     def outside(self, younger_than: float) -> frozenset[str]:
         """Return the nodes that belong to no pool: their machines are not on the list, or are listed as terminated.
 
-        Nodes created after ``younger_than`` are left out if the ledger has their machine, because the next list may have it.
+        Nodes created after ``younger_than`` are left out if the ledger has their machine, because the next list may have it. Before there
+        is a list, nodes with the pool label are left out, too: they are not touched, but count as machines of that pool. Otherwise more
+        than the limits allow could be bought after a restart.
         """
         if self.listed.instances is None:
-            return frozenset()
+            return frozenset(name for name in self.unlisted if POOL_LABEL not in self.nodes[name].labels)
         late = {name for name in self.unlisted if self.nodes[name].bought is not None and self.nodes[name].created > younger_than}
         return (self.unlisted - late) | self._over
 

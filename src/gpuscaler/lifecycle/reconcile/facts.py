@@ -34,8 +34,8 @@ class Facts(Struct, frozen=True, gc=False):
     name, from pages of exporters that cannot write them on their nodes.
 
     ``refused_evictions`` are the evictions that failed since the last pass, ``refused_bindings`` the bindings that were refused for good.
-    ``late_pods_by_node`` are nodes where the final API read found pods missing from the watch, with a description. ``holds`` are the holds
-    that people have set.
+    ``late_pods_by_node`` are nodes where the final API read found pods missing from the watch, with a description. ``end_answers`` are
+    the cloud's answers to calls to end machines, by node. ``holds`` are the holds that people have set.
     """
 
     inventory: Inventory | None = None
@@ -51,6 +51,7 @@ class Facts(Struct, frozen=True, gc=False):
     refused_evictions: tuple[termination.EvictionRefused, ...] = ()
     refused_bindings: tuple[BindingRefused, ...] = ()
     late_pods_by_node: Mapping[str, str] = {}
+    end_answers: Mapping[str, termination.EndAnswered] = {}
     holds: Holds = Holds()
     fresh: bool = True
     waits: Waits = Waits()
@@ -87,10 +88,11 @@ class Reconciliation(Struct, frozen=True, gc=False):
     no longer have room there. ``doubtful`` are orders to send again, ``withdrawals`` the tokens of orders to withdraw.
 
     ``remarks`` and ``unpooled``, the machines of pools that are not configured, are reported; no action is taken on them. ``unlisted`` are
-    nodes that belong to no pool, because the cloud's list does not have their machines. ``unordered`` are machines on their way without an
-    order of ours, ``released_pools`` pools that are no longer managed but still have machines in progress or taints of ours.
-    ``protection`` are the findings about groups that balance their zones, ``announced`` the announcements about machines that the cloud
-    takes away or works on.
+    nodes that belong to no pool, because the cloud's list does not have their machines, or, if there is no list yet (``listed`` is False),
+    because nothing else shows that they do. ``uncounted`` is why nothing is bought before the first list, empty without a reason.
+    ``unordered`` are machines on their way without an order of ours, ``released_pools`` pools that are no longer managed but still have
+    machines in progress or taints of ours. ``protection`` are the findings about groups that balance their zones, ``announced`` the
+    announcements about machines that the cloud takes away or works on.
     """
 
     memory: Memory
@@ -108,6 +110,8 @@ class Reconciliation(Struct, frozen=True, gc=False):
     unpooled: tuple[Unpooled, ...] = ()
     crowded: frozenset[str] = frozenset()
     unlisted: frozenset[str] = frozenset()
+    listed: bool = True
+    uncounted: str = ""
     unordered: tuple[Upcoming, ...] = ()
     released_pools: tuple[ReleasedPool, ...] = ()
     protection: scale_in_protection.ProtectionFindings = scale_in_protection.ProtectionFindings(scale_in_protection.Guarding())

@@ -22,7 +22,7 @@ from gpuscaler.lifecycle.observed.machine_index import MachineIndex, MachineInde
 from gpuscaler.lifecycle.observed.promised_pods import crowded_machines
 from gpuscaler.lifecycle.reconcile.facts import Facts, Reconciliation, View
 from gpuscaler.lifecycle.reconcile.resending import orders_due, withdrawals_due
-from gpuscaler.lifecycle.reconcile.stopped_buying import stopped_buying
+from gpuscaler.lifecycle.reconcile.stopped_buying import describe_uncounted, stopped_buying
 from gpuscaler.lifecycle.registration.group_launches import note_missing, unordered_machines
 from gpuscaler.lifecycle.registration.learning import learn_from_nodes
 from gpuscaler.lifecycle.registration.registering import Arrivals, find_arrivals
@@ -227,7 +227,8 @@ def judge_bindings(findings: Reconciliation, view: View) -> Reconciliation:
 
 def open_windows(findings: Reconciliation, view: View) -> Reconciliation:
     """Open and close windows, in which closed machines admit DaemonSet pods."""
-    window = windows.observe(findings.memory.windows, findings.memory.ledger, view.cluster, view.policy, now=view.now)
+    memory = findings.memory
+    window = windows.observe(memory.windows, memory.ledger, view.cluster, view.policy, unlisted=view.index.unlisted, now=view.now)
     return with_findings(findings, acts=window.acts, remarks=window.remarks, windows=window.windows)
 
 
@@ -241,7 +242,6 @@ def steer(findings: Reconciliation, view: View) -> Reconciliation:
         attempts=facts.attempts,
         messages=facts.messages,
         now=now,
-        index=view.index,
         nominating=memory.unbinding.keys(),
     )
     refused = refusing_nodes.find_refusals(memory.refusals, view.cluster, attempts=facts.attempts, messages=facts.messages, now=now)
@@ -287,6 +287,7 @@ def leave(findings: Reconciliation, view: View) -> Reconciliation:
         view.policy,
         now=view.now,
         late_pods_by_node=view.facts.late_pods_by_node,
+        answers=view.facts.end_answers,
         index=view.index,
         held=view.removing_held,
         unsafe=findings.protection.unsafe,
@@ -324,12 +325,15 @@ def conclude(findings: Reconciliation, view: View) -> Reconciliation:
     """Collect what is worth reporting about pools and machines at the end of the pass."""
     memory, index, inventory = findings.memory, view.index, view.inventory
     ledger, waits = memory.ledger, view.facts.waits
+    unlisted = index.outside((-math.inf if inventory is None else inventory.at) - waits.lag - SKEW_SECONDS)
     return replace(
         with_findings(findings, unfamiliar=find_unfamiliar(memory.unfamiliar, ledger, view.policy, index)),
         unpooled=index.unpooled(view.policy, inventory.released_pools if inventory is not None else ()),
         released_pools=find_released_pools(ledger, view.cluster, inventory),
         crowded=crowded_machines(ledger, view.cluster, view.policy),
-        unlisted=frozenset() if inventory is None else index.outside(inventory.at - waits.lag - SKEW_SECONDS),
+        unlisted=unlisted,
+        listed=inventory is not None,
+        uncounted=describe_uncounted(view.cluster, view.policy, unlisted) if inventory is None else "",
         unordered=unordered_machines(ledger, index, inventory, view.policy, waits=waits, now=view.now),
     )
 

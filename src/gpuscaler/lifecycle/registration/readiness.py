@@ -38,12 +38,6 @@ class Lack(Struct, frozen=True, gc=False):
 NOTHING = "it became ready too late"
 
 
-def describe_lack(node: Node, offering: Offering | None, pool: Pool | None) -> str | None:
-    """Return what ``node`` still lacks before it can open, as text; None if only our own taint keeps pods off."""
-    what = find_lack(node, offering, pool)
-    return what.words if what is not None else None
-
-
 def find_lack(node: Node, offering: Offering | None, pool: Pool | None, requested: frozenset[str] = frozenset()) -> Lack | None:
     """Return what ``node`` still lacks before it can open; None if only our own taint keeps pods off.
 

@@ -1,7 +1,7 @@
 """Match the machines of the ledger with the cluster and the cloud's list: their ids, nodes and readiness, and the ones that never came."""
 
 import math
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Mapping, Set
 from functools import cached_property
 
 from msgspec import Struct
@@ -9,6 +9,7 @@ from msgspec import Struct
 from gpuscaler.lifecycle.answers import events_of_absence
 from gpuscaler.lifecycle.observed.machine_index import MachineIndex
 from gpuscaler.lifecycle.observed.promised_pods import pending_pods
+from gpuscaler.lifecycle.registration.faulty_machines import FAULT_SECONDS, find_faults, is_hopeless, note_faults
 from gpuscaler.lifecycle.registration.futile_launches import FailingRelaunches
 from gpuscaler.lifecycle.registration.readiness import NOTHING, Lack, find_lack, is_divided, requested_resources
 from gpuscaler.lifecycle.registration.unshown_resources import shows_no_gpus
@@ -18,9 +19,7 @@ from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.offerings import SPOT
 from gpuscaler.model.pools import Policy
-from gpuscaler.model.well_known import ARRIVING_TAINT
 from gpuscaler.planning.capacity.idle import leaves_with_machine
-from gpuscaler.planning.capacity.pool_membership import Member, members
 from gpuscaler.planning.capacity.similar_offerings import assumed_offering
 from gpuscaler.planning.state import offering_events
 from gpuscaler.planning.state.boot_times import Arrived
@@ -58,7 +57,7 @@ class Arrivals(Struct, frozen=True, gc=False):
     """What became of ordered machines: ``steps`` are events for the ledger, ``breaker_events`` for breakers, ``arrived`` for boot times.
 
     ``overdue`` are machines to end, ``unfilled`` the tokens of orders whose missing machines are withdrawn. ``lacks`` says, by machine, why
-    its node is not ready yet.
+    its node is not ready yet, and ``faults`` what the cloud reports about a machine without a node.
     """
 
     steps: tuple[ledger.Event, ...] = ()
@@ -67,6 +66,7 @@ class Arrivals(Struct, frozen=True, gc=False):
     overdue: tuple[Overdue, ...] = ()
     unfilled: tuple[str, ...] = ()
     lacks: Mapping[str, str] = {}
+    faults: Mapping[str, str] = {}
 
 
 def find_arrivals(
@@ -93,6 +93,8 @@ def find_arrivals(
         registration.give_up()
         registration.drop_vanished(inventory)
     registration.register()
+    if inventory is not None:
+        registration.note_faults(inventory)
     registration.time_out()
     return Arrivals(
         tuple(registration.steps),
@@ -101,6 +103,7 @@ def find_arrivals(
         tuple(registration.overdue),
         tuple(registration.unfilled),
         registration.lacks,
+        registration.faults,
     )
 
 
@@ -134,9 +137,12 @@ class _Registration(Draft):
         self.overdue: list[Overdue] = []
         self.unfilled: list[str] = []
         self.lacks: dict[str, str] = {}
+        self.faults: Mapping[str, str] = {}
+        #: When the cloud's list was read.
+        self.listed_at = -math.inf
 
     def assign_instances(self, inventory: Inventory | None) -> None:
-        """Match instances (from the cloud's list or registered nodes) to machines whose order was accepted or is in doubt."""
+        """Match instances of the cloud's list to machines whose order was accepted or is in doubt."""
         orders = {order.token: order for order in self.ledger.orders if order.state != ledger.INTENDED}
         if not orders:
             return
@@ -145,10 +151,8 @@ class _Registration(Draft):
             | {removal.instance for removal in self.ledger.leaving}
             | self.ledger.departed_ids
         )
-        unclaimed = {
-            instance.id: instance for instance in (*self._closed_nodes(), *self.index.listed.alive.values()) if instance.id not in taken
-        }
-        free = sorted(unclaimed.values(), key=lambda instance: (instance.launched, instance.id))
+        unclaimed = (instance for instance in self.index.listed.alive.values() if instance.id not in taken)
+        free = sorted(unclaimed, key=lambda instance: (instance.launched, instance.id))
         for machine in self.ledger.coming:
             if machine.instance or machine.order not in orders:
                 continue
@@ -180,14 +184,6 @@ class _Registration(Draft):
             listed = self.index.listed.alive.get(machine.instance) if machine.instance else None
             if listed is not None and listed.key != machine.key and listed.key in self.offerings:
                 self.fold(ledger.Recognised(machine.id, listed.key))
-
-    def _closed_nodes(self) -> list[Instance]:
-        """Return nodes with our arriving taint but without a machine in the ledger, as instances; empty if the cloud has a list."""
-        return [
-            Instance(node.provider_id, *member.offering.key, launched=node.created)
-            for node, member in foreign_nodes(self.cluster, self.ledger, self.policy, self.index)
-            if member.offering is not None and node.provider_id
-        ]
 
     def _settle(self, token: str, order: Order, inventory: Inventory | None) -> None:
         """Give up the missing machines of an order: if its answer was lost, once the list would show them; else when they are overdue."""
@@ -258,6 +254,12 @@ class _Registration(Draft):
                 self.breaker_events.append(offering_events.Ready(machine.key, self.now, shows))
                 self._learn_boot_time(machine, node, registered)
 
+    def note_faults(self, inventory: Inventory) -> None:
+        """Note since when the cloud has reported faults of machines without a node."""
+        self.listed_at, self.faults = inventory.at, find_faults(self.ledger, self.index)
+        for step in note_faults(self.ledger, self.faults, inventory.at):
+            self.fold(step)
+
     def why_in_doubt(self, machine: OrderedMachine) -> str:
         """Return why the group of a machine may still give it up; empty if it may not."""
         listed = self.index.listed.alive.get(machine.instance)
@@ -308,8 +310,11 @@ class _Registration(Draft):
                 self.overdue.append(Overdue(machine, reason))
                 self.fold(ledger.Lost(machine.id))
                 continue
+            fault = f": the cloud reports {self.faults[machine.id]}" if machine.id in self.faults else ""
             if not machine.node and observed_at >= machine.granted + self.waits.register:
-                reason = f"machine {machine.instance} did not become a node within {self.waits.register:g} s (pace.register_timeout)"
+                reason = f"machine {machine.instance} did not become a node within {self.waits.register:g} s (pace.register_timeout){fault}"
+            elif not machine.node and is_hopeless(machine, min(observed_at, self.listed_at), self.index):
+                reason = f"machine {machine.instance} did not become a node within {FAULT_SECONDS:g} s after it failed{fault}"
             elif machine.node and observed_at >= machine.registered + self.waits.ready:
                 node = self.cluster.nodes.get(machine.node)
                 lacks = self.lack_of(machine, node) if node is not None else Lack("its Node is gone")
@@ -380,18 +385,3 @@ def failure_event(machine: OrderedMachine, now: float, reason: str, lacks: Lack 
     if lacks is not None and lacks.resource:
         return offering_events.Lacking(machine.key, now, lacks.resource, reason)
     return offering_events.Failed(machine.key, now, reason)
-
-
-def foreign_nodes(cluster: Cluster, ledger: Ledger, policy: Policy, index: MachineIndex) -> Iterator[tuple[Node, Member]]:
-    """Yield nodes of our pools with our arriving taint that belong to no machine of ``ledger``: something else added them.
-
-    This is for clouds without a list: :mod:`~gpuscaler.lifecycle.registration.unregistered` adds listed machines to the ledger.
-    """
-    if index.listed.instances is not None:
-        return
-    ours = {machine.node for machine in ledger.coming if machine.node} | {promise.node for promise in ledger.promises}
-    coming_ids = {machine.instance for machine in ledger.coming if machine.instance}
-    closed = {node.name: node for node in cluster.table.tainted(ARRIVING_TAINT)}
-    closed = {name: node for name, node in closed.items() if name not in ours and node.provider_id not in coming_ids}
-    for name, member in members(closed, policy).items() if closed else ():
-        yield closed[name], member

@@ -162,9 +162,9 @@ def _unregistered(current: Ledger, cluster: Cluster, index: MachineIndex, policy
         # A Node that cannot be parsed may be the node of any of these machines (I4).
         return
     pools = {pool.name for pool in policy.pools}
-    # So may a node of ours that has no provider ID yet, if it is not much older than the machine.
+    # So may a node that has no provider ID yet, and may be one of ours by its labels, if it is not much older than the machine.
     unnamed = index.unnamed
-    newest_unnamed = max((unnamed[name].created for name in (members(unnamed, policy) if unnamed else ())), default=-math.inf)
+    newest_unnamed = max((unnamed[name].created for name in (members(unnamed, policy, frozenset()) if unnamed else ())), default=-math.inf)
     for instance in nodeless:
         if instance.pool in pools and not is_ordered(instance) and newest_unnamed < instance.launched - SKEW_SECONDS:
             yield instance

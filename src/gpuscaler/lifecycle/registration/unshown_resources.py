@@ -5,7 +5,7 @@ machines are still bought, but not for pods that request it, which would wait fo
 more such machines are bought.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 
 from msgspec.structs import replace
 
@@ -26,13 +26,16 @@ SHOWN_SECONDS = 900.0
 Unshown = Mapping[tuple[str, str], frozenset[str]]
 
 
-def find_unshown(cluster: Cluster, policy: Policy, now: float) -> Unshown:
-    """Return, by pool and instance type, the promised extended resources other than accelerators that no open node shows."""
+def find_unshown(cluster: Cluster, policy: Policy, now: float, *, unlisted: Set[str]) -> Unshown:
+    """Return, by pool and instance type, the promised extended resources other than accelerators that no open node shows.
+
+    ``unlisted`` nodes belong to no pool.
+    """
     if not any(extended_resources(offering) for offering in policy.offerings.values()):
         return {}
     shown: dict[tuple[str, str], set[str]] = {}
     lacks: dict[tuple[str, str], set[str]] = {}
-    for name, member in members(cluster.nodes, policy).items():
+    for name, member in members(cluster.nodes, policy, unlisted).items():
         node, offering = cluster.nodes[name], member.offering
         opened = node.ready and not node.deleted and all(taint.key != ARRIVING_TAINT for taint in node.taints)
         if offering is None or not opened or not (promised := extended_resources(offering)):
@@ -51,9 +54,14 @@ def extended_resources(offering: Offering) -> frozenset[str]:
     return frozenset(name for name, amount in offering.allocatable.items() if amount and "/" in name and not is_device(name))
 
 
-def without_broken_promises(policy: Policy, breakers: Breakers, cluster: Cluster, now: float) -> tuple[Policy, tuple[str, ...]]:
-    """Return ``policy`` without resources that machines do not show, and a sentence for each type whose open nodes do not show one."""
-    lacks = find_unshown(cluster, policy, now)
+def without_broken_promises(
+    policy: Policy, breakers: Breakers, cluster: Cluster, now: float, *, unlisted: Set[str]
+) -> tuple[Policy, tuple[str, ...]]:
+    """Return ``policy`` without resources that machines do not show, and a sentence for each type whose open nodes do not show one.
+
+    ``unlisted`` nodes belong to no pool.
+    """
+    lacks = find_unshown(cluster, policy, now, unlisted=unlisted)
     stops = [breaker for breaker in breakers.open if withholds(breaker) and has_enough_strikes(breaker) and is_open(breaker, now)]
     if not (lacks or stops):
         return policy, ()

@@ -11,11 +11,9 @@ from msgspec.structs import replace
 
 from gpuscaler.lifecycle.actions import Act, Close, Lift, Nominate
 from gpuscaler.lifecycle.node_health.refusing_nodes import tried_in_vain
-from gpuscaler.lifecycle.observed.machine_index import MachineIndex
 from gpuscaler.lifecycle.observed.promised_pods import Alike, describe_shortage, find_overtaken, has_room, pending_by_kind, pending_pods
 from gpuscaler.lifecycle.registration.learning import LABELS_SECONDS
-from gpuscaler.lifecycle.registration.readiness import describe_lack
-from gpuscaler.lifecycle.registration.registering import foreign_nodes, is_half_gang
+from gpuscaler.lifecycle.registration.registering import is_half_gang
 from gpuscaler.lifecycle.steering.binding import PATIENCE_SECONDS, Binder, Binding, describe_opening
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node, first_label
@@ -67,20 +65,18 @@ def steer(
     attempts: Mapping[str, float],
     messages: Mapping[str, str] | None = None,
     now: float,
-    index: MachineIndex | None = None,
     nominating: Set[str] = frozenset(),
 ) -> Steering:
     """Decide which machines open, and which pods are bound or nominated.
 
     ``attempts`` is when kube-scheduler last failed to place a pod, by ``namespace/name``, and ``messages`` its message about that.
-    ``index`` is the index of ``cluster`` and the cloud's list. ``nominating`` are pools where no pods are bound for now.
+    ``nominating`` are pools where no pods are bound for now.
     """
     opening = _Opening(ledger, cluster, policy, now, nominating)
     opening.attempts, opening.messages = attempts, messages or {}
     opening.arrive_all()
     for promise in opening.ledger.promises:
         opening.update_promise(promise)
-    opening.open_foreign(index or MachineIndex.of(cluster, None))
     opening.withdraw_nominations()
     return Steering(
         tuple(opening.steps),
@@ -105,16 +101,19 @@ def still_closed(ledger: Ledger, cluster: Cluster, policy: Policy, *, nominating
 
 
 def promised_on(
-    current: Ledger, cluster: Cluster, policy: Policy, placements: tuple[Placement, ...], now: float
+    current: Ledger, cluster: Cluster, policy: Policy, placements: tuple[Placement, ...], *, unlisted: Set[str], now: float
 ) -> tuple[ledger.Event, ...]:
-    """Return promises for pods that a plan places on closed nodes of pools that keep their machines for large pods."""
+    """Return promises for pods that a plan places on closed nodes of pools that keep their machines for large pods.
+
+    ``unlisted`` nodes belong to no pool.
+    """
     kept = {pool.name for pool in policy.pools if pool.keeps_closed}
     busy = {promise.node for promise in current.promises} | {machine.node for machine in current.coming}
     pods_on: dict[str, list[str]] = {}
     for placement in placements if kept else ():
         if placement.node in cluster.nodes and placement.node not in busy:
             pods_on.setdefault(placement.node, []).append(placement.pod)
-    memberships = members({name: cluster.nodes[name] for name in pods_on}, policy)
+    memberships = members({name: cluster.nodes[name] for name in pods_on}, policy, unlisted)
     return tuple(
         ledger.Promised(Promise(name, _key_of(cluster.nodes[name], member), tuple(pods_on[name]), now, closes_again=True))
         for name, member in memberships.items()
@@ -375,9 +374,3 @@ class _Opening(Draft):
                 self.fold(ledger.BrokenPromiseCleared(key))
             else:
                 self.acts.append(Nominate(pod.key, pod.uid, ""))
-
-    def open_foreign(self, index: MachineIndex) -> None:
-        """If the cloud has no list, open ready nodes with our taint that were not ordered here, except for kept machines."""
-        for node, member in foreign_nodes(self.cluster, self.ledger, self.policy, index):
-            if not member.pool.keeps_closed and describe_lack(node, member.offering, member.pool) is None:
-                self.acts.append(Lift(node.name, "it is ready, and no plan waits for it"))

@@ -10,7 +10,7 @@ way.
 All other decisions treat the node as closed during its window, as it is before and after (:func:`as_closed`), and pods are bound to it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from functools import cached_property
 
 from msgspec import Struct
@@ -104,9 +104,14 @@ def _as_closed(node: Node) -> Node:
     return node if len(taints) == len(node.taints) else replace(node, taints=taints)
 
 
-def observe(before: Mapping[str, Window], ledger: Ledger, cluster: Cluster, policy: Policy, *, now: float) -> WindowFindings:
-    """Open the windows that are due now, of machines of ``ledger`` and of kept machines, and end the ones that are over."""
-    sites = _sites(ledger, cluster, policy)
+def observe(
+    before: Mapping[str, Window], ledger: Ledger, cluster: Cluster, policy: Policy, *, unlisted: Set[str], now: float
+) -> WindowFindings:
+    """Open the windows that are due now, of machines of ``ledger`` and of kept machines, and end the ones that are over.
+
+    ``unlisted`` nodes are not ours, except for those that have a window.
+    """
+    sites = _sites(ledger, cluster, policy, unlisted - before.keys())
     if not sites and not before:
         return WindowFindings(before)
     window_pass = _WindowPass(cluster, policy, now)
@@ -118,7 +123,7 @@ def observe(before: Mapping[str, Window], ledger: Ledger, cluster: Cluster, poli
     return WindowFindings(before if windows == before else windows, tuple(window_pass.acts), tuple(window_pass.remarks))
 
 
-def _sites(ledger: Ledger, cluster: Cluster, policy: Policy) -> list[ClosedNode]:
+def _sites(ledger: Ledger, cluster: Cluster, policy: Policy, unlisted: Set[str]) -> list[ClosedNode]:
     """Return the nodes of machines that are not open yet, and of kept ones. Nodes that a person has opened or cordoned are skipped."""
     leaving = {removal.node for removal in ledger.leaving}
     sites: dict[str, ClosedNode] = {}
@@ -132,7 +137,7 @@ def _sites(ledger: Ledger, cluster: Cluster, policy: Policy) -> list[ClosedNode]
             sites.setdefault(node.name, ClosedNode(node, promise.offering.pool, node.provider_id))
     opening = {promise.node for promise in ledger.promises if promise.step != NOMINATING or promise.taint_removed_at}
     kept = {node.name: node for node in cluster.table.tainted(KEPT_TAINT) if node.name not in sites}
-    for name, member in members(kept, policy).items() if kept else ():
+    for name, member in members(kept, policy, unlisted).items() if kept else ():
         if member.pool.keeps_closed:
             sites[name] = ClosedNode(kept[name], member.pool.name, kept[name].provider_id)
     marked = (replace(site, kept=any(taint.key == KEPT_TAINT for taint in site.node.taints)) for site in sites.values())

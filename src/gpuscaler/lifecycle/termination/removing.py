@@ -43,6 +43,13 @@ SETTLE_SECONDS, END_SECONDS = 1.0, 60.0
 CLEAR_SECONDS = 60.0
 
 
+class EndAnswered(Struct, frozen=True, gc=False):
+    """The cloud ends a machine, or takes the next call to end it at ``again`` and says ``why``, as text."""
+
+    again: float = 0.0
+    why: str = ""
+
+
 class RemovalFindings(Struct, frozen=True, gc=False):
     """``steps`` are events for the ledger, ``acts`` are carried out now, ``kept`` are nodes whose removal was given up, and why.
 
@@ -63,20 +70,23 @@ def continue_removals(
     *,
     now: float,
     late_pods_by_node: Mapping[str, str] | None = None,
+    answers: Mapping[str, EndAnswered] | None = None,
     index: MachineIndex | None = None,
     held: str = "",
     unsafe: Mapping[OfferingKey, str] | None = None,
 ) -> RemovalFindings:
     """Return the next steps of all removals in progress.
 
-    ``late_pods_by_node`` are nodes where the final API read found pods missing from the watch, with a description. ``held`` is the reason
-    for a hold on removals, empty without one: during a hold, removals that can be undone are undone, except for machines that the cloud
-    takes away. ``index`` is the index of ``cluster`` and ``inventory``, if the caller has one.
+    ``late_pods_by_node`` are nodes where the final API read found pods missing from the watch, with a description. ``answers`` are the
+    cloud's answers to calls to end the machines of nodes. ``held`` is the reason for a hold on removals, empty without one: during a hold,
+    removals that can be undone are undone, except for machines that the cloud takes away. ``index`` is the index of ``cluster`` and
+    ``inventory``, if the caller has one.
     """
     index = index or MachineIndex.of(cluster, inventory)
     removals = _Removals(ledger, cluster, policy, now, index)
     removals.listed_at = 0.0 if inventory is None else inventory.at
     removals.late_pods_by_node = late_pods_by_node or {}
+    removals.answers = answers or {}
     removals.unsafe = unsafe or {}
     removals.deliveries = () if inventory is None else inventory.deliveries
     removals.held = held
@@ -92,7 +102,7 @@ def continue_removals(
 def is_halted(ledger: Ledger, index: MachineIndex, policy: Policy) -> bool:
     """Whether so many nodes are not Ready at once that removals pause: the cause is probably none of the machines."""
     promised = frozenset(machine.node for machine in ledger.coming if machine.node)
-    return len(index.unready) > 3 and health_guard(index.nodes.values(), members(index.nodes, policy), promised) is not None
+    return len(index.unready) > 3 and health_guard(index.nodes.values(), members(index.nodes, policy, index.unlisted), promised) is not None
 
 
 class _Removals(Draft):
@@ -112,6 +122,7 @@ class _Removals(Draft):
         self.kept: list[tuple[str, str]] = []
         self.given_up: list[GivenUp] = []
         self.late_pods_by_node: Mapping[str, str] = {}
+        self.answers: Mapping[str, EndAnswered] = {}
         self.deliveries: tuple[Delivery, ...] = ()
         self.unsafe: Mapping[OfferingKey, str] = {}
         self.held = ""
@@ -316,7 +327,9 @@ class _Removals(Draft):
             self.keep(removal, node, self.late_pods_by_node[removal.node])
         elif removal.tried and is_gone:
             self.fold(ledger.Finished(removal.node) if node is None else ledger.RemovalUpdated(self.in_step(removal, CLEARING)))
-        elif not removal.tried or self.now >= removal.tried + END_SECONDS:
+        elif (answer := self.answers.get(removal.node)) is not None and (answer.again or removal.again):
+            self.save(replace(removal, again=answer.again, detail=answer.why))
+        elif not removal.tried or self.now >= (removal.again if removal.again > removal.tried else removal.tried + END_SECONDS):
             self.end_if_empty(removal, node)
 
     def end_if_empty(self, removal: Removal, node: Node | None) -> None:

@@ -1,7 +1,7 @@
 """The start of removals: of nodes that a plan removes, and of machines that never opened."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from msgspec import Struct
 
@@ -23,13 +23,23 @@ class Overdue(Struct, frozen=True, gc=False):
 
 
 def begin_removals(
-    current: Ledger, cluster: Cluster, policy: Policy, removals: tuple[PlannedRemoval, ...], *, names: Mapping[str, str], now: float
+    current: Ledger,
+    cluster: Cluster,
+    policy: Policy,
+    removals: tuple[PlannedRemoval, ...],
+    *,
+    names: Mapping[str, str],
+    unlisted: Set[str],
+    now: float,
 ) -> list[ledger.Event]:
-    """Return the removals of a plan as events for the ledger. ``names`` are the ledger's ids of the plan's machines."""
+    """Return the removals of a plan as events for the ledger. ``names`` are the ledger's ids of the plan's machines.
+
+    ``unlisted`` nodes are not ours, and are not removed.
+    """
     under_way = {removal.node for removal in current.leaving}
     coming = {machine.node for machine in current.coming if machine.node}
     nodes = {removal.node: cluster.nodes[removal.node] for removal in removals if removal.node in cluster.nodes}
-    memberships = members(nodes, policy)
+    memberships = members(nodes, policy, unlisted)
     alike = Counter(node.provider_id for node in cluster.nodes.values()) if nodes else Counter()
     steps: list[ledger.Event] = []
     for removal in removals:

@@ -33,10 +33,11 @@ from gpuscaler.metrics.sources.direct import ExporterSource
 from gpuscaler.metrics.sources.discovering import Discoverer, RelistTimes
 from gpuscaler.metrics.sources.evaluating import Evaluator, Timing
 from gpuscaler.metrics.sources.objects import Objects
-from gpuscaler.metrics.sources.outages import EXPORTER, RULE, OutageLog
+from gpuscaler.metrics.sources.outages import EXPORTER, RULE, outage_log
 from gpuscaler.metrics.sources.prometheus import Prometheus, Server, access_of, server_of
 from gpuscaler.metrics.sources.source import PrometheusSource
 from gpuscaler.serving.health import log_problems
+from gpuscaler.serving.logs import OutageLog
 from gpuscaler.serving.tls import CertificateError, LiveTls
 
 _LOG = structlog.get_logger(__name__)
@@ -156,7 +157,7 @@ class MetricsService:
 
     def _outage_log(self, source: PrometheusSource | ExporterSource) -> OutageLog:
         words = RULE if isinstance(source, PrometheusSource) else EXPORTER
-        return OutageLog(source.outages, self.clocks.monotonic, self._timing.period, words)
+        return outage_log(source.outages, self.clocks.monotonic, self._timing.period, words)
 
     def _autoscale_controller(self, client: Client, source: ReadySource) -> AutoscaleController:
         identity = f"{self.environ.get('HOSTNAME', 'gpuscaler-metrics')}-{self.random.getrandbits(64):016x}"

@@ -16,10 +16,11 @@ from gpuscaler.kube.resources import NAMESPACES, NODES, PODS
 from gpuscaler.metrics.sources.answers import AnswerCache
 from gpuscaler.metrics.sources.evaluating import Cell, Combine, Counts, Question, State, Table, Timing, combine, describe_unusable
 from gpuscaler.metrics.sources.objects import Key, ObjectDescription, Objects
-from gpuscaler.metrics.sources.outages import Finding, find_exporter_outages
+from gpuscaler.metrics.sources.outages import find_exporter_outages
 from gpuscaler.metrics.sources.pages import Figure, Page, PageReader
 from gpuscaler.metrics.sources.values import EVERYTHING, MetricInfo, UnknownMetric, Value
 from gpuscaler.model.selectors import LabelSelector
+from gpuscaler.serving.logs import Finding
 
 _SIX = "nvidia_gpu_"
 #: Seconds that ``_over_time`` covers, and the length of one step of it.

@@ -1,35 +1,22 @@
-"""Logs outages of Prometheus or of exporters, and failing rules: one line at the start and one at the end.
+"""Finds outages of Prometheus or of exporters, and failing rules, for the log: one line at the start and one at the end.
 
 Clients get the reason in their answers, but people who read logs or get alerts from them do not see the answers.
 """
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
-
-import structlog
 
 from gpuscaler.metrics.sources.discovering import Discoverer
 from gpuscaler.metrics.sources.evaluating import Evaluator
 from gpuscaler.metrics.sources.prometheus import PrometheusAway, PrometheusError
+from gpuscaler.serving.logs import Finding, OutageLog, Words
 
-_LOG = structlog.get_logger(__name__)
 #: Subject of an outage of Prometheus as a whole.
 PROMETHEUS = "Prometheus"
 #: Subject of an outage of most exporters.
 EXPORTERS = "exporters"
 #: If more exporters than this do not answer, one line has their number instead of one line each.
 NAMED = 10
-#: Seconds between checks.
-CHECK_SECONDS = 5.0
-
-
-class Words(NamedTuple):
-    """The messages of log lines at the start and at the end of an outage."""
-
-    begins: str
-    ends: str
 
 
 _WHOLE: Mapping[str, Words] = {
@@ -45,13 +32,6 @@ class Attempt(NamedTuple):
 
     about: str
     error: PrometheusError | None
-
-
-class Finding(NamedTuple):
-    """Problems by subject in ``failing``, and the subjects that work in ``working``."""
-
-    failing: Mapping[str, str]
-    working: frozenset[str]
 
 
 def evaluations(evaluator: Evaluator) -> list[Attempt]:
@@ -101,42 +81,6 @@ def find_exporter_outages(scraped: Iterable[tuple[str, str]]) -> Finding:
     return Finding(silent, frozenset(working | {EXPORTERS} if working else working))
 
 
-@dataclass(slots=True)
-class OutageLog:
-    """Logs what ``find`` reports as failing for ``patience`` seconds; shorter failures are bridged. ``clock`` is monotonic.
-
-    ``words`` are the messages for everything that does not concern a source as a whole.
-    """
-
-    find: Callable[[], Finding]
-    clock: Callable[[], float]
-    patience: float
-    words: Words = RULE
-    _since: dict[str, float] = field(default_factory=dict, init=False)
-    _logged: set[str] = field(default_factory=set, init=False)
-
-    async def run(self) -> None:
-        """Run until cancelled."""
-        while True:
-            self.check()
-            await asyncio.sleep(CHECK_SECONDS)
-
-    def check(self) -> None:
-        now, finding = self.clock(), self.find()
-        # A metric that is no longer in use neither fails nor works, so the end of its outage is not logged.
-        self._since = {about: self._since.get(about, now) for about in finding.failing}
-        for about, why in finding.failing.items():
-            if about not in self._logged and now - self._since[about] >= self.patience:
-                self._logged.add(about)
-                whole = _WHOLE.get(about)
-                if whole is not None:
-                    _LOG.warning(whole.begins, problem=why)
-                else:
-                    _LOG.warning(self.words.begins, about=about, problem=why)
-        for about in sorted(self._logged & finding.working):
-            self._logged.remove(about)
-            whole = _WHOLE.get(about)
-            if whole is not None:
-                _LOG.info(whole.ends)
-            else:
-                _LOG.info(self.words.ends, about=about)
+def outage_log(find: Callable[[], Finding], clock: Callable[[], float], patience: float, words: Words = RULE) -> OutageLog:
+    """The log of a source. ``words`` are the messages for everything that does not concern a source as a whole."""
+    return OutageLog(find, clock, patience, words, _WHOLE)

@@ -11,11 +11,12 @@ from gpuscaler.metrics.sources.answers import AnswerCache
 from gpuscaler.metrics.sources.discovering import Discoverer
 from gpuscaler.metrics.sources.evaluating import Evaluator, Question, State, Table
 from gpuscaler.metrics.sources.objects import Objects
-from gpuscaler.metrics.sources.outages import Finding, evaluations, find_outages, listings
+from gpuscaler.metrics.sources.outages import evaluations, find_outages, listings
 from gpuscaler.metrics.sources.prometheus import PrometheusError
 from gpuscaler.metrics.sources.questions import object_question, series_question
 from gpuscaler.metrics.sources.values import EVERYTHING, MetricInfo, Unavailable, UnknownMetric, Value
 from gpuscaler.model.selectors import LabelSelector
+from gpuscaler.serving.logs import Finding
 
 _KNOWN = {var.label: var for var in vars(kube).values() if isinstance(var, Resource)}
 #: Versions that are tried after v1 for a resource of which only the name and the group are known.

@@ -29,7 +29,7 @@ class Membership:
         # A cluster has few different combinations of these values.
         self._alike: dict[tuple[object, ...], Member | None] = {}
 
-    def of(self, nodes: Mapping[str, Node], unlisted: Set[str] = frozenset()) -> dict[str, Member]:
+    def of(self, nodes: Mapping[str, Node], unlisted: Set[str]) -> dict[str, Member]:
         """The pool of every node that has one, by name. ``unlisted`` nodes have none, regardless of their labels."""
         members: dict[str, Member] = {}
         for name, node in nodes.items():
@@ -45,10 +45,11 @@ class Membership:
         return members
 
 
-def members(nodes: Mapping[str, Node], policy: Policy, unlisted: Set[str] = frozenset()) -> dict[str, Member]:
+def members(nodes: Mapping[str, Node], policy: Policy, unlisted: Set[str]) -> dict[str, Member]:
     """The pool of every node that has one: by its cloud's list, or without a list by labels and instance type.
 
-    ``unlisted`` are nodes whose machines the list does not have. They are not managed here, and belong to no pool.
+    ``unlisted`` are nodes that are not known to be machines of the pools. They are not managed here, and belong to no pool: an instance
+    type says nothing about who bought a machine. It is a hint only where there is no cloud that could be asked, as in plans from files.
     """
     return Membership(policy).of(nodes, unlisted)
 

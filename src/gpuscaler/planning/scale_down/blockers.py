@@ -49,7 +49,7 @@ def node_blocker(situation: Situation, node: Node, promised: frozenset[str]) -> 
     """The blocker of ``node``, ignoring its pods and the plan. ``promised`` are the nodes of machines in the ledger."""
     own = own_blocker(node, situation.members.get(node.name))
     if node.name in situation.state.unlisted:
-        return _unlisted(node)
+        return _unlisted(node, listed=situation.state.listed)
     if own is not None and own.word in ("not-in-a-pool", "deleting"):
         return own
     if node.name in situation.state.disrupting:
@@ -59,10 +59,12 @@ def node_blocker(situation: Situation, node: Node, promised: frozenset[str]) -> 
     return ARRIVING if node.name in promised and own is not DISRUPTING else own
 
 
-def _unlisted(node: Node) -> Blocker:
+def _unlisted(node: Node, *, listed: bool) -> Blocker:
     message = f"the cloud's list for this cluster does not include machine {node.provider_id}"
     if not node.provider_id:
         message = "no spec.providerID identifies its machine"
+    elif not listed:
+        message = f"the cloud has not listed its machines yet, and nothing else shows that machine {node.provider_id} is of a pool"
     return Blocker("not-listed", f"{message}, so the node is not removed")
 
 

@@ -73,7 +73,8 @@ class State(Struct, frozen=True, gc=False, rename=_STORED_NAMES):
     ``broken_promises``: pods ("namespace/name") that were promised a node and that the scheduler did not bind there; their nomination no
     longer counts. ``spared``: nodes that are not removed now because a recent removal failed, and why it failed. ``vanishing``: nodes
     whose machines the cloud is taking away; their pods must get a place on other nodes first. ``unlisted``: nodes whose machines the cloud
-    does not list for this cluster: they belong to no pool and count for no limit.
+    does not list for this cluster: they belong to no pool and count for no limit. ``listed``: whether the cloud has listed its machines at
+    all; otherwise the ``unlisted`` nodes are those that nothing else shows to be machines of a pool.
 
     ``progress``: how many seconds of its work a pending pod with a deadline need not repeat. ``breakers`` explain why offerings are
     blocked. ``consolidating``: whether to plan consolidation. This is the most expensive part of a plan, so a caller that plans at every
@@ -99,6 +100,7 @@ class State(Struct, frozen=True, gc=False, rename=_STORED_NAMES):
     spared: Mapping[str, str] = {}
     vanishing: frozenset[str] = frozenset()
     unlisted: frozenset[str] = frozenset()
+    listed: bool = True
     broken_promises: frozenset[str] = frozenset()
     progress: Mapping[str, float] = {}
     breakers: Breakers = Breakers()

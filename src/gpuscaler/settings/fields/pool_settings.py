@@ -151,8 +151,8 @@ class PoolSettings(Group, frozen=True, gc=False):
         Mapping[str, str],
         LABELS,
         Field(
-            "node labels in addition to the [well-known ones](#well-known-labels), which they override. Nodes without "
-            "`gpuscaler.io/pool` belong to the pool with matching labels and types"
+            "node labels in addition to the [well-known ones](#well-known-labels), which they override. In plans from "
+            "files, nodes without `gpuscaler.io/pool` belong to the pool with matching labels and types"
         ),
     ] = {}
     taints: Annotated[tuple[Taint, ...], TAINTS, Field("taints that stay on the nodes")] = ()

@@ -28,7 +28,7 @@ def offer_of(node: Node, policy: Policy | None) -> Offer:
     """The offering of ``policy`` with the node's type, zone and market; its list price if there is none."""
     kind, zone = first_label(node, INSTANCE_TYPE_LABELS), first_label(node, ZONE_LABELS)
     market = market_of(node) or "on-demand"
-    member = members({node.name: node}, policy).get(node.name) if policy is not None else None
+    member = members({node.name: node}, policy, frozenset()).get(node.name) if policy is not None else None
     pool = member.pool.name if member is not None else ""
     offering = member.offering if member is not None else None
     if offering is not None and offering.market == market and offering.zone in ("", zone):

@@ -533,6 +533,16 @@ def test_a_pool_can_be_named_by_a_node_label_and_long_names_are_shortened() -> N
     assert "the pool is called an-odd--name here" in pool(discovered, "an-odd--name").warnings
 
 
+def test_a_tag_of_another_group_does_not_rename_a_pool() -> None:
+    aws = Aws()
+    aws.group("another", {**DISCOVERED, f"{CA}/node-template/label/gpuscaler.io/pool": "gpus"}, instance_type="g5.xlarge")
+    aws.group("gpus", instance_type="g5.xlarge")
+
+    discovered = aws.discover()
+
+    assert {aws_pool.group.name: aws_pool.pool.name for aws_pool in discovered.pools} == {"gpus": "gpus", "another": "gpus.us-east-1"}
+
+
 def test_hundreds_of_groups_are_read_in_pages() -> None:
     aws = Aws()
     aws.template("gpus", InstanceType="g5.xlarge")

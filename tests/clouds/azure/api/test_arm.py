@@ -236,6 +236,15 @@ async def test_a_throttled_read_waits_as_long_as_azure_asks() -> None:
     assert caller.waited == [2]
 
 
+async def test_the_waits_of_a_read_are_short_in_all_so_that_its_caller_hears_that_it_is_throttled() -> None:
+    async with calling(Say(429, THROTTLED_READ, {"Retry-After": "2"})) as caller:
+        with pytest.raises(CloudError, match="answered 429") as raised:
+            await caller.arm.read(PATH, version=COMPUTE)
+
+    assert raised.value.cause == THROTTLED
+    assert sum(caller.waited) <= LONGEST_WAIT
+
+
 async def test_a_long_wait_is_reported_instead_of_slept() -> None:
     async with calling(Say(429, THROTTLED_READ, {"Retry-After": "1200"}), Say(200, {})) as caller:
         for _ in range(2):

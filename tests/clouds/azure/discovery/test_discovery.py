@@ -147,6 +147,30 @@ async def test_own_scale_sets_are_adopted_by_their_tags(azure: Azure) -> None:
     assert list(reasons(discovered)) == ["others"]
 
 
+@pytest.mark.usefixtures("cluster")
+async def test_a_tag_of_another_scale_set_does_not_rename_an_agent_pool(azure: Azure) -> None:
+    """Its settings, orders and limits refer to it by its name."""
+    tags = {**DISCOVERED, "k8s.io_cluster-autoscaler_node-template_label_gpuscaler.io_pool": "gpu"}
+    making.create_scale_set(azure.account, "own", "another", SIZE, spot=True, tags=tags)
+    discovered = await azure.discover(OWN, AKS, overrides=(PoolOverride("gpu", max=3),))
+    found = {azure_pool.resources.own_name: azure_pool for azure_pool in discovered.pools}
+
+    assert {group: azure_pool.pool.name for group, azure_pool in found.items()} == {"gpu": "gpu", "another": "gpu.eastus"}
+    assert (found["gpu"].pool.max, found["another"].pool.max) == (3, 100)
+    (offering,) = found["another"].pool.offerings
+    assert offering.labels["gpuscaler.io/pool"] == "gpu.eastus"
+
+
+async def test_the_pool_label_of_an_agent_pool_is_that_of_its_own_name(azure: Azure, cluster: Cluster) -> None:
+    """gpuscaler overwrites others on nodes."""
+    making.create_pool(azure.account, cluster, "more", SIZE, labels={"gpuscaler.io/pool": "gpu"})
+    discovered = await azure.discover()
+
+    assert names(discovered.pools) == ["gpu", "more"]
+    (offering,) = pool(discovered, "more").pool.offerings
+    assert offering.labels["gpuscaler.io/pool"] == "more"
+
+
 async def test_tags_give_nodes_labels_taints_and_resources(azure: Azure) -> None:
     template = "k8s.io_cluster-autoscaler_node-template"
     tags = {

@@ -8,7 +8,8 @@ from tests.control.records.deciding import removal_decision
 from tests.control.world import World, world
 from tests.objects import pod
 
-from gpuscaler.control.loop.cloud import EndResult
+from gpuscaler.clouds.protocol import BuyResult, LostAnswerError, Order
+from gpuscaler.control.loop.ending import EndResult
 from gpuscaler.control.records.events import happening as kinds
 from gpuscaler.control.records.events.happening import HistoryEvent
 from gpuscaler.control.records.events.logging import LogLines
@@ -209,9 +210,18 @@ async def test_a_refused_order_is_reported_on_pending_pods_with_the_message_of_t
     assert refused[0].text.startswith("g4dn.xlarge on-demand in us-east-1a refused: no capacity (")
 
 
-async def test_if_the_answer_to_an_order_is_lost_the_grant_is_reported_when_the_cloud_lists_the_machine() -> None:
-    async with world(calls=CallFaults(lost=1.0, tokens=False), seed=1) as here:
+async def test_if_the_answer_to_an_order_is_lost_the_grant_is_reported_when_the_cloud_lists_the_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with world(calls=CallFaults(tokens=False)) as here:
         collector = EventCollector()
+        real = here.cluster.provider.buy
+
+        async def buy(order: Order) -> BuyResult:
+            await real(order)
+            raise LostAnswerError("the connection broke")
+
+        monkeypatch.setattr(here.cluster.provider, "buy", buy)
         connect_recorder(here, collector)
         await here.sleep(3.0)
         await here.submit("a")

@@ -174,7 +174,7 @@ def test_machines_granted_without_an_id_are_counted_separately() -> None:
     assert summary.endswith("; 2 more accepted, ids follow")
 
 
-def test_each_part_of_a_partial_answer_to_an_order_is_counted() -> None:
+def test_answers_in_parts_count_all_machines_of_their_order() -> None:
     life = ObservedMachine()
     machines = tuple(ledger.OrderedMachine(f"m{number}", "t", (KIND.key,), 1.0, NOW) for number in range(3))
     order = ledger.Order("t", KIND.pool, (KIND.key,), 3, at=NOW, since=NOW)
@@ -185,7 +185,7 @@ def test_each_part_of_a_partial_answer_to_an_order_is_counted() -> None:
 
     assert [event.text.partition(", ready")[0] for event in life.kept.events if event.kind == kinds.ANSWERED] == [
         f"1 of 3 machines granted: 1 x g.1 on-demand in {KIND.zone}",
-        f"1 of 2 machines granted: 1 x g.1 on-demand in {KIND.zone}",
+        f"2 of 3 machines granted: 2 x g.1 on-demand in {KIND.zone}",
     ]
 
 

@@ -120,6 +120,21 @@ def test_nodes_with_the_same_problem_share_one_warning() -> None:
     assert warning.startswith("5 nodes, n0, n1, n2 and 2 more show 7 of 8 nvidia.com/gpu that a g.8 has; plans use the shown number;")
 
 
+def test_machines_of_a_pool_that_failed_before_they_were_nodes_share_one_problem_with_the_clouds_text() -> None:
+    ordered = tuple(machine(f"m{number}", instance=f"i-{number}", offering=G8.key, granted=NOW - 60) for number in range(4))
+    latest = Latest(memory=Memory(ledger=Ledger(coming=ordered)), policy=POLICY)
+
+    def troubles(*faulty: str) -> tuple[str, ...]:
+        latest.faults = dict.fromkeys(faulty, "vmssCSE: exit status=50")
+        return status_of(latest, Process("me"), troubles=(), happened=(), now=NOW).troubles
+
+    assert troubles() == ()
+    assert troubles("m1") == ("pool main: the cloud reports a fault of a machine that is not a node yet, i-1: vmssCSE: exit status=50",)
+    assert troubles("m1", "m2") == (
+        "pool main: the cloud reports a fault of 2 machines that are not nodes yet, such as i-1: vmssCSE: exit status=50",
+    )
+
+
 def test_nodes_kept_closed_for_the_same_reason_share_one_warning() -> None:
     closed = [node(f"n{number}", G8, taints=(Taint(ARRIVING_TAINT),), created=NOW - 3600.0) for number in range(3)]
     (warning,) = status(*closed).warnings

@@ -12,6 +12,7 @@ from gpuscaler.control.records.events.records import Records
 from gpuscaler.control.records.status.why import why_node, why_pod
 from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.model.cluster import Cluster, Item
+from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pods import Owner
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.taints import Taint
@@ -53,6 +54,23 @@ def test_why_shows_the_order_and_the_forecast_for_a_pod_with_an_ordered_machine(
     (line,) = pod_lines(latest(WAITS, ledger=Ledger(coming=(machine(),))))
 
     assert line == f"g.1 {G1.market} in {G1.zone} was ordered 30s ago; once granted, it should be ready in about 1m; $1.00/h"
+
+
+def test_why_shows_the_clouds_text_about_a_machine_that_failed_before_it_was_a_node() -> None:
+    state = latest(WAITS, ledger=Ledger(coming=(machine(instance="i-1", offering=G1.key, granted=NOW - 90, faulted=NOW - 30),)))
+    state.faults = {"m": "vmssCSE: exit status=50"}
+    where = f"g.1 {G1.market} in {G1.zone}"
+    words = "was granted, and the cloud reports a fault of it; unless it becomes a node, it is given up in 1m30s: vmssCSE: exit status=50"
+
+    assert pod_lines(state) == (f"{where} {words}; $1.00/h",)
+    assert node_lines(state, "i-1") == (f"{where} {words}; $1.00/h, bought for 1 pod",)
+
+
+def test_why_shows_the_clouds_text_about_the_machine_of_a_node_that_works() -> None:
+    state = latest(node("n1", G1, provider_id="i-1"))
+    state.inventory = lambda: Inventory(NOW, (Instance("i-0", *G1.key), Instance("i-1", *G1.key, fault="monitoring: exit status=1")))
+
+    assert "the cloud reports a fault of its machine: monitoring: exit status=1" in node_lines(state)
 
 
 def test_why_shows_the_reason_that_a_ready_machine_is_still_closed() -> None:
@@ -216,9 +234,18 @@ def test_why_says_that_a_node_outside_of_pools_is_never_removed() -> None:
 
 def test_why_shows_no_price_for_a_node_whose_machine_the_cloud_does_not_list() -> None:
     latest_state = latest(node("other", G1, provider_id="aws:///z1/i-9"))
-    latest_state.unlisted = frozenset({"other"})
+    latest_state.unlisted, latest_state.inventory = frozenset({"other"}), lambda: Inventory(NOW)
 
     assert node_lines(latest_state, "other") == ("it belongs to no pool: the cloud does not list aws:///z1/i-9; it is never removed",)
+
+
+def test_why_says_that_nothing_is_known_of_a_node_before_the_cloud_lists_its_machines() -> None:
+    latest_state = latest(node("other", G1, provider_id="aws:///z1/i-9"))
+    latest_state.unlisted = frozenset({"other"})
+
+    assert node_lines(latest_state, "other") == (
+        "it belongs to no pool as far as is known: the cloud has not listed aws:///z1/i-9 or any other machine yet; it is left alone",
+    )
 
 
 def test_why_explains_an_unregistered_machine_by_its_id() -> None:

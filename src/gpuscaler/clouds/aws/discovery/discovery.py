@@ -14,7 +14,7 @@ from gpuscaler.clouds.aws.discovery.ownership import EKS, NO_ACCELERATOR, decide
 from gpuscaler.clouds.aws.discovery.pools import AwsPool, RegionData, pool_of, skipped_group
 from gpuscaler.clouds.aws.discovery.regions import RegionReader, Scope
 from gpuscaler.clouds.discovery.settings import with_overrides, with_unique_names
-from gpuscaler.clouds.protocol import UNAUTHORISED, CloudError
+from gpuscaler.clouds.protocol import UNAUTHORISED, UNKNOWN, CloudError
 from gpuscaler.model.aside import Skipped
 from gpuscaler.model.overrides import OfferingPrice, PoolOverride
 
@@ -25,27 +25,36 @@ AT_ONCE = 8
 class DiscoveryResult(Struct, frozen=True):
     """The result of a discovery pass. ``failed`` are regions that could not be read now; their pools are those of an earlier pass.
 
-    ``unknown`` are the failed regions that were never read. ``forbidden`` means that AWS there did not accept the caller's identity or
-    denied the call. ``released`` are groups that would be pools if they had accelerators, or that were pools until someone removed a tag:
-    they are skipped, but whatever is still in progress there, perhaps from an earlier version of gpuscaler, is finished.
+    ``unknown`` are the failed regions that were never read. ``causes`` are the causes of failures, by the object of the entry of
+    ``set_aside`` that describes one. ``released`` are groups that would be pools if they had accelerators, or that were pools until
+    someone removed a tag: they are skipped, but whatever is still in progress there, perhaps from an earlier version of gpuscaler, is
+    finished.
     """
 
     pools: tuple[AwsPool, ...] = ()
     released: tuple[AwsPool, ...] = ()
     set_aside: tuple[Skipped, ...] = ()
     failed: tuple[str, ...] = ()
-    forbidden: bool = False
+    causes: Mapping[str, str] = {}
     unknown: tuple[str, ...] = ()
+
+    @property
+    def forbidden(self) -> bool:
+        """Whether AWS did not accept the caller's identity or denied a call."""
+        return UNAUTHORISED in self.causes.values()
 
 
 class _RegionResult(Struct, frozen=True):
-    """The result of reading one region."""
+    """The result of reading one region; it could not be read if there is a ``cause``."""
 
     pools: tuple[AwsPool, ...] = ()
     released: tuple[AwsPool, ...] = ()
     set_aside: tuple[Skipped, ...] = ()
-    failed: bool = False
-    forbidden: bool = False
+    cause: str = ""
+
+
+def _name(region: str) -> str:
+    return f"Region {region}"
 
 
 class Discovery:
@@ -86,10 +95,10 @@ class Discovery:
     def discover(self) -> DiscoveryResult:
         """Read the account now. Never raises for an answer of AWS: a region that fails is listed in the result."""
         by_region = dict(zip((reader.region for reader in self._readers), self._outer.map(self._read_region, self._readers), strict=True))
-        failed = tuple(region for region, result in by_region.items() if result.failed)
-        forbidden = any(result.forbidden for result in by_region.values())
+        failed = tuple(region for region, result in by_region.items() if result.cause)
+        causes = {_name(region): result.cause for region, result in by_region.items() if result.cause}
         for region, result in by_region.items():
-            if not result.failed:
+            if not result.cause:
                 self._last[region] = result
         self._save_cache()
         results = [self._last[region] for region in by_region if region in self._last]
@@ -112,7 +121,7 @@ class Discovery:
         ]
         set_aside = (*(skipped for result in by_region.values() for skipped in result.set_aside), *unused)
         unknown = tuple(region for region in failed if region not in self._last)
-        return DiscoveryResult(tuple(pools), tuple(released), set_aside, failed, forbidden, unknown)
+        return DiscoveryResult(tuple(pools), tuple(released), set_aside, failed, causes, unknown)
 
     def set_overrides(self, overrides: Iterable[PoolOverride]) -> None:
         """Use ``overrides`` as the user's settings from the next pass on."""
@@ -126,12 +135,10 @@ class Discovery:
         try:
             return self._read_groups(reader)
         except CloudError as error:
-            return _RegionResult(
-                set_aside=(Skipped(f"Region {reader.region}", error.detail),), failed=True, forbidden=error.cause == UNAUTHORISED
-            )
+            return _RegionResult(set_aside=(Skipped(_name(reader.region), error.detail),), cause=error.cause)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             reason = f"saw {type(error).__name__}: {error} in a reply, expected one as AWS documents it"
-            return _RegionResult(set_aside=(Skipped(f"Region {reader.region}", reason),), failed=True)
+            return _RegionResult(set_aside=(Skipped(_name(reader.region), reason),), cause=UNKNOWN)
 
     def _read_groups(self, reader: RegionReader) -> _RegionResult:
         groups: list[tuple[Group, str]] = []

@@ -65,6 +65,11 @@ class AwsPool(Struct, frozen=True):
     ends: Mapping[str, float] = {}
 
     @property
+    def default_name(self) -> str:
+        """The pool's name unless a tag gives another one: that of its group, as a label value."""
+        return default_name_of(self.group)
+
+    @property
     def has_accelerators(self) -> bool:
         """Whether any of its machines has accelerators."""
         return any(amount > 0 and is_device(name) for offering in self.pool.offerings for name, amount in offering.allocatable.items())
@@ -316,8 +321,12 @@ def _revision(group: Group, options: tuple[LaunchOption, ...]) -> str:
 
 def pool_name(group: Group, hints: Hints) -> str:
     """The pool label of its nodes, else the group's name, made a valid label value."""
-    label = hints.labels.get(POOL_LABEL, "")
-    return label or label_value_of(group.name, "group")
+    return hints.labels.get(POOL_LABEL, "") or default_name_of(group)
+
+
+def default_name_of(group: Group) -> str:
+    """The name of the pool of ``group`` unless a tag gives another one, as a label value."""
+    return label_value_of(group.name, "group")
 
 
 def markets_of(group: Group, launch: Launch) -> tuple[str, ...]:

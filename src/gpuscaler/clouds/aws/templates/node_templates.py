@@ -10,6 +10,7 @@ from gpuscaler.clouds.aws.templates.instance_types import with_disk, with_local_
 from gpuscaler.clouds.aws.templates.launches import Launch
 from gpuscaler.clouds.aws.templates.nodegroups import Nodegroup
 from gpuscaler.clouds.discovery.hints import Hints
+from gpuscaler.clouds.discovery.settings import with_pool_label
 from gpuscaler.model.accelerators import count_accelerators
 from gpuscaler.model.pods import Resources
 from gpuscaler.model.pools import Offering
@@ -46,9 +47,18 @@ class NodeTemplate(Struct, frozen=True):
             in_eks = "CAPACITY_BLOCK" if launch.market == "capacity-block" else "SPOT" if market == "spot" else "ON_DEMAND"
             labels.update({_CAPACITY_TYPE: in_eks, **self.nodegroup.labels})
         labels.update(self.hints.labels)
-        taints = self.taints()
-        gpus = count_accelerators(kind.allocatable)
-        return Offering(self.pool, market, kind.name, zone, price, allocatable, labels, taints, product=kind.gpu_product, accelerators=gpus)
+        return Offering(
+            self.pool,
+            market,
+            kind.name,
+            zone,
+            price,
+            allocatable,
+            with_pool_label(labels, self.pool),
+            self.taints(),
+            product=kind.gpu_product,
+            accelerators=count_accelerators(kind.allocatable),
+        )
 
     def allocatable(self, launch: Launch, kind: InstanceType) -> Resources:
         """Allocatable resources; EFA devices are included only if the launch template attaches them."""

@@ -22,7 +22,8 @@ from gpuscaler.clouds.protocol import THROTTLED, UNAUTHORISED, UNKNOWN, CloudErr
 
 #: Versions of the APIs: stable ones that azure-mgmt-compute 39 and azure-mgmt-containerservice 41.8 know.
 COMPUTE, CONTAINERSERVICE, SKUS, USAGES, RESERVATIONS = "2026-04-01", "2026-04-01", "2021-07-01", "2026-04-01", "2026-04-01"
-#: Number of tries of a throttled or failed read; the waits between them double, from the first up to the longest, in seconds.
+#: Number of tries of a throttled or failed read, and the waits between them, in seconds: they double from the first, and are as long as the
+#: longest in all. A caller gets Azure's answer then, before it takes the waiting for Azure's silence.
 TRIES, FIRST_WAIT, LONGEST_WAIT = 5, 0.25, 4.0
 #: The most reads at the same time: Azure Resource Manager allows 25 a second.
 MOST_READS: Final = 16
@@ -163,13 +164,15 @@ class Arm:
         await self._http.close()
 
     async def _read(self, path: str, url: str) -> ArmReply:
+        left = LONGEST_WAIT
         for attempt in range(TRIES):
             try:
                 return await self._read_once(path, url)
             except CloudError as error:
-                if attempt == TRIES - 1 or not _is_transient(error) or error.retry_after > LONGEST_WAIT:
-                    raise
                 wait = max(self._wait(attempt), error.retry_after)
+                if attempt == TRIES - 1 or not _is_transient(error) or wait > left:
+                    raise
+            left -= wait
             await self.sleep(wait)
         raise AssertionError("the last try returns or raises")
 

@@ -23,8 +23,9 @@ class Increment:
     """A raise of a capacity for an order. ``before`` are the folded ids of machines that were there before; ``at`` is when it was made.
 
     ``url`` is that of the operation, empty if there is none. A ``queued`` order waits since ``queued_at``, at least until ``not_before``.
-    An ``awaited`` one is settled by the call that made it. The operation is not read before ``read_at``; ``ended_at`` is when its end was
-    seen, 0 before. ``resumed`` marks the order of another process, ``doubtful`` one of which it is not known whether it was sent.
+    An ``awaited`` one is settled by the call that made it. The operation, or the group while the order is queued, is not read before
+    ``read_at``; ``ended_at`` is when the operation's end was seen, 0 before. ``resumed`` marks the order of another process, ``doubtful``
+    one of which it is not known whether it was sent.
     """
 
     order: Order

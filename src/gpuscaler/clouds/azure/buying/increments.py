@@ -6,7 +6,7 @@ machines is lowered. Nothing here must survive the process: an order of another 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final
 
 import structlog
@@ -19,32 +19,29 @@ from gpuscaler.clouds.azure.buying.deletions import Deletions
 from gpuscaler.clouds.azure.buying.groups import Group, group_of
 from gpuscaler.clouds.azure.buying.increment import Increment, Refuse, refused
 from gpuscaler.clouds.azure.buying.progress import Progress
-from gpuscaler.clouds.azure.buying.raising import QUEUED_SECONDS, Raising, passes_soon
+from gpuscaler.clouds.azure.buying.raising import SELDOM_SECONDS, Raising, passes_soon, postpone
+from gpuscaler.clouds.azure.buying.settling import OBSERVE_SECONDS, Settling
 from gpuscaler.clouds.azure.discovery.pools import AzurePool
 from gpuscaler.clouds.azure.documents.resources import VirtualMachine
-from gpuscaler.clouds.azure.machines.listing import instance_of
 from gpuscaler.clouds.protocol import (
     CONFIGURATION,
     THROTTLED,
     UNKNOWN,
     BuyResult,
     CloudError,
-    LostAnswerError,
     Order,
     UnfilledOrder,
 )
 
 _LOG = structlog.get_logger(__name__)
-#: The time for an order until it is left to :meth:`Increments.follow`, and between two looks at its operation, in seconds.
-ORDER_SECONDS, OBSERVE_SECONDS = 6.0, 1.0
+#: The time for an order until it is left to :meth:`Increments.follow`, in seconds.
+ORDER_SECONDS: Final = 6.0
 #: The most answers that are kept for the next question.
 MOST_ANSWERS: Final = 1000
 #: How long a group is not asked again after Azure said that another operation runs in it, in seconds.
 BUSY_SECONDS: Final = 30.0
 #: How long an order is kept in all while another order's operation runs in its group, and while one of others does, in seconds.
 BEHIND_OURS, BEHIND_OTHERS = 300.0, 90.0
-#: The longest time between two reads of an operation, in seconds, even if Azure asks for more: pods wait for the answer.
-SELDOM_SECONDS: Final = 8.0
 
 
 class Increments:
@@ -73,7 +70,10 @@ class Increments:
         self._clearing = Clearing(self.deletions, now=now, lock=self.lock, expected=self.unfilled, runs=self._is_busy)
         self._raising = Raising(self._open, self.deletions, self._clearing, now=now, refuse=refuse, known=known)
         self.attribution = Attribution(self._open)
-        self._progress = Progress(arm, self._open, self.attribution, now=now)
+        progress = Progress(arm, self._open, self.attribution, now=now)
+        self._settling = Settling(
+            self._open, progress, self.attribution, now=now, refuse=refuse, finish=self._mark_final, clear_up=self._clear_up
+        )
 
     def lock(self, group: Group) -> asyncio.Lock:
         """The lock of a resource: an agent pool's profiles share theirs."""
@@ -102,20 +102,21 @@ class Increments:
                 # It was withdrawn while it waited for the group.
                 return BuyResult()
             if group.one_at_a_time and self._is_busy(group):
-                return self._queue(increment, 0.0)
+                return self._queue(increment)
             try:
                 answer = await self._raising.place([increment])
             except CloudError as error:
                 if not passes_soon(error):
                     raise
-                return self._queue(increment, error.retry_after)
+                postpone(increment, error, self._now())
+                return self._queue(increment)
         if answer is not None:
             return answer
         return await self._wait_for(increment, until=began + ORDER_SECONDS)
 
-    def _queue(self, increment: Increment, wait: float) -> BuyResult:
+    def _queue(self, increment: Increment) -> BuyResult:
         """Keep an order until its group takes it: another operation runs, or Azure asked to wait for a moment."""
-        increment.queued, increment.queued_at, increment.not_before = True, self._now(), self._now() + wait
+        increment.queued, increment.queued_at = True, self._now()
         self._open[increment.order.token] = increment
         return BuyResult(pending=increment.order.count)
 
@@ -123,7 +124,8 @@ class Increments:
         """Whether an operation of ours runs, or orders wait, in the resource of ``group``."""
         return any(not increment.ended_at for increment in self._open_in(group))
 
-    def _is_running(self, group: Group) -> bool:
+    def is_running(self, group: Group) -> bool:
+        """Whether an operation of ours runs in the resource of ``group``."""
         return any(not (increment.queued or increment.ended_at) for increment in self._open_in(group))
 
     def _open_in(self, group: Group) -> list[Increment]:
@@ -136,17 +138,14 @@ class Increments:
             settled = await self._settled_within(increment, until)
         finally:
             increment.awaited = False
-        return settled or BuyResult(pending=increment.missing, operation=increment.url)
+        return settled or BuyResult(self._settling.machines_of(increment), increment.missing, operation=increment.url)
 
     async def _settled_within(self, increment: Increment, until: float) -> BuyResult | None:
         while self._now() + OBSERVE_SECONDS < until:
             await self._sleep(OBSERVE_SECONDS)
-            try:
-                if (settled := await self._settle(increment)) is not None:
-                    return settled
-            except (CloudError, LostAnswerError):
+            for _, answer in await self._settling.settle([increment]):
                 # It was raised: an error of reading says nothing about the order, which is followed on.
-                break
+                return None if isinstance(answer, CloudError) else answer
         return None
 
     # Following
@@ -156,34 +155,37 @@ class Increments:
         failure = await self._settle_all()
         self.tend_soon()
         answered = [answer for answer in self._late_answers if answer[0] in tokens]
-        if failure is not None and not (answered and isinstance(failure, CloudError | LostAnswerError)):
+        if failure is not None and not answered:
             raise failure
         self._late_answers = [answer for answer in self._late_answers if answer[0] not in tokens]
         return answered
 
-    async def _settle_all(self) -> BaseException | None:
+    async def _settle_all(self) -> CloudError | None:
         """Send orders that waited, and settle those that have an outcome; returns an error if the outcome of one cannot be read."""
         await self._send_queued()
-        failure: BaseException | None = None
-        open_now = [increment for increment in self._open.values() if not (increment.queued or increment.awaited)]
-        answers = await asyncio.gather(*map(self._settle, open_now), return_exceptions=True)
-        failed: list[Increment] = []
-        for increment, answer in zip(open_now, answers, strict=True):
-            if isinstance(answer, BuyResult):
-                self._keep_answer(increment.order, answer)
-            elif isinstance(answer, CloudError | LostAnswerError):
-                failed.append(increment)
-                failure = failure or answer
-            elif isinstance(answer, BaseException):
-                raise answer
-        if len(failed) == len(open_now):
-            return failure
+        by_resource: dict[str, list[Increment]] = {}
+        for increment in self._open.values():
+            if not (increment.queued or increment.awaited):
+                by_resource.setdefault(increment.group.key[0], []).append(increment)
+        unread = [entry for entries in await asyncio.gather(*map(self._settle, by_resource.values())) for entry in entries]
+        if len(unread) == sum(map(len, by_resource.values())):
+            return unread[0][1] if unread else None
         # The others are followed as often as before.
-        for increment in failed:
+        for increment, error in unread:
             if increment.read_at == 0.0:
-                _LOG.warning("an order cannot be followed", order=increment.order.token, group=increment.group.name, problem=str(failure))
+                _LOG.warning("an order cannot be followed", order=increment.order.token, group=increment.group.name, problem=str(error))
             increment.read_at = self._now() + SELDOM_SECONDS
         return None
+
+    async def _settle(self, increments: Iterable[Increment]) -> list[tuple[Increment, CloudError]]:
+        """Keep the answers to orders that have an outcome; returns those about which nothing could be read."""
+        unread = []
+        for increment, answer in await self._settling.settle(increments):
+            if isinstance(answer, CloudError):
+                unread.append((increment, answer))
+            else:
+                self._keep_answer(increment.order, answer)
+        return unread
 
     def _keep_answer(self, order: Order, answer: BuyResult) -> None:
         self._late_answers = [*self._late_answers[-MOST_ANSWERS:], (order.token, answer)]
@@ -225,12 +227,12 @@ class Increments:
             self._mark_final(increment)
             return
         async with self.lock(increment.group):
-            if increment.order.token not in self._open:
-                return
             try:
                 count, machines = await increment.group.count()
             except GoneError:
                 self._mark_final(increment)
+                return
+            if increment.order.token not in self._open:
                 return
             self.attribution.assign(increment, machines)
             if increment.missing:
@@ -255,7 +257,7 @@ class Increments:
                 groups.setdefault(increment.group.key[0], increment.group)
         for group in groups.values():
             async with self.lock(group):
-                if not (group.one_at_a_time and self._is_running(group)):
+                if not (group.one_at_a_time and self.is_running(group)):
                     await self._send_queued_of(group)
         self._refuse_overdue()
 
@@ -264,7 +266,7 @@ class Increments:
         now = self._now()
         for increment in tuple(self._open.values()):
             waits = now - increment.queued_at
-            if increment.queued and waits >= (BEHIND_OURS if self._is_running(increment.group) else BEHIND_OTHERS):
+            if increment.queued and waits >= (BEHIND_OURS if self.is_running(increment.group) else BEHIND_OTHERS):
                 why = "other operations run, or Azure limits calls or does not answer"
                 detail = f"{increment.group.name} has taken no order for {waits:.0f} s: {why}"
                 # As throttled, it would close all offerings of the region.
@@ -272,74 +274,21 @@ class Increments:
                 self._mark_final(increment)
 
     async def _send_queued_of(self, group: Group) -> None:
-        now = self._now()
         queued = [increment for increment in self._open.values() if increment.queued and increment.group.key == group.key]
-        if not queued or any(now < increment.not_before for increment in queued):
+        if not queued or not await self._raising.may_take(queued):
             return
         try:
             answer = await self._raising.place(queued)
         except CloudError as error:
             if passes_soon(error):
                 for increment in queued:
-                    increment.not_before = now + max(error.retry_after, OBSERVE_SECONDS)
+                    postpone(increment, error, self._now())
                 return
             answer = refused(queued[0].order, error.cause, error.detail, error.retry_after)
         if answer is not None:
             for increment in queued:
                 self._keep_answer(increment.order, answer)
                 self._mark_final(increment)
-
-    async def _settle(self, increment: Increment) -> BuyResult | None:
-        """The answer to an order once its operation has ended."""
-        async with self.lock(increment.group):
-            if increment.order.token not in self._open or increment.queued:
-                return None
-            if self._now() < increment.read_at:
-                return None
-            try:
-                return await self._settle_now(increment)
-            except GoneError as error:
-                # The group was deleted.
-                increment.failure = error.failure
-                return self._conclude(increment)
-            except CloudError as error:
-                if error.cause != THROTTLED:
-                    raise
-                # Azure says how long such reads have to wait: other orders are followed meanwhile.
-                increment.read_at = self._now() + min(max(error.retry_after, OBSERVE_SECONDS), QUEUED_SECONDS)
-                return None
-
-    async def _settle_now(self, increment: Increment) -> BuyResult | None:
-        state = await self._progress.state(increment)
-        if not state.done:
-            increment.read_at = self._now() + min(state.retry_after, SELDOM_SECONDS)
-            return None
-        increment.ended_at = increment.ended_at or self._now()
-        increment.failure = state.failure
-        count, machines = await increment.group.count()
-        self.attribution.assign(increment, machines)
-        if self._progress.may_be_unseen(increment, count, machines):
-            return None
-        return self._conclude(increment)
-
-    def _conclude(self, increment: Increment) -> BuyResult:
-        instances = tuple(
-            instance_of(machine, increment.azure_pool, token=increment.order.token, reserved=self.attribution.reserved)
-            for machine in increment.machines.values()
-        )
-        missing = increment.missing
-        self._mark_final(increment)
-        if not missing:
-            return BuyResult(instances)
-        self._clear_up(increment)
-        if increment.failure is None and (increment.doubtful or (increment.resumed and not increment.url)):
-            # Perhaps it was never sent: that says nothing about the offering, and the next plan orders again what is needed.
-            return BuyResult(instances)
-        detail = (
-            f"{increment.group.name}: {len(instances)} of {increment.order.count} machines came, and Azure gave no reason for the others"
-        )
-        refusals = self._refuse(increment.azure_pool, increment.order, increment.failure, detail, partial=bool(instances))
-        return BuyResult(instances, 0, refusals)
 
     def _mark_final(self, increment: Increment) -> None:
         self._open.pop(increment.order.token, None)

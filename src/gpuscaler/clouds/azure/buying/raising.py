@@ -21,6 +21,10 @@ MAX_WRITES: Final = 3
 DELETIONS_SECONDS, AGAIN_SECONDS = 60.0, 1.0
 #: The longest wait for which an order is kept until Azure takes it, in seconds; for longer ones, other offerings are tried.
 QUEUED_SECONDS: Final = 60.0
+#: The longest time between two reads of an operation, in seconds, even if Azure asks for more: pods wait for the answer.
+SELDOM_SECONDS: Final = 8.0
+#: The status with which Azure refuses a write because of another operation.
+_CONFLICT: Final = 409
 
 
 class Raising:
@@ -84,6 +88,23 @@ class Raising:
         detail = f"{group.name}: others wrote its capacity {MAX_WRITES} times between our reads and writes; it is tried again"
         raise CloudError(THROTTLED, detail, retry_after=AGAIN_SECONDS)
 
+    async def may_take(self, queued: Sequence[Increment]) -> bool:
+        """Whether the group of orders that wait may be written: the wait is over, or the operation because of which it began has ended.
+
+        Azure does not say how long another operation takes, so the group is looked at meanwhile.
+        """
+        now, group = self._now(), queued[0].group
+        if all(now >= increment.not_before for increment in queued):
+            return True
+        if any(now < increment.read_at for increment in queued):
+            return False
+        for increment in queued:
+            increment.read_at = now + SELDOM_SECONDS
+        try:
+            return not (await group.number()).busy
+        except CloudError:
+            return False
+
     def _clear_left_over(self, group: Group, count: Count, machines: Sequence[VirtualMachine]) -> None:
         """Clear what no order waits for: Azure would try for all of the number as soon as it is written, and bring more than is wanted.
 
@@ -129,8 +150,15 @@ class Raising:
         alone = all(other.queued or other.group.key != group.key for other in self._open.values())
         self._clearing.begin(group, before, alone=alone)
         for increment in increments:
-            increment.url, increment.queued, increment.before, increment.at = url, False, before, self._now()
+            increment.url, increment.queued, increment.before, increment.at, increment.read_at = url, False, before, self._now(), 0.0
             self._open[increment.order.token] = increment
+
+
+def postpone(increment: Increment, error: CloudError, now: float) -> None:
+    """Note when an order that ``error`` has stopped is tried again, and from when on its group is looked at before that."""
+    increment.not_before = increment.read_at = now + max(error.retry_after, AGAIN_SECONDS)
+    if isinstance(error, ArmError) and error.failure.status == _CONFLICT:
+        increment.read_at = min(increment.read_at, now + SELDOM_SECONDS)
 
 
 def passes_soon(error: CloudError) -> bool:

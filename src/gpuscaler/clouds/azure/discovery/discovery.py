@@ -23,7 +23,7 @@ from gpuscaler.clouds.azure.documents.skus import sku_in_catalogue
 from gpuscaler.clouds.azure.documents.usages import Usage
 from gpuscaler.clouds.azure.documents.wire import ReadingError
 from gpuscaler.clouds.discovery.settings import with_overrides, with_unique_names
-from gpuscaler.clouds.protocol import CONFIGURATION, UNAUTHORISED, CloudError
+from gpuscaler.clouds.protocol import CONFIGURATION, UNAUTHORISED, UNKNOWN, CloudError
 from gpuscaler.model.aside import Skipped
 from gpuscaler.model.azure_names import fold_id
 from gpuscaler.model.overrides import PoolOverride
@@ -46,10 +46,10 @@ class Prices(PriceSource, Protocol):
 class DiscoveryResult(Struct, frozen=True):
     """The result of a discovery pass. ``failed`` are parts that could not be read now; their pools are those of an earlier pass.
 
-    ``unknown`` are the failed parts that were never read. ``forbidden`` means that Azure did not accept the caller's identity or denied a
-    call. ``released`` are pools that would be adopted if they had accelerators, or that were adopted until someone removed a tag: they are
-    skipped, but whatever is still in progress there is finished. ``usages`` are the quotas by (subscription, location), both in lower
-    case.
+    ``unknown`` are the failed parts that were never read. ``causes`` are the causes of failures, by the object of the entry of
+    ``set_aside`` that describes one. ``released`` are pools that would be adopted if they had accelerators, or that were adopted until
+    someone removed a tag: they are skipped, but whatever is still in progress there is finished. ``usages`` are the quotas by
+    (subscription, location), both in lower case.
     """
 
     pools: tuple[AzurePool, ...] = ()
@@ -57,18 +57,23 @@ class DiscoveryResult(Struct, frozen=True):
     set_aside: tuple[Skipped, ...] = ()
     failed: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
-    forbidden: bool = False
+    causes: Mapping[str, str] = {}
     usages: Mapping[Place, Mapping[str, Usage]] = {}
+
+    @property
+    def forbidden(self) -> bool:
+        """Whether Azure did not accept the caller's identity or denied a call."""
+        return UNAUTHORISED in self.causes.values()
 
 
 class _PartResult(Struct, frozen=True):
-    """The result of reading one part. ``contents`` is None if it could not be read."""
+    """The result of reading one part. ``contents`` is None if it could not be read, for one of ``causes``."""
 
     contents: Contents | None = None
     pools: tuple[AzurePool, ...] = ()
     released: tuple[AzurePool, ...] = ()
     set_aside: tuple[Skipped, ...] = ()
-    forbidden: bool = False
+    causes: Mapping[str, str] = {}
 
 
 class Discovery:
@@ -116,7 +121,7 @@ class Discovery:
             set_aside=tuple(dict.fromkeys((*set_aside, *notes, *self._missing_pools(results), *unused))),
             failed=failed,
             unknown=tuple(name for name in failed if name not in self._last),
-            forbidden=any(result.forbidden for result in results.values()),
+            causes={about: cause for result in results.values() for about, cause in result.causes.items()},
             usages={place: location_data.usages for place, location_data in places.items()},
         )
 
@@ -133,13 +138,13 @@ class Discovery:
             skipped = Skipped(part.name, f"{error.detail.rstrip('.')}; {advice}")
             last = self._last.get(part.name, _PartResult())
             gone = not (last.pools or last.released)
-            return _PartResult(Contents() if gone else None, set_aside=(skipped,))
+            return _PartResult(Contents(), set_aside=(skipped,)) if gone else _failed_part(skipped, CONFIGURATION)
         except CloudError as error:
             advice = f"; {part.advice}" if error.cause == CONFIGURATION else ""
             skipped = Skipped(part.name, f"{error.detail}{advice}")
-            return _PartResult(set_aside=(skipped,), forbidden=error.cause == UNAUTHORISED)
+            return _failed_part(skipped, error.cause)
         except ReadingError as error:
-            return _PartResult(set_aside=(Skipped(part.name, str(error)),))
+            return _failed_part(Skipped(part.name, str(error)), UNKNOWN)
 
     async def _read_places(
         self, results: Iterable[_PartResult]
@@ -193,8 +198,8 @@ class Discovery:
         unknown = {place: failures[place] for found in contents.found if (place := _place_of(found)) in failures}
         if unknown:
             skipped = tuple(Skipped(f"{part.name} in {location}", error.detail) for (_, location), error in unknown.items())
-            forbidden = any(error.cause == UNAUTHORISED for error in unknown.values())
-            return replace(result, contents=None, set_aside=(*result.set_aside, *contents.set_aside, *skipped), forbidden=forbidden)
+            causes = {entry.object: error.cause for entry, error in zip(skipped, unknown.values(), strict=True)}
+            return replace(result, contents=None, set_aside=(*result.set_aside, *contents.set_aside, *skipped), causes=causes)
         last = self._last.get(part.name, _PartResult())
         before = {azure_pool.id: azure_pool for azure_pool in (*last.pools, *last.released)}
         pools, released, set_aside = [], [], [*result.set_aside, *contents.set_aside]
@@ -216,7 +221,7 @@ class Discovery:
         stayed, lost = _not_found_again(contents, last, {azure_pool.id for azure_pool in (*pools, *released)})
         pools += [azure_pool for azure_pool in stayed if azure_pool.id not in {azure_pool.id for azure_pool in last.released}]
         released += [azure_pool for azure_pool in stayed if azure_pool.id in {azure_pool.id for azure_pool in last.released}] + lost
-        return _PartResult(contents, tuple(pools), tuple(released), tuple(set_aside), result.forbidden)
+        return _PartResult(contents, tuple(pools), tuple(released), tuple(set_aside), result.causes)
 
     def _build(self, found: FoundPool, location_data: LocationData, before: Mapping[str, AzurePool]) -> AzurePool:
         """The pool, or its last state if a part of it cannot be read now. Raises PoolError."""
@@ -274,6 +279,10 @@ class Discovery:
             else:
                 reason = "expected an agent pool or scale set of that name in Azure; nothing is changed"
             yield Skipped(f"Pool {name}", f"saw the pool in the file, {reason}")
+
+
+def _failed_part(skipped: Skipped, cause: str) -> _PartResult:
+    return _PartResult(set_aside=(skipped,), causes={skipped.object: cause})
 
 
 def _parts_of(arm: Arm, account: Account, now: Callable[[], float]) -> Iterable[ClusterPart | GroupPart]:

@@ -67,6 +67,11 @@ class AzurePool(Struct, frozen=True):
         return self.resources.id
 
     @property
+    def default_name(self) -> str:
+        """The pool's name unless a tag gives another one: that of its agent pool, else of its scale set, as a label value."""
+        return default_name_of(self.resources)
+
+    @property
     def resource_group(self) -> str:
         """The resource group of its machines."""
         if self.scale_set is not None:
@@ -89,6 +94,11 @@ class AzurePool(Struct, frozen=True):
         return any(amount > 0 and is_device(name) for offering in self.pool.offerings for name, amount in offering.allocatable.items())
 
 
+def default_name_of(resources: PoolResources) -> str:
+    """The name of the pool of these resources unless a tag gives another one, as a label value."""
+    return label_value_of(resources.own_name, "pool")
+
+
 def way_of(resources: PoolResources, api: str) -> str:
     """How machines are bought: as ``azure.api`` of the settings says, if it is possible.
 
@@ -107,7 +117,7 @@ def pool_of(resources: PoolResources, source: str, location_data: LocationData, 
     if conflict := conflict_of(resources):
         raise PoolError(conflict)
     hints = tag_hints(resources.tags)
-    name = hints.labels.get(POOL_LABEL, "") or label_value_of(resources.own_name, "pool")
+    name = hints.labels.get(POOL_LABEL, "") or default_name_of(resources)
     disk = resources.scale_set.disk_gib if resources.scale_set is not None else 0
     template = NodeTemplate(name, resources.location, hints, resources.agent_pool, disk)
     builder = OfferingBuilder(resources, location_data, template, prices)

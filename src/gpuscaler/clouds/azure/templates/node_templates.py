@@ -13,6 +13,7 @@ from gpuscaler.catalogue.node_labels import STORAGE_ZONES, node_labels
 from gpuscaler.clouds.azure.documents.resources import MACHINES, RESERVED, SPOT, AgentPool, is_word, zone_key, zone_label
 from gpuscaler.clouds.azure.documents.skus import Sku
 from gpuscaler.clouds.discovery.hints import EFFECTS, Hints
+from gpuscaler.clouds.discovery.settings import with_pool_label
 from gpuscaler.model.labels import is_label_value, is_qualified_name
 from gpuscaler.model.pods import Resources
 from gpuscaler.model.pools import Offering
@@ -61,7 +62,7 @@ class NodeTemplate(Struct, frozen=True):
             zone_key(self.location, zone),
             price,
             allocatable,
-            labels,
+            with_pool_label(labels, self.pool),
             self.taints(market),
             product=sku.product,
             accelerators=sku.gpus,

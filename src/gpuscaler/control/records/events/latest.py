@@ -28,7 +28,8 @@ class Latest:
     """The latest state. Times are seconds since the epoch, 0 before the first. ``forecasts`` were made when machines were granted.
 
     ``unpooled`` are machines of unknown pools, ``unlisted`` nodes that belong to no pool because the cloud does not list their machines.
-    ``lacks`` says, by machine, why an ordered machine whose node is there is not ready yet.
+    ``lacks`` says, by machine, why an ordered machine whose node is there is not ready yet, ``faults`` what the cloud reports about one
+    without a node.
     ``released_pools`` are pools that are no longer managed. ``consolidation_blockers`` says why nodes stay, according to the last plan that
     considered consolidation, made at ``consolidation_planned_at``. ``simulated`` is the forecast from the settings of the simulated cloud,
     ``inventory`` returns the cloud's newest list, and ``priorities`` the priorities of pools that are in force.
@@ -46,6 +47,7 @@ class Latest:
     unpooled: tuple[Unpooled, ...] = ()
     unlisted: frozenset[str] = frozenset()
     lacks: Mapping[str, str] = field(default_factory=dict)
+    faults: Mapping[str, str] = field(default_factory=dict)
     released_pools: tuple[ReleasedPool, ...] = ()
     consolidation_blockers: Mapping[str, BlockedNode] = field(default_factory=dict)
     consolidation_planned_at: float = 0.0

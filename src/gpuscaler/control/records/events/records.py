@@ -11,8 +11,9 @@ from functools import partial
 import structlog
 from msgspec.structs import replace
 
-from gpuscaler.control.loop.cloud import EndResult, OrderAnswer
+from gpuscaler.control.loop.cloud import OrderAnswer
 from gpuscaler.control.loop.cluster_writes import Outcome
+from gpuscaler.control.loop.ending import EndResult
 from gpuscaler.control.process.pools import DiscoveredPools
 from gpuscaler.control.records.events import happening as kinds
 from gpuscaler.control.records.events import telling
@@ -149,7 +150,8 @@ class Records:
         expected = {key: latest.forecast_for(key) for key in {machine.key for machine in granted if machine.id not in latest.forecasts}}
         latest.memory = reconciliation.memory
         latest.cluster, latest.observed_at, latest.unpooled = cluster, now, reconciliation.unpooled
-        latest.unlisted, latest.lacks = reconciliation.unlisted, reconciliation.arrivals.lacks
+        latest.unlisted = reconciliation.unlisted
+        latest.lacks, latest.faults = reconciliation.arrivals.lacks, reconciliation.arrivals.faults
         released_before, latest.released_pools = {released.pool for released in latest.released_pools}, reconciliation.released_pools
         for what in (
             HistoryEvent(now, kinds.NOTICED, describe_released_pool(released))
@@ -250,11 +252,10 @@ class Records:
 
     def _record_answer(self, answer: OrderAnswer, now: float) -> None:
         token, policy, outlook = answer.order.token, self.latest.policy, self.latest.forecast_for
-        # An answer that comes in parts is counted in parts.
-        asked = sum(machine.order == token and not machine.instance for machine in self._seen.ledger.coming) or answer.order.count
+        answered = telling.answered_order(answer, self._seen.ledger)
         self._apply_to_ledger(*answer.steps)
-        self._emit(telling.answer_summary_event(answer, asked, policy, outlook, now))
-        for what in telling.answer_events(answer, self._orders.get(token, ()), policy, outlook, now):
+        self._emit(telling.answer_summary_event(answered, policy, outlook, now))
+        for what in telling.answer_events(answered, self._orders.get(token, ()), policy, outlook, now):
             self._emit(what)
 
     def _record_outcome(self, outcome: Outcome, now: float) -> None:

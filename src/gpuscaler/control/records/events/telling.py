@@ -2,11 +2,13 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from types import MappingProxyType
+from typing import NamedTuple
 
-from gpuscaler.control.loop.cloud import EndResult, OrderAnswer
+from gpuscaler.control.loop.cloud import OrderAnswer
 from gpuscaler.control.loop.cluster_writes import Outcome
+from gpuscaler.control.loop.ending import EndResult
 from gpuscaler.control.records import costing
 from gpuscaler.control.records.events import happening as kinds
 from gpuscaler.control.records.events.happening import HistoryEvent
@@ -88,21 +90,53 @@ def order_event(
     return HistoryEvent(now, kinds.ORDERED, text, pods=pods, machines=order.count, offering=key, order=order.token)
 
 
+class AnsweredOrder(NamedTuple):
+    """An answer to an order, and what was known of the order before.
+
+    ``granted`` are the machines that it had, by id, ``missing`` is how many it still lacked; ``departed`` are ids of machines that have
+    left the ledger. A cloud may repeat in an answer what an earlier answer or its list has said already.
+    """
+
+    answer: OrderAnswer
+    granted: Mapping[str, OfferingKey]
+    missing: int
+    departed: Set[str]
+
+    @property
+    def step(self) -> ledger.Answered | None:
+        return next((step for step in self.answer.steps if isinstance(step, ledger.Answered)), None)
+
+    @property
+    def new_machines(self) -> Mapping[str, OfferingKey]:
+        """The machines that were not known before, by id."""
+        granted = self.step.granted if self.step is not None else ()
+        return {instance: key for instance, key in granted if instance not in self.granted and instance not in self.departed}
+
+
+def answered_order(answer: OrderAnswer, current: ledger.Ledger) -> AnsweredOrder:
+    """An answer beside ``current``, the ledger before it."""
+    machines = [machine for machine in current.coming if machine.order == answer.order.token]
+    missing = sum(not machine.instance for machine in machines) if machines else answer.order.count
+    granted = {machine.instance: machine.key for machine in machines if machine.instance}
+    return AnsweredOrder(answer, granted, missing, current.departed_ids)
+
+
 def answer_events(
-    answer: OrderAnswer, pods: tuple[str, ...], policy: Policy | None, outlook: ForecastLookup, now: float
+    answered: AnsweredOrder, pods: tuple[str, ...], policy: Policy | None, outlook: ForecastLookup, now: float
 ) -> Iterator[HistoryEvent]:
     """The events of a cloud's answer. ``pods`` are those that the order was for."""
+    answer, new_machines = answered.answer, answered.new_machines
     wanted, token = answer.order.offerings[0], answer.order.token
     for step in answer.steps:
         match step:
-            case ledger.Answered(granted=granted):
-                for instance, key in granted:
+            case ledger.Answered():
+                for instance, key in new_machines.items():
                     price = costing.price_of(policy, key) if len(answer.order.offerings) > 1 else None
                     text = (
                         f"machine {instance} granted: {format_offering(key)}{f', {format_dollars(price)}/h' if price is not None else ''}"
                     )
                     yield HistoryEvent(now, kinds.GRANTED, text, machine=instance, offering=key, order=token)
-                for key in dict.fromkeys(key for _, key in granted if key != wanted):
+                for key in dict.fromkeys(key for key in new_machines.values() if key != wanted):
                     price = costing.price_of(policy, key) or 0.0
                     forecast = format_forecast_and_price(outlook(key), format_price_range(price, price))
                     text = f"{format_offering(key)} granted instead of {format_offering(wanted)}: {forecast}"
@@ -124,24 +158,23 @@ def describe_refusal(fate: offering_events.Refused) -> str:
     return f"{format_offering(fate.offering)} refused: {WORDS.get(fate.cause, fate.cause)}{detail}"
 
 
-def answer_summary_event(
-    answer: OrderAnswer, asked: int, policy: Policy | None, outlook: ForecastLookup, now: float
-) -> HistoryEvent | None:
-    """The event of an answer: grants and refusals of the ``asked`` machines, counted in one line; None if there are neither."""
-    step = next((step for step in answer.steps if isinstance(step, ledger.Answered)), None)
+def answer_summary_event(answered: AnsweredOrder, policy: Policy | None, outlook: ForecastLookup, now: float) -> HistoryEvent | None:
+    """The event of an answer: all grants so far and the refusals, counted in one line; None if the answer has neither."""
+    answer, step = answered.answer, answered.step
     refusals = list(dict.fromkeys(describe_refusal(fate) for fate in answer.fates if isinstance(fate, offering_events.Refused)))
     if step is None or not (step.granted or refusals):
         return None
+    granted = {**answered.granted, **dict(step.granted)}
     parts = []
-    for key, number in Counter(key for _, key in step.granted).items():
+    for key, number in Counter(granted.values()).items():
         price = costing.price_of(policy, key)
         each = f", {format_dollars(price)}/h{' each' if number > 1 else ''}" if price is not None else ""
         parts.append(f"{number} x {format_offering(key)}{each}, {format_forecast(outlook(key))}")
     if step.pending:
         parts.append(f"{step.pending} more accepted, ids follow")
-    short = asked - len(step.granted) - step.pending
+    short = answered.missing - len(answered.new_machines) - step.pending
     parts += [f"{short} not granted: {refusals[0]}", *refusals[1:]] if short > 0 and refusals else refusals
-    text = f"{len(step.granted)} of {format_count(asked, 'machine')} granted: {'; '.join(parts)}"
+    text = f"{len(granted)} of {format_count(answer.order.count, 'machine')} granted: {'; '.join(parts)}"
     cause = next((fate.cause for fate in answer.fates if isinstance(fate, offering_events.Refused)), "") if short > 0 else ""
     return HistoryEvent(now, kinds.ANSWERED, text, offering=answer.order.offerings[0], order=answer.order.token, cause=cause)
 
@@ -227,6 +260,13 @@ def _arrival_events(
                     "it counts as an ordered machine"
                 )
                 yield HistoryEvent(now, kinds.NOTICED, text, machine=ordered.instance, offering=ordered.key)
+            case ledger.Faulted(machine=machine, since=since) if since and machine in machines and machine in seen.arrivals.faults:
+                ordered = machines[machine]
+                text = (
+                    f"the cloud reports a fault of machine {ordered.instance} ({format_offering(ordered.key)}), which is not a node yet: "
+                    f"{seen.arrivals.faults[machine]}"
+                )
+                yield HistoryEvent(now, kinds.NOTICED, text, machine=ordered.instance, offering=ordered.key, order=ordered.order)
             case ledger.Registered(machine=machine, node=node) if machine in machines:
                 ordered = machines[machine]
                 text = (
@@ -387,7 +427,8 @@ def eviction_reason(pod: str, removal: Removal | None) -> str:
 
 
 def end_event(ended: EndResult, now: float) -> HistoryEvent | None:
-    if not ended.detail:
+    # The status of a removal says what it waits for; it is no failure.
+    if not ended.detail or ended.wait:
         return None
     text = f"machine {ended.instance} could not be ended: {ended.detail}"
     return HistoryEvent(now, kinds.ACTED, text, node=ended.node, machine=ended.instance)

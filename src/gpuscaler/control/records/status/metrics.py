@@ -4,13 +4,14 @@
 """
 
 from collections import Counter as Counts
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from gpuscaler.clouds.call_errors import CallErrors
 from gpuscaler.control.records.events import happening as kinds
 from gpuscaler.control.records.events.happening import HistoryEvent
 from gpuscaler.control.records.events.records import Decision, Sink
@@ -120,12 +121,16 @@ class Metrics(Sink):
 
 @dataclass(slots=True, eq=False)
 class Gauges(Collector):
-    """Metrics that are computed at each scrape. ``numbers`` are counters of other objects, by name, with their help texts."""
+    """Metrics that are computed at each scrape. ``numbers`` are counters of other objects, by name, with their help texts.
+
+    ``cloud_errors`` are the failed calls of the cloud.
+    """
 
     status: Callable[[], Status | None]
     requests: RequestMetrics
     leading: Callable[[], bool]
     synced: Callable[[], bool]
+    cloud_errors: Callable[[], Iterable[CallErrors]] = tuple
     numbers: dict[str, tuple[str, Callable[[], float]]] = field(default_factory=dict)
 
     def describe(self) -> list[Metric]:
@@ -138,6 +143,7 @@ class Gauges(Collector):
         for name, (text, value) in self.numbers.items():
             yield CounterMetricFamily(name, text, value())
         yield from self._requests()
+        yield from _cloud_metrics(tuple(self.cloud_errors()))
         status = self.status()
         if status is not None:
             yield from _status_metrics(status)
@@ -163,6 +169,17 @@ class Gauges(Collector):
         yield from (answered, seconds, retried, withheld)
         limited = self.requests.limited_seconds
         yield CounterMetricFamily("gpuscaler_kube_rate_limited_seconds", "Time that requests waited for the rate limit.", limited)
+
+
+def _cloud_metrics(cloud_errors: Collection[CallErrors]) -> Iterator[Metric]:
+    failing = GaugeMetricFamily("gpuscaler_cloud_failing", "Calls to the cloud that fail now.", labels=("part", "cause"))
+    for (part, cause), number in Counts((error.part, error.cause) for errors in cloud_errors for error in errors.failing.values()).items():
+        failing.add_metric((part, cause), number)
+    failed = CounterMetricFamily("gpuscaler_cloud_errors", "Calls to the cloud that failed.", labels=("part", "cause"))
+    for errors in cloud_errors:
+        for labels, number in errors.counts.items():
+            failed.add_metric(labels, number)
+    yield from (failing, failed)
 
 
 def _removal_metrics(status: Status) -> Iterator[Metric]:

@@ -9,7 +9,13 @@ from msgspec.structs import replace
 from gpuscaler.control.records.costing import ordered_price_range
 from gpuscaler.control.records.events.happening import HistoryEvent
 from gpuscaler.control.records.events.latest import Latest
-from gpuscaler.control.records.findings import describe_closed_nodes, describe_findings, describe_released_pool, describe_unbound_pools
+from gpuscaler.control.records.findings import (
+    describe_closed_nodes,
+    describe_faulty_machines,
+    describe_findings,
+    describe_released_pool,
+    describe_unbound_pools,
+)
 from gpuscaler.control.records.status.held import HeldMachines, held_machines
 from gpuscaler.control.records.status.misplaced import describe_misplaced
 from gpuscaler.control.records.status.removals import RemovalStatus, removal_statuses
@@ -18,6 +24,7 @@ from gpuscaler.kube.events import cut_to_bytes
 from gpuscaler.lifecycle.memory import breakers_of
 from gpuscaler.lifecycle.node_health import device_plugins
 from gpuscaler.lifecycle.node_health.unready import describe_unready
+from gpuscaler.lifecycle.registration.faulty_machines import FAULT_SECONDS
 from gpuscaler.lifecycle.scale_in_protection import describe_groups as uneven
 from gpuscaler.lifecycle.steering import opening, windows
 from gpuscaler.model.accelerators import ACCELERATORS, GPU_MILLI, count_accelerators, node_accelerators
@@ -204,6 +211,7 @@ def status_of(
             for sentence in (
                 *troubles,
                 *describe_unknown_prices(policy),
+                *describe_faulty_machines(memory.ledger, latest.faults),
                 *(node.text for node in unready),
                 *uneven(memory.guarding, policy),
                 *device_plugins.reports(memory.absent_devices, now),
@@ -378,6 +386,12 @@ def describe_ordered_machine(machine: OrderedMachine, latest: Latest, now: float
         return (
             f"{format_offering(machine.key)} was ordered {format_duration(now - machine.asked)} ago; once granted, it should be "
             f"ready in about {format_duration(expected.typical)}"
+        )
+    if machine.id in latest.faults:
+        left = machine.faulted + FAULT_SECONDS - now
+        return (
+            f"{format_offering(machine.key)} was granted, and the cloud reports a fault of it; unless it becomes a node, it is given up in "
+            f"{format_duration(left)}: {latest.faults[machine.id]}"
         )
     left = machine.began + expected.typical - now
     when = f"should be ready in about {format_duration(left)}" if left > 0 else f"should have been ready {format_duration(-left)} ago"

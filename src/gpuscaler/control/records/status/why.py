@@ -131,9 +131,13 @@ def _describe_node(latest: Latest, node: Node | None, name: str, machine: Ordere
         if machine is None and promise.step == NOMINATING:
             yield f"it {describe_closed_machine(name, closed_reasons(latest, now))}"
     if name in latest.unlisted:
-        yield f"it belongs to no pool: the cloud does not list {node.provider_id or 'a machine for it'}; it is never removed"
+        listed = node.provider_id or "a machine for it"
+        if latest.inventory() is None:
+            yield f"it belongs to no pool as far as is known: the cloud has not listed {listed} or any other machine yet; it is left alone"
+        else:
+            yield f"it belongs to no pool: the cloud does not list {listed}; it is never removed"
         return
-    member = members({name: node}, latest.policy).get(name) if latest.policy is not None else None
+    member = members({name: node}, latest.policy, latest.unlisted).get(name) if latest.policy is not None else None
     if member is None:
         yield "it belongs to no pool of the settings: it is never removed"
         return
@@ -143,6 +147,7 @@ def _describe_node(latest: Latest, node: Node | None, name: str, machine: Ordere
         else "a machine"
     )
     yield f"it is {kind} of pool {member.pool.name}"
+    yield from _describe_fault(latest, node)
     yield from (
         describe_unready(silence, latest.policy, now) for silence in latest.memory.unready.nodes if silence.node == name and latest.policy
     )
@@ -150,6 +155,13 @@ def _describe_node(latest: Latest, node: Node | None, name: str, machine: Ordere
         yield from describe_window(window, now)
     if machine is None and leaving is None:
         yield from _describe_kept_node(latest, name, now)
+
+
+def _describe_fault(latest: Latest, node: Node) -> Iterator[str]:
+    inventory = latest.inventory()
+    for instance in inventory.instances if inventory is not None and node.provider_id else ():
+        if instance.id == node.provider_id and instance.fault:
+            yield f"the cloud reports a fault of its machine: {instance.fault}"
 
 
 def _describe_kept_node(latest: Latest, name: str, now: float) -> Iterator[str]:

@@ -30,6 +30,11 @@ class Machines:
         return self.document.text("name")
 
     @property
+    def title(self) -> str:
+        """Its kind, and its name in its cluster or resource group."""
+        return self.name
+
+    @property
     def subscription(self) -> str:
         return self.document.text("Subscription")
 

@@ -69,24 +69,22 @@ def find_labels(evidence: Evidence) -> Iterator[Finding]:
                 else Fix(advice="az identity show --name NAME --resource-group GROUP --query clientId prints it"),
             )
     for workload in _workloads(evidence):
-        account = accounts.get(workload.account)
-        if account is None:
+        own = accounts.get(workload.account)
+        if own is None:
             continue
-        named = _CLIENT_ID in account.annotations
+        named = _CLIENT_ID in own.annotations
         if named and not workload.uses_identity:
             yield _unlabelled(workload)
         elif workload.uses_identity and not named and not _names_client(workload.template):
             yield Finding(
                 "D28",
                 WARNING,
-                account.title,
+                own.title,
                 f"metadata.annotations[{_CLIENT_ID}]",
                 f"no annotation, although pods with it have the label {_USE}",
                 "the client id of the identity that its pods use",
                 "AZURE_CLIENT_ID is not set in its pods: only programs that know their identity by themselves can sign in",
-                Fix(
-                    advice=f"annotate it: `kubectl annotate serviceaccount {account.name} --namespace {account.namespace} {_CLIENT_ID}=ID`"
-                ),
+                Fix(advice=f"annotate it: `kubectl annotate serviceaccount {own.name} --namespace {own.namespace} {_CLIENT_ID}=ID`"),
             )
 
 

@@ -18,7 +18,9 @@ _UNKNOWN: Final = object()
 
 def find_denials(evidence: Evidence) -> Iterator[Finding | Unchecked]:
     """D47: policies that deny the scale sets and node pools that are there, so that each change of them is refused."""
-    subjects = [(_SCALE_SET, scale_set, scale_set.group) for scale_set in scale_sets(evidence) if scale_set.adopted]
+    subjects: list[tuple[str, AzurePool | AzureScaleSet, str]] = [
+        (_SCALE_SET, scale_set, scale_set.group) for scale_set in scale_sets(evidence) if scale_set.adopted
+    ]
     subjects += [(_AGENT_POOL, pool, pool.group) for pool in agent_pools(evidence) if pool.adopted]
     unclear: dict[str, None] = {}
     seen: set[tuple[str, str]] = set()

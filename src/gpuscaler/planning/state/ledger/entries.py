@@ -45,9 +45,9 @@ class OrderedMachine(Struct, frozen=True, gc=False):
     of events that have not happened yet are 0.
 
     ``granted`` is when its id became known; time-outs count from then. ``launched`` is when the cloud launched it, if a controller that was
-    down learned of the machine later. ``order`` is empty for a machine that this controller did not order. ``gang`` is the
-    ``namespace/name`` of the gang that it was bought for, empty for none or several. ``pods`` are the pods that the newest plan puts on it,
-    ``bought_for`` the pods that it was ordered for.
+    down learned of the machine later. ``faulted`` is since when the cloud's list reports a fault of the machine while it has no node.
+    ``order`` is empty for a machine that this controller did not order. ``gang`` is the ``namespace/name`` of the gang that it was bought
+    for, empty for none or several. ``pods`` are the pods that the newest plan puts on it, ``bought_for`` the pods that it was ordered for.
     """
 
     id: str
@@ -68,6 +68,7 @@ class OrderedMachine(Struct, frozen=True, gc=False):
     launched: float = 0.0
     gang: str = ""
     bought_for: tuple[str, ...] = ()
+    faulted: float = 0.0
 
     @property
     def key(self) -> OfferingKey:
@@ -129,7 +130,8 @@ class Removal(Struct, frozen=True, gc=False):
     evictions that have begun, ``detail`` what delays the step, as text. ``forced`` means that the machine ends at ``ends`` in any case.
     ``unready`` means that the machine is removed because its node is not Ready, and is kept if the node becomes Ready. ``to`` are the
     target nodes of ``pods``, empty for a pod that goes to a machine bought for it. ``held`` is how many seconds each call to the cloud
-    delays the end of the machine while it is drained, and ``extended`` is when the cloud was last called for this.
+    delays the end of the machine while it is drained, and ``extended`` is when the cloud was last called for this. ``again`` is when the
+    cloud takes the next call to end the machine, 0 if it has not asked to wait.
     """
 
     node: str
@@ -151,6 +153,7 @@ class Removal(Struct, frozen=True, gc=False):
     unready: bool = False
     held: float = 0.0
     extended: float = 0.0
+    again: float = 0.0
 
 
 class Withdrawal(Struct, frozen=True, gc=False):

@@ -91,6 +91,13 @@ class Adopted(Struct, frozen=True, gc=False, tag=True):
     machine: OrderedMachine
 
 
+class Faulted(Struct, frozen=True, gc=False, tag=True):
+    """The cloud's list has reported a fault of a machine without a node since ``since``; 0 if it reports none any more."""
+
+    machine: str
+    since: float
+
+
 class Registered(Struct, frozen=True, gc=False, tag=True):
     """A machine has become the node ``node``."""
 
@@ -187,6 +194,7 @@ Event = (
     | Noticed
     | LaunchesExpected
     | Adopted
+    | Faulted
     | Registered
     | Ready
     | Opened

@@ -39,6 +39,7 @@ from gpuscaler.planning.state.ledger.events import (
     Doubted,
     Event,
     Exchanged,
+    Faulted,
     Finished,
     Found,
     Intended,
@@ -78,6 +79,7 @@ __all__ = [
     "Doubted",
     "Event",
     "Exchanged",
+    "Faulted",
     "Finished",
     "Found",
     "Intended",
@@ -193,7 +195,7 @@ def _of_order(ledger: Ledger, event: Intended | Answered | Doubted | Settled | W
 
 
 def _of_machine(
-    ledger: Ledger, event: Found | Recognised | Adopted | Registered | Ready | Opened | Lost | Planned | Unfit | Exchanged
+    ledger: Ledger, event: Found | Recognised | Adopted | Faulted | Registered | Ready | Opened | Lost | Planned | Unfit | Exchanged
 ) -> Ledger:
     match event:
         case Found(machine=machine, instance=instance, offering=offering, at=at, launched=launched):
@@ -204,6 +206,8 @@ def _of_machine(
             return _machine(ledger, machine, lambda machine: replace(machine, offering=offering))
         case Adopted(machine=adopted):
             return replace(ledger, coming=(*ledger.coming, adopted))
+        case Faulted(machine=machine, since=since):
+            return _machine(ledger, machine, lambda machine: replace(machine, faulted=since))
         case Registered(machine=machine, node=node, at=at):
             return _machine(ledger, machine, lambda machine: replace(machine, node=node, registered=at))
         case Ready(machine=machine, at=at):

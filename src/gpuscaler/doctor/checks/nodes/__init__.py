@@ -1,0 +1,1 @@
+"""Checks of nodes with GPUs, and of what makes their GPUs usable."""

@@ -1,0 +1,121 @@
+"""Names of resources that no plugin registers: old, misspelt or of another vendor."""
+
+from collections.abc import Iterable, Iterator
+
+from gpuscaler.doctor.checks.checking import Check
+from gpuscaler.doctor.checks.pods.owners import CHANGEABLE, source_of_workload
+from gpuscaler.doctor.commands import ObjectName, kubectl_patch
+from gpuscaler.doctor.documents import TEMPLATES, Document, containers_of, template_of
+from gpuscaler.doctor.evidence import CLUSTER, Evidence
+from gpuscaler.doctor.findings import CRITICAL, Finding, Fix
+from gpuscaler.model.workloads import Workload
+
+#: What is meant by names that look like those of GPUs, in lower case.
+_MEANT = {
+    "alpha.kubernetes.io/nvidia-gpu": "nvidia.com/gpu",
+    "kubernetes.io/nvidia-gpu": "nvidia.com/gpu",
+    "nvidia/gpu": "nvidia.com/gpu",
+    "nvidia.com/gpus": "nvidia.com/gpu",
+    "nvidia.com.gpu": "nvidia.com/gpu",
+    "nvidia.com/nvidia-gpu": "nvidia.com/gpu",
+    "nvidia.com/gpu.count": "nvidia.com/gpu",
+    "nvidia-gpu": "nvidia.com/gpu",
+    "nvidia.io/gpu": "nvidia.com/gpu",
+    "nvidia.gpu": "nvidia.com/gpu",
+    "gpu": "nvidia.com/gpu",
+    "gpus": "nvidia.com/gpu",
+    "amd/gpu": "amd.com/gpu",
+    "amd.com/gpus": "amd.com/gpu",
+}
+_EFFECT = "no node offers it: the API server refuses the pods, or they stay pending for ever"
+
+
+def right_name(resource: str) -> str:
+    """The name that was meant by ``resource``; empty if it may be right."""
+    meant = _MEANT.get(resource.lower(), "")
+    return meant or (resource.lower() if resource.lower() in ("nvidia.com/gpu", "amd.com/gpu") and not resource.islower() else "")
+
+
+def find_wrong_resource_names(evidence: Evidence) -> Iterable[Finding]:
+    """D39: containers that request GPUs by a name that no plugin registers."""
+    known = _offered(evidence)
+    read: set[ObjectName] = set()
+    for document in evidence.of(*TEMPLATES):
+        owner = next((item for item in document.parts("metadata", "ownerReferences") if item.flag("controller")), None)
+        if owner is not None and owner.text("kind") in TEMPLATES:
+            # Its owner has the same mistake, and is the one to edit.
+            read.add(ObjectName(document.kind, document.namespace or "default", document.name))
+            continue
+        found = list(_in_document(document, known))
+        if found:
+            read.add(ObjectName(document.kind, document.namespace or "default", document.name))
+        yield from found
+    for workload in evidence.cluster.workloads.values():
+        if ObjectName(workload.kind, workload.namespace, workload.name) not in read:
+            yield from _in_workload(workload, known)
+
+
+def _offered(evidence: Evidence) -> frozenset[str]:
+    """The resources that some node offers: a name of a cluster's own plugin is not wrong."""
+    return frozenset(name for node in evidence.cluster.nodes.values() for name, amount in node.allocatable.items() if amount)
+
+
+def _in_document(document: Document, known: frozenset[str]) -> Iterator[Finding]:
+    template = template_of(document)
+    for path, container in containers_of(template) if template is not None else ():
+        wrong: dict[str, str] = {}
+        for part in ("limits", "requests"):
+            wrong |= {
+                name: right_name(name) for name in container.part("resources", part).data if right_name(str(name)) and name not in known
+            }
+        for name, meant in wrong.items():
+            yield Finding(
+                "D39",
+                CRITICAL,
+                document.title,
+                f"{'.'.join((*TEMPLATES[document.kind], path))}.resources.limits[{name}]",
+                name,
+                f"{meant} (did you mean that?)",
+                _EFFECT,
+                _rename(document, path, container, name, meant),
+                document.place,
+            )
+
+
+def _rename(document: Document, path: str, container: Document, name: str, meant: str) -> Fix:
+    if document.kind not in CHANGEABLE and document.kind != "CronJob":
+        return Fix(advice=f"write {meant}, and create it again: its pods cannot be changed")
+    base = "/" + "/".join((*TEMPLATES[document.kind], *path.replace("[", ".").replace("]", "").split("."))) + "/resources"
+    operations = []
+    for part in ("limits", "requests"):
+        amounts = container.part("resources", part).data
+        if name in amounts:
+            operations.append({"op": "remove", "path": f"{base}/{part}/{_escaped(name)}"})
+            operations.append({"op": "add", "path": f"{base}/{part}/{_escaped(meant)}", "value": amounts[name]})
+    return Fix((kubectl_patch(document, operations, strategy="json"),))
+
+
+def _escaped(key: str) -> str:
+    """``key`` as a part of a JSON pointer."""
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def _in_workload(workload: Workload, known: frozenset[str]) -> Iterator[Finding]:
+    """The same where only planning's view of the object is known, without its containers."""
+    if workload.template is None or workload.owner.kind:
+        return
+    for name in workload.template.requests:
+        if (meant := right_name(name)) and name not in known:
+            yield Finding(
+                "D39",
+                CRITICAL,
+                source_of_workload(workload).title,
+                f"spec.template.spec.containers[].resources.limits[{name}]",
+                name,
+                f"{meant} (did you mean that?)",
+                _EFFECT,
+                Fix(advice=f"write {meant} in its resources"),
+            )
+
+
+CHECKS = (Check("D39", "names of resources", (CLUSTER,), find_wrong_resource_names, continuous=True),)
