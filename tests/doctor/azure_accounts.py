@@ -15,6 +15,7 @@ from gpuscaler.cli.doctor_reading import evidence_of_objects
 from gpuscaler.clouds.azure.api.arm import Arm
 from gpuscaler.clouds.azure.api.credentials import FixedToken
 from gpuscaler.clouds.azure.api.http import Http
+from gpuscaler.clouds.azure.api.rights import custom_roles, federated_credential
 from gpuscaler.doctor.checks.all_checks import CHECKS
 from gpuscaler.doctor.findings import Report
 from gpuscaler.doctor.running import run_checks
@@ -28,6 +29,8 @@ from gpuscaler.settings.clouds.azure import AzureCluster, AzureSettings, AzureSu
 WHOLE = f"/subscriptions/{SUBSCRIPTION}"
 NODES, WORKERS = f"{WHOLE}/resourceGroups/MC_rg_aks_eastus", f"{WHOLE}/resourceGroups/workers"
 CLIENT_ID = "12345678-1234-4234-8234-123456789abc"
+OWN_CLIENT_ID, PRINCIPAL = "87654321-1234-4234-8234-123456789abc", "87654321-0000-4234-8234-123456789abc"
+OWN_IDENTITY = f"{WHOLE}/resourceGroups/rg/providers/Microsoft.ManagedIdentity/userAssignedIdentities/gpuscaler"
 ISSUER = "https://eastus.oic.prod-aks.azure.com/tenant/cluster/"
 OWN = {"gpuscaler.io_cluster": "aks"}
 #: What a scale set of our own needs, so that nothing is wrong with it.
@@ -36,18 +39,57 @@ RIGHT = {"upgradePolicy": {"mode": "Manual"}}
 __all__ = ["SIZE", "SUBSCRIPTION", "Ward", "azure_ward"]
 
 
+def own_account() -> dict[str, Any]:
+    """The ServiceAccount of gpuscaler, as its chart makes it."""
+    metadata = {"name": "gpuscaler", "namespace": "gpuscaler", "labels": {"app.kubernetes.io/name": "gpuscaler"}}
+    return {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": {**metadata, "annotations": {"azure.workload.identity/client-id": OWN_CLIENT_ID}},
+    }
+
+
 class Ward:
-    """An account with an AKS cluster, and what the doctor says about it; ``objects`` are those of the cluster."""
+    """An account with an AKS cluster, and what the doctor says about it; ``objects`` are those of the cluster.
+
+    gpuscaler has the roles that `gpuscaler generate azure-role` prints.
+    """
 
     def __init__(self, harness: AzureHarness) -> None:
         self.harness, self.account, self.cluster = harness, harness.account, harness.cluster
-        self.objects: list[dict[str, Any]] = []
+        self.objects: list[dict[str, Any]] = [own_account()]
         self.subscription = SUBSCRIPTION
         self.cluster_name, self.cluster_group, self.groups = "aks", "rg", ("workers",)
         self.pools: tuple[str, ...] = ()
         self.exclude: tuple[str, ...] = ()
         self.overrides: tuple[PoolOverride, ...] = ()
         self.api = "auto"
+        self._assign_roles()
+
+    def _assign_roles(self) -> None:
+        self.put(OWN_IDENTITY, properties={"clientId": OWN_CLIENT_ID, "principalId": PRINCIPAL})
+        credential = federated_credential(ISSUER, "gpuscaler", "gpuscaler")
+        self.put(f"{OWN_IDENTITY}/federatedIdentityCredentials/{credential.pop('name')}", properties=credential)
+        node_group = self.cluster.node_group
+        roles = custom_roles(SUBSCRIPTION, cluster="aks", cluster_group="rg", node_groups=(node_group, "workers"))
+        idents = {}
+        for number, role in enumerate(roles["roles"]):
+            idents[role["Name"]] = f"{WHOLE}/providers/Microsoft.Authorization/roleDefinitions/{number}"
+            permission = {"actions": role["Actions"], "notActions": role["NotActions"]}
+            described = {"roleName": role["Name"], "type": "CustomRole", "description": role["Description"], "permissions": [permission]}
+            self.put(idents[role["Name"]], properties={**described, "assignableScopes": role["AssignableScopes"]})
+        for number, assignment in enumerate(roles["assignments"]):
+            given = {"principalId": PRINCIPAL, "roleDefinitionId": idents[assignment["role"]], "scope": assignment["scope"]}
+            self.put(f"{assignment['scope']}/providers/Microsoft.Authorization/roleAssignments/{number}", properties=given)
+
+    def forbid(self, *actions: str) -> None:
+        """Leave ``actions`` out of gpuscaler's roles."""
+        for number in range(2):
+            ident = f"{WHOLE}/providers/Microsoft.Authorization/roleDefinitions/{number}"
+            properties = self.account.documents[ident.lower()]["properties"]
+            (permission,) = properties["permissions"]
+            kept = [action for action in permission["actions"] if action not in actions]
+            self.put(ident, properties={**properties, "permissions": [{**permission, "actions": kept}]})
 
     def settings(self) -> AzureSettings:
         cluster = AzureCluster(self.cluster_name, self.cluster_group)

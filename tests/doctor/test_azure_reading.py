@@ -5,10 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.doctor.azure_accounts import CLIENT_ID, SIZE, WHOLE, WORKERS, Ward, azure_ward
+from tests.doctor.azure_accounts import CLIENT_ID, PRINCIPAL, SIZE, WHOLE, WORKERS, Ward, azure_ward
 from tests.doctor.test_azure_broken import NOT_ALLOWED, OF_SETS, policy, service_account, workload_identity
 
-from gpuscaler.doctor.findings import CRITICAL, grouped
+from gpuscaler.doctor.findings import CRITICAL, WARNING, grouped
 from gpuscaler.embedded.azure import Fault, making
 
 COMPUTE, AUTHORIZATION = "*/providers/Microsoft.Compute", "*/providers/Microsoft.Authorization"
@@ -18,7 +18,7 @@ OF_POOLS = {"D1", "D3", "D5", "D6", "D15", "D16", "D17", "D19", "D20", "D22", "D
 
 #: Calls that are denied: the path, the action, and the checks that cannot be made without it.
 RIGHTS = {
-    "cluster": (AKS, "Microsoft.ContainerService/managedClusters/read", OF_POOLS | {"D27", "D28"}),
+    "cluster": (AKS, "Microsoft.ContainerService/managedClusters/read", OF_POOLS | {"D27", "D28", "D29"}),
     "agent-pools": (f"{AKS}/agentPools", "Microsoft.ContainerService/managedClusters/agentPools/read", OF_POOLS),
     "scale-sets": (f"{COMPUTE}/virtualMachineScaleSets", "Microsoft.Compute/virtualMachineScaleSets/read", OF_POOLS),
     "scale-sets-of-one-group": (
@@ -36,6 +36,8 @@ RIGHTS = {
     "definitions": (f"{AUTHORIZATION}/policyDefinitions/*", "Microsoft.Authorization/policyDefinitions/read", {"D47"}),
     "sets-of-definitions": (f"{AUTHORIZATION}/policySetDefinitions/*", "Microsoft.Authorization/policyDefinitions/read", {"D47"}),
     "identities": (IDENTITIES, "Microsoft.ManagedIdentity/userAssignedIdentities/read", {"D28"}),
+    "role-assignments": (f"{AUTHORIZATION}/roleAssignments", "Microsoft.Authorization/roleAssignments/read", {"D29"}),
+    "role-definitions": (f"{AUTHORIZATION}/roleDefinitions/0", "Microsoft.Authorization/roleDefinitions/read", {"D29"}),
     "credentials": (
         f"{IDENTITIES}/*/federatedIdentityCredentials",
         "Microsoft.ManagedIdentity/userAssignedIdentities/federatedIdentityCredentials/read",
@@ -72,11 +74,24 @@ async def test_without_a_permission_its_checks_say_that_they_could_not_check(rig
         report = await ward.look()
 
         assert {entry.check for entry in report.unchecked} >= checks
-        assert all(action in entry.reason for entry in report.unchecked if entry.check in checks)
-        expected = {"D29"} if action.startswith(NEEDED) else set()
-        assert {finding.check for finding in report.findings} == expected
-        for finding in report.findings:
-            assert finding.field == action
+        for check in checks:
+            assert any(action in entry.reason for entry in report.unchecked if entry.check == check)
+        # What the caller may not do says nothing about gpuscaler's identity, whose rights are known.
+        assert {finding.check for finding in report.findings} <= ({"D29"} if "D29" in checks else set())
+
+
+@pytest.mark.parametrize("right", [name for name, (_, action, _) in RIGHTS.items() if action.startswith(NEEDED)])
+async def test_a_denied_read_is_a_finding_if_the_rights_of_gpuscalers_identity_are_not_known(right: str) -> None:
+    path, action, _ = RIGHTS[right]
+    async with azure_ward() as ward:
+        ward.objects = []
+        deny(ward, path, action)
+        report = await ward.look()
+
+        (finding,) = report.findings
+        assert (finding.check, finding.severity) == ("D29", WARNING)
+        assert action in finding.seen
+        assert "D29" in {entry.check for entry in report.unchecked}
 
 
 async def test_a_denial_that_names_no_action_still_says_which_one_is_missing() -> None:
@@ -180,6 +195,28 @@ async def test_a_lock_of_the_clusters_group_counts_where_pools_are_changed_throu
         assert not await ward.found()
         ward.api = "agentpool"
         assert await ward.found() == {("D47", "Lock rg/keep")}
+
+
+async def test_a_role_of_azure_with_wildcards_at_the_subscription_allows_all() -> None:
+    async with azure_ward() as ward:
+        for ident in [ident for ident in ward.account.documents if "/roleassignments/" in ident]:
+            del ward.account.documents[ident]
+        assert {check for check, _ in await ward.found()} == {"D29"}
+
+        role = f"{WHOLE}/providers/Microsoft.Authorization/roleDefinitions/b24988ac"
+        permission = {"actions": ["*"], "notActions": ["Microsoft.Authorization/*/Write"]}
+        ward.put(role, properties={"roleName": "Contributor", "type": "BuiltInRole", "permissions": [permission]})
+        assigned = {"principalId": PRINCIPAL, "roleDefinitionId": role, "scope": WHOLE}
+        ward.put(f"{WHOLE}/providers/Microsoft.Authorization/roleAssignments/9", properties=assigned)
+        assert not await ward.found()
+
+        ward.put(role, properties={"roleName": "Reader", "type": "BuiltInRole", "permissions": [{"actions": ["*/read"], "notActions": []}]})
+        findings = (await ward.look()).findings
+        assert {finding.object.rpartition("/")[2] for finding in findings if finding.severity == CRITICAL} == {
+            "MC_rg_aks_eastus",
+            "workers",
+        }
+        assert all(finding.fix.advice for finding in findings)
 
 
 async def test_a_policy_whose_conditions_are_not_understood_could_not_be_checked() -> None:

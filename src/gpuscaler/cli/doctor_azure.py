@@ -45,6 +45,8 @@ async def inspected(evidence: Evidence, azure: "AzureSettings", arm: "Arm") -> E
 
     client_ids = {account.annotations.get(_CLIENT_ID, "").strip() for account in evidence.of("ServiceAccount")} - {""}
     machines = (node.provider_id for node in evidence.cluster.nodes.values())
-    read = await inspect_account(arm, accounts_of(azure), api=azure.api, machines=machines, client_ids=client_ids)
+    ours = (account for account in evidence.of("ServiceAccount") if account.labels.get("app.kubernetes.io/name") == "gpuscaler")
+    own = next((ident for account in ours if (ident := account.annotations.get(_CLIENT_ID, "").strip())), "")
+    read = await inspect_account(arm, accounts_of(azure), api=azure.api, machines=machines, client_ids=client_ids, own_client_id=own)
     pools = [{"Name": override.name, "Min": override.min, "Max": override.max} for override in azure.overrides]
     return with_documents(evidence, {**read.documents, "azure/PoolSetting": pools}, read.unread)

@@ -141,6 +141,19 @@ class Runner:
         assert provider == "Microsoft.Compute"
         making.set_quota(self.account, resource_name, value, location=location, subscription=subscription)
 
+    def role_definition_update(self, *, role_definition: str) -> None:
+        role = json.loads(role_definition)
+        path = f"/subscriptions/{self.subscription}/providers/Microsoft.Authorization/roleDefinitions"
+        (found,) = [item for item in self.call("GET", path)["value"] if item["properties"]["roleName"] == role["Name"]]
+        properties = {
+            "roleName": role["Name"],
+            "type": "CustomRole" if role["IsCustom"] else "BuiltInRole",
+            "description": role["Description"],
+            "permissions": [{"actions": role["Actions"], "notActions": role["NotActions"]}],
+            "assignableScopes": role["AssignableScopes"],
+        }
+        self.call("PUT", found["id"], {"properties": properties})
+
     def identity_federated_credential_create(
         self, *, name: str, identity_name: str, resource_group: str, issuer: str, subject: str, audiences: list[str]
     ) -> None:

@@ -10,19 +10,38 @@ from gpuscaler.clouds.azure.discovery.accounts import Account
 from gpuscaler.clouds.azure.documents.reading import cluster_of
 from gpuscaler.clouds.azure.documents.resources import Cluster
 from gpuscaler.clouds.azure.documents.wire import ReadingError
-from gpuscaler.clouds.azure.inspecting.inspection import AGENT_POOL, CLUSTER, MACHINE, MISSING, SCALE_SET, SETTINGS, Inspection, entries_of
+from gpuscaler.clouds.azure.inspecting.inspection import (
+    AGENT_POOL,
+    CLUSTER,
+    IDENTITY,
+    MACHINE,
+    MISSING,
+    RIGHT,
+    SCALE_SET,
+    SETTINGS,
+    Inspection,
+    entries_of,
+)
 from gpuscaler.clouds.azure.inspecting.policies import read_policies
 from gpuscaler.clouds.azure.inspecting.pools import Places, add_machines, read_agent_pools, scale_set_documents
+from gpuscaler.clouds.azure.inspecting.rights import read_rights, scopes_of
 from gpuscaler.clouds.azure.inspecting.surroundings import read_autoscale_settings, read_identities, read_locks, read_sizes
 from gpuscaler.model.azure_names import fold_id, machine_name
 
 
 async def inspect_account(
-    arm: Arm, accounts: Sequence[Account], *, api: str = "auto", machines: Iterable[str] = (), client_ids: Collection[str] = ()
+    arm: Arm,
+    accounts: Sequence[Account],
+    *,
+    api: str = "auto",
+    machines: Iterable[str] = (),
+    client_ids: Collection[str] = (),
+    own_client_id: str = "",
 ) -> Inspection:
     """Read the subscriptions of ``accounts``.
 
-    ``machines`` are the provider ids of the cluster's nodes, ``client_ids`` the client ids of identities that its ServiceAccounts name.
+    ``machines`` are the provider ids of the cluster's nodes, ``client_ids`` the client ids of identities that its ServiceAccounts name,
+    ``own_client_id`` that of gpuscaler's own.
     """
     members = _scale_sets_of(machines)
     inspection = Inspection()
@@ -39,7 +58,30 @@ async def inspect_account(
     inspection.add(SETTINGS, settings, Api=api)
     for read in await asyncio.gather(*(_inspect_subscription(arm, account, members, client_ids) for account in accounts)):
         inspection.merge(read)
+    own = next(
+        (item for item in inspection.documents[IDENTITY] if fold_id(str(item["properties"]["clientId"])) == fold_id(own_client_id)), None
+    )
+    if own is not None:
+        await asyncio.gather(*(_read_rights(arm, account, own, inspection) for account in accounts))
     return inspection
+
+
+async def _read_rights(arm: Arm, account: Account, identity: Mapping[str, Any], inspection: Inspection) -> None:
+    """The rights of gpuscaler's identity where ``account`` has machines; nothing if its cluster is not known."""
+    clusters = [
+        document
+        for document in inspection.documents[CLUSTER]
+        if (fold_id(document["Subscription"]), fold_id(document["ResourceGroup"]), fold_id(str(document.get("name"))))
+        == (fold_id(account.subscription), fold_id(account.cluster_group), fold_id(account.cluster))
+    ]
+    if account.cluster_group and not clusters:
+        inspection.note(RIGHT, f"it is not known where the machines of the AKS cluster {account.cluster} are")
+        return
+    nodes = [str(document["properties"]["nodeResourceGroup"]) for document in clusters]
+    gone = {fold_id(str(missing["Name"])) for missing in inspection.documents[MISSING]}
+    groups = list({fold_id(group): group for group in (*nodes, *account.resource_groups) if fold_id(group) not in gone}.values())
+    scopes = list(scopes_of(account.subscription, groups, account.cluster_group, account.cluster if clusters else ""))
+    await read_rights(arm, account.subscription, scopes, identity, inspection)
 
 
 def _scale_sets_of(machines: Iterable[str]) -> frozenset[tuple[str, str]]:

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 CLUSTER, AGENT_POOL, SCALE_SET, MACHINE = "azure/ManagedCluster", "azure/AgentPool", "azure/ScaleSet", "azure/VirtualMachine"
 SKU, USAGE, LOCK, AUTOSCALE = "azure/Sku", "azure/Usage", "azure/Lock", "azure/AutoscaleSetting"
-POLICY, DEFINITION, IDENTITY = "azure/PolicyAssignment", "azure/PolicyDefinition", "azure/Identity"
+POLICY, DEFINITION, IDENTITY, RIGHT = "azure/PolicyAssignment", "azure/PolicyDefinition", "azure/Identity", "azure/Right"
 SETTINGS, MISSING, DENIED = "azure/Settings", "azure/Missing", "azure/DeniedAction"
 #: The action that reads each kind, for denials that do not name it.
 _ACTIONS: Final = {
@@ -29,6 +29,7 @@ _ACTIONS: Final = {
     POLICY: "Microsoft.Authorization/policyAssignments/read",
     DEFINITION: "Microsoft.Authorization/policyDefinitions/read",
     IDENTITY: "Microsoft.ManagedIdentity/userAssignedIdentities/read",
+    RIGHT: "Microsoft.Authorization/roleAssignments/read",
 }
 
 
@@ -66,6 +67,6 @@ class Inspection(Inspected):
             self.add(DENIED, [{"Action": name, "Purpose": right.purpose, "Scope": scope}])
 
 
-def entries_of(documents: list[Any] | None) -> list[Mapping[str, Any]]:
+def entries_of(documents: Any) -> list[Mapping[str, Any]]:
     """The items of a list that are objects."""
-    return [document for document in documents or () if isinstance(document, Mapping)]
+    return [document for document in documents if isinstance(document, Mapping)] if isinstance(documents, list) else []

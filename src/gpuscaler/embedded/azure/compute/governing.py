@@ -3,6 +3,7 @@
 Only locks have an effect: a lock of a resource group refuses the writes in it (see :mod:`gpuscaler.embedded.azure.compute.guarding`).
 """
 
+import re
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
@@ -21,8 +22,11 @@ _KINDS: Final = (
     "Microsoft.Authorization/policyAssignments",
     "Microsoft.Authorization/policyDefinitions",
     "Microsoft.Authorization/policySetDefinitions",
+    "Microsoft.Authorization/roleAssignments",
+    "Microsoft.Authorization/roleDefinitions",
     "Microsoft.ManagedIdentity/userAssignedIdentities",
 )
+_ASSIGNED: Final = re.compile(r"assignedTo\('([^']*)'\)")
 #: Kinds of which a resource group also shows what is assigned above it.
 _INHERITED: Final = ("Microsoft.Authorization/policyAssignments",)
 
@@ -37,6 +41,7 @@ def _listed(account: Contents, call: Call, kind: str) -> Iterator[dict[str, Any]
     """The documents of ``kind`` at the call's scope, and below it."""
     scope = fold_id(call.request.path.rpartition(f"/providers/{kind.partition('/')[0]}/")[0])
     marker = f"/providers/{fold_id(kind)}/"
+    assigned = _ASSIGNED.fullmatch(call.query.get("$filter", ""))
     only_here = call.query.get("$filter") == "atScope()"
     for ident, document in account.documents.items():
         place, _, name = ident.rpartition(marker)
@@ -44,7 +49,7 @@ def _listed(account: Contents, call: Call, kind: str) -> Iterator[dict[str, Any]
             continue
         below = place.startswith(f"{scope}/") and not only_here
         above = kind in _INHERITED and scope.startswith(f"{place}/")
-        if place == scope or below or above:
+        if (place == scope or below or above) and (not assigned or document["properties"].get("principalId") == assigned[1]):
             yield document
 
 
