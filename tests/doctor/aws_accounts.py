@@ -187,18 +187,16 @@ class Ward:
 
     def add_node(self, ident: str, **spec: Any) -> None:
         """A node of the cluster on the machine ``ident``."""
-        room = {"cpu": "4", "memory": "16Gi", "pods": "110", "nvidia.com/gpu": "1"}
-        metadata = {
-            "name": ident,
-            "labels": {"node.kubernetes.io/instance-type": "g5.xlarge", "k8s.amazonaws.com/accelerator": "nvidia-a10g"},
-        }
+        labels = {"node.kubernetes.io/instance-type": "g5.xlarge", "k8s.amazonaws.com/accelerator": "nvidia-a10g"}
+        metadata = {"name": ident, "labels": labels}
+        resources = {"cpu": "4", "memory": "16Gi", "pods": "110", "nvidia.com/gpu": "1"}
         self.objects.append(
             {
                 "apiVersion": "v1",
                 "kind": "Node",
                 "metadata": metadata,
                 "spec": {"providerID": f"aws:///us-east-1a/{ident}", **spec},
-                "status": {"capacity": room, "allocatable": room},
+                "status": {"capacity": resources, "allocatable": resources},
             }
         )
 

@@ -1,6 +1,7 @@
 """``gpuscaler doctor``: finds mistakes in a cluster, its account and its files."""
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -103,7 +104,9 @@ def _from_cluster(kubeconfig: Path | None, context: str, now: float) -> "Evidenc
     from gpuscaler.cli.doctor_reading import evidence_of_cluster
 
     access = resolve_access(kubeconfig, context)
-    return asyncio.run(evidence_of_cluster(access, now=now))
+    # A pod that names another cluster is not inside it.
+    inside = bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and kubeconfig is None and not context
+    return asyncio.run(evidence_of_cluster(access, now=now, inside=inside))
 
 
 def _write_page(path: Path, page: str) -> None:
@@ -140,6 +143,8 @@ def _with_settings(evidence: "Evidence", config: str | None) -> "Evidence":
 def _exit_status(report: "Report", evidence: "Evidence", *, fail_on: str, partial_ok: bool) -> int:
     if report.at_least(fail_on):
         return 1
-    if evidence.unread and not any(evidence.documents.values()):
+    # What was asked beside the objects has a kind of its own.
+    objects = (documents for kind, documents in evidence.documents.items() if not kind.startswith("probe/"))
+    if evidence.unread and not any(objects):
         return FORBIDDEN
     return UNREACHABLE if report.unchecked and not partial_ok else 0

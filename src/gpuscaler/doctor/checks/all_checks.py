@@ -1,9 +1,10 @@
 """All checks, in the order of their ids."""
 
-from gpuscaler.doctor.checks import api_services, budgets
+from gpuscaler.doctor.checks import api_services, budgets, clocks
 from gpuscaler.doctor.checks.aws import all_aws
 from gpuscaler.doctor.checks.azure import all_azure
 from gpuscaler.doctor.checks.checking import Check
+from gpuscaler.doctor.checks.metrics import addresses, autoscalers, certificates, rights, rules, targets, values
 from gpuscaler.doctor.checks.nodes import device_plugins, labels
 from gpuscaler.doctor.checks.pods import fitting, holding, resource_names, runtimes, sharing_nodes
 
@@ -17,6 +18,14 @@ CHECKS: tuple[Check, ...] = (
     *holding.CHECKS,
     *sharing_nodes.CHECKS,
     *runtimes.CHECKS,
+    *rights.CHECKS,
+    *certificates.CHECKS,
+    *addresses.CHECKS,
+    *rules.CHECKS,
+    *values.CHECKS,
+    *autoscalers.CHECKS,
+    *targets.CHECKS,
+    *clocks.CHECKS,
     *all_aws.CHECKS,
     *all_azure.CHECKS,
 )
