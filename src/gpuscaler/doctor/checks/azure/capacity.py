@@ -22,7 +22,7 @@ from gpuscaler.doctor.evidence import Evidence
 from gpuscaler.doctor.findings import CRITICAL, INFO, WARNING, Finding, Fix
 
 _NAMED = 3
-#: Sizes that Azure retires, by name without Standard_. Source: Azure's retirement notices of sizes of virtual machines, 2026.
+#: Sizes that Azure retires, by name without Standard_. Source: https://learn.microsoft.com/azure/virtual-machines/retirement-notices, 2026.
 _RETIRED: Final = tuple(
     (re.compile(pattern, re.IGNORECASE), dt.datetime.fromisoformat(f"{day}T00:00:00+00:00").timestamp(), day)
     for pattern, day in (
