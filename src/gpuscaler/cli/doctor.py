@@ -133,6 +133,10 @@ def _with_settings(evidence: "Evidence", config: str | None) -> "Evidence":
         from gpuscaler.cli.doctor_account import with_aws_account
 
         return with_aws_account(evidence, settings)
+    if settings.cloud == "azure":
+        from gpuscaler.cli.doctor_azure import with_azure_account
+
+        return with_azure_account(evidence, settings)
     return evidence
 
 
