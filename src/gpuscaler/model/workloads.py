@@ -52,6 +52,7 @@ class PodDisruptionBudget(Struct, frozen=True, gc=False):
     selector: LabelSelector | None = None
     disruptions_allowed: int = 0
     always_evict_unhealthy: bool = False
+    uid: str = ""
     min_available: int | str | None = None
     max_unavailable: int | str | None = None
     expected: int | None = None

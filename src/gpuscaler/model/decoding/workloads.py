@@ -185,6 +185,7 @@ def read_budget(wire: WireBudget, interner: Interner) -> PodDisruptionBudget:
         selector=selector,
         disruptions_allowed=max(0, status.disruptions_allowed or 0),
         always_evict_unhealthy=spec.unhealthy_pod_eviction_policy == "AlwaysAllow",
+        uid=metadata.uid or "",
         min_available=_rule(spec.min_available),
         max_unavailable=_rule(spec.max_unavailable),
         expected=status.expected_pods,
