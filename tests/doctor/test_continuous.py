@@ -11,8 +11,8 @@ from gpuscaler.doctor.evidence import Evidence
 from gpuscaler.doctor.findings import CRITICAL
 from gpuscaler.doctor.running import run_checks
 
-#: Kinds that the controller does not watch.
-NOT_WATCHED = ("CronJob ",)
+#: A kind that the controller does not watch, and a pod that the API server refuses: its resource has a name without a domain.
+NOT_WATCHED = ("CronJob ", "Pod default/alone")
 CONTINUOUS = [check for check in CHECKS if check.continuous]
 
 

@@ -6,6 +6,7 @@ Results are in the status. New findings are logged, and get a Kubernetes Event o
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from gpuscaler.control.records.events.announcing import API_VERSIONS
 from gpuscaler.control.records.events.happening import FOUND, HistoryEvent
@@ -15,7 +16,7 @@ from gpuscaler.control.records.words import format_count
 from gpuscaler.doctor.checks.all_checks import CHECKS
 from gpuscaler.doctor.checks.checking import Check
 from gpuscaler.doctor.evidence import Evidence
-from gpuscaler.doctor.findings import INFO, Finding, Report
+from gpuscaler.doctor.findings import INFO, Finding, Report, grouped
 from gpuscaler.doctor.running import merged, run_checks
 from gpuscaler.doctor.silencing import silence
 from gpuscaler.kube.events import EventRecorder, Reference
@@ -112,7 +113,9 @@ class ClusterChecks:
                 text = f"the first checks of the cluster found {format_count(len(new), 'mistake')}; gpuscaler status lists them"
                 self.emit(HistoryEvent(now, FOUND, text))
             return
-        for finding in new[:MOST_EVENTS]:
+        # The first of each group come first: a mistake of many nodes must not leave others without an Event.
+        ranked = sorted(((rank, finding) for group in grouped(new) for rank, finding in enumerate(group.findings)), key=itemgetter(0))
+        for _, finding in ranked[:MOST_EVENTS]:
             if (about := reference_of(finding.object, cluster) or self.own) is not None:
                 self.events.record(about, _REASON, _note(finding, about=about is self.own), action=_ACTION, warning=True)
         groups = doctor_status(Report(new), now).groups

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from gpuscaler.doctor.checks.checking import Check
-from gpuscaler.doctor.checks.pods.owners import CHANGEABLE, source_of_workload
+from gpuscaler.doctor.checks.pods.owners import CHANGEABLE
 from gpuscaler.doctor.commands import ObjectName, kubectl_patch
 from gpuscaler.doctor.documents import TEMPLATES, Document, containers_of, template_of
 from gpuscaler.doctor.evidence import CLUSTER, Evidence
