@@ -115,11 +115,12 @@ def test_secrets_are_found_wherever_they_come_from_and_never_printed() -> None:
         deployment(env=[{"name": "AZURE_STORAGE_CONNECTION_STRING", "value": value}]),
         deployment("Job", env=[{"name": "AZURE_CLIENT_SECRET", "valueFrom": {"secretKeyRef": {"name": "sp", "key": "secret"}}}]),
     ]
-    findings = of_pools(objects=objects).findings
+    secret = {"kind": "Secret", "metadata": {"name": "sp", "namespace": "ml"}, "data": {"secret": "dmFsdWU="}}
+    findings = of_pools(objects=[*objects, secret]).findings
 
     assert [(finding.check, finding.object, finding.seen) for finding in findings] == [
-        ("D27", "Deployment ml/app", "a value in the manifest"),
-        ("D27", "Job ml/app", "a value from a Secret"),
+        ("D27", "Deployment ml/app", "a credential as plain text"),
+        ("D27", "Job ml/app", "Azure client secret from a Secret, which does not expire by itself"),
     ]
     assert value not in str(findings)
 

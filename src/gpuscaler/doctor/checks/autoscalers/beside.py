@@ -96,7 +96,8 @@ def find_hidden_autoscalers(evidence: Evidence) -> Iterable[Finding]:
     """D3: a Cluster Autoscaler that runs outside of the cluster, as that of AKS does, and shows only by its Lease or status."""
     known = [program for program in programs(evidence) if program.runs]
     acting = any(program.name == GPUSCALER and not _only_watches(program) for program in known)
-    if not acting or any(program.name == CLUSTER_AUTOSCALER for program in known):
+    # The pools of AKS show exactly which of them it scales.
+    if evidence.of("azure/AgentPool") or not acting or any(program.name == CLUSTER_AUTOSCALER for program in known):
         return
     for sign in (*evidence.of("Lease"), *evidence.of("ConfigMap")):
         time = (
