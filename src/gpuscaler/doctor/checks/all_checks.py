@@ -1,7 +1,12 @@
 """All checks, in the order of their ids."""
 
-from gpuscaler.doctor.checks import api_services, budgets
+from gpuscaler.doctor.checks import api_services, budgets, clocks
+from gpuscaler.doctor.checks.autoscalers import beside, priorities
+from gpuscaler.doctor.checks.aws import all_aws
+from gpuscaler.doctor.checks.azure import all_azure
 from gpuscaler.doctor.checks.checking import Check
+from gpuscaler.doctor.checks.identity import accounts, bindings, references, roles, secrets, static_keys
+from gpuscaler.doctor.checks.metrics import addresses, autoscalers, certificates, rights, rules, targets, values
 from gpuscaler.doctor.checks.nodes import device_plugins, labels
 from gpuscaler.doctor.checks.pods import fitting, holding, resource_names, runtimes, sharing_nodes
 
@@ -15,4 +20,22 @@ CHECKS: tuple[Check, ...] = (
     *holding.CHECKS,
     *sharing_nodes.CHECKS,
     *runtimes.CHECKS,
+    *secrets.CHECKS,
+    *references.CHECKS,
+    *static_keys.CHECKS,
+    *accounts.CHECKS,
+    *roles.CHECKS,
+    *bindings.CHECKS,
+    *priorities.CHECKS,
+    *beside.CHECKS,
+    *rights.CHECKS,
+    *certificates.CHECKS,
+    *addresses.CHECKS,
+    *rules.CHECKS,
+    *values.CHECKS,
+    *autoscalers.CHECKS,
+    *targets.CHECKS,
+    *clocks.CHECKS,
+    *all_aws.CHECKS,
+    *all_azure.CHECKS,
 )

@@ -1,0 +1,44 @@
+"""Answers of AWS as plain data by kind, and the reasons why others are missing."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+from gpuscaler.clouds.aws.api.calls import Calls, DeniedError
+from gpuscaler.clouds.inspected import Inspected
+from gpuscaler.clouds.protocol import CloudError
+
+T = TypeVar("T")
+
+
+class Inspection(Inspected):
+    """What was read of an account of AWS."""
+
+    def __init__(self, calls: Calls) -> None:
+        super().__init__()
+        self._calls = calls
+
+    def ask(self, kind: str, call: Callable[[], T]) -> T | None:
+        """The answer of ``call``; None, with the reason in ``unread``, if there is none."""
+        try:
+            return call()
+        except CloudError as error:
+            self.miss(kind, error)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            self.note(kind, f"saw {type(error).__name__}: {error} in a reply, expected one as AWS documents it")
+        return None
+
+    def read(self, kind: str, service: str, region: str, operation: str, **parameters: Any) -> Mapping[str, Any] | None:
+        """The reply to a read-only operation, as :meth:`ask` gives it."""
+        return self.ask(kind, partial(self._calls.read, service, region, operation, **parameters))
+
+    def pages(self, kind: str, service: str, region: str, operation: str, key: str, **parameters: Any) -> list[Mapping[str, Any]] | None:
+        """The items of all pages of a reply, as :meth:`ask` gives them."""
+        return self.ask(kind, lambda: list(self._calls.pages(service, region, operation, key, **parameters)))
+
+    def miss(self, kind: str, error: CloudError) -> None:
+        """``kind`` could not be read because of ``error``."""
+        if isinstance(error, DeniedError):
+            self.note(kind, f"there is no permission for {error.action} in {error.region}; allow it")
+        else:
+            self.note(kind, error.detail)
