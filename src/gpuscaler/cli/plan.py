@@ -74,7 +74,7 @@ def plan(
         raise click.UsageError("saw --cluster together with --kubeconfig or --context, expected files or a live cluster; omit one of them")
     moment = parse_time(now) if now is not None else time.time()
     settings = load_settings(pools)
-    account = _account(settings) if settings.has_account_pools else None
+    account = account_of(settings) if settings.has_account_pools else None
     if account is not None:
         settings = replace(settings, policy=account.policy)
     policy = with_prices(without_pools(settings.policy, without_pool), prices)
