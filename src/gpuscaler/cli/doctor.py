@@ -58,8 +58,9 @@ def doctor(
     html: Path | None,
     smoke: SmokeOptions | None,
 ) -> None:
-    """Find mistakes in a cluster, and print for each what it breaks and the command that mends it. Nothing is changed, except by
-    --smoke, which starts a Job and removes it.
+    """Find mistakes in a cluster, and print for each what it breaks and the command that mends it. Nothing is changed.
+
+    Only --smoke changes something: it starts a Job and removes it. It exits with 0 if the Job ran.
 
     Exits with 1 if there is a finding of at least --fail-on, 3 if something could not be checked and nothing was found, 5 if nothing could
     be read.

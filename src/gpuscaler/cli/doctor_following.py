@@ -40,14 +40,15 @@ class RefusedError(Exception):
     """The test cannot succeed, so nothing was created; the text says why."""
 
 
+class WireMetadata(msgspec.Struct, rename="camel"):
+    name: str = ""
+    creation_timestamp: str | None = None
+
+
 class WireNode(msgspec.Struct):
     """The part of a node that tells whether the rest has to be decoded."""
 
-    class Metadata(msgspec.Struct, rename="camel"):
-        name: str = ""
-        creation_timestamp: str | None = None
-
-    metadata: Metadata
+    metadata: WireMetadata
 
 
 @dataclass(slots=True)
@@ -80,7 +81,10 @@ class SmokeRun:
         self.timeline = Timeline(self.test.resource)
 
     async def run(self) -> Verdict:
-        """Run the test. Raises :class:`RefusedError` if nothing was created, ApiError and Unreachable. Cancelled, it removes its Job first."""
+        """Run the test; the Job is removed also if it is cancelled.
+
+        Raises :class:`RefusedError` if nothing was created because the test cannot succeed, ApiError and Unreachable.
+        """
         clock = asyncio.get_running_loop().time
         end = clock() + self.test.deadline
         await self._check()
@@ -202,7 +206,7 @@ class SmokeRun:
             at=self._cluster_time(),
             job=job,
             pod=pod,
-            events=await self._events(test.name if pod is None else pod.name) if pending or pod is None else (),
+            events=await self._events(test.name if pod is None else pod.name),
             nodes=await self._nodes(pod),
             **(await self._status_words(pod) if pending else {}),
         )
@@ -298,7 +302,8 @@ class SmokeRun:
         except TimeoutError:
             pass
         end = f"the Job ends by itself {format_duration(self.test.deadline)} after its creation, and is deleted some minutes later"
-        return f"Job {self.test.namespace}/{self.test.name} could not be removed ({problem}); {end}. Remove it now: {self.test.removal_command}"
+        job = f"Job {self.test.namespace}/{self.test.name}"
+        return f"{job} could not be removed ({problem}); {end}. Remove it now: {self.test.removal_command}"
 
     async def _is_removed(self) -> bool:
         test = self.test

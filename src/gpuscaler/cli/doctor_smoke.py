@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from gpuscaler.cli.doctor_following import SmokeRun
     from gpuscaler.cli.plan import PlanInputs
     from gpuscaler.doctor.smoke.job import SmokeTest
+    from gpuscaler.kube.access import Access
+    from gpuscaler.kube.client import Client
     from gpuscaler.kube.http import HttpTransport
     from gpuscaler.model.pools import Policy
     from gpuscaler.model.taints import Toleration
     from gpuscaler.planning.plans import Plan
-    from gpuscaler.settings import RunSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,8 @@ class SmokeOptions:
     node_selector: tuple[str, ...]
     deadline: str
     new_machine: bool
+    #: The namespace of gpuscaler.
+    controller: str
 
 
 _OPTIONS = (
@@ -61,6 +64,9 @@ _OPTIONS = (
     ),
     click.option("--smoke-node-selector", multiple=True, metavar="KEY=VALUE", help="A label that its node must have; repeatable."),
     click.option("--smoke-deadline", default="30m", metavar="DURATION", show_default=True, help="When it is given up."),
+    click.option(
+        "--namespace", default="", metavar="NAME", help="With --smoke: namespace of gpuscaler; default: that of --config, else kube-system."
+    ),
     click.option("--smoke-new-machine", is_flag=True, help="Use no machine that is there now, even if it has a free GPU."),
 )
 
@@ -81,13 +87,15 @@ def smoke_options(command: Callable[..., None]) -> Callable[..., None]:
         smoke_node_selector: tuple[str, ...],
         smoke_deadline: str,
         smoke_new_machine: bool,
+        namespace: str,
         **options: Any,
     ) -> None:
         given = click.get_current_context()
         alone = [
             f"--{name.replace('_', '-').removesuffix('s')}"
             for name in given.params
-            if (name == "dry" or name.startswith("smoke_")) and given.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+            if (name in ("dry", "namespace") or name.startswith("smoke_"))
+            and given.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
         ]
         if alone and not smoke:
             raise click.UsageError(f"saw {alone[0]} without --smoke, expected both; add --smoke")
@@ -101,6 +109,7 @@ def smoke_options(command: Callable[..., None]) -> Callable[..., None]:
             node_selector=smoke_node_selector,
             deadline=smoke_deadline,
             new_machine=smoke_new_machine,
+            controller=namespace,
         )
         command(*args, smoke=smoke_settings if smoke else None, **options)
 
@@ -138,7 +147,23 @@ def smoke_test(kubeconfig: Path | None, context: str, config: str | None, option
             click.echo(outlook.text, err=not options.dry)
         if options.dry or not outlook.fits:
             return 0 if outlook.fits else 1
-    return _run(kubeconfig, context, settings, policy, test, options, as_json=as_json)
+    namespace = options.controller or (settings.namespace if settings is not None else "")
+    idle_after = {pool.name: pool.idle_after for pool in (policy.pools if policy is not None else ())}
+
+    def run_of(client: "Client", access: "Access") -> "SmokeRun":
+        from gpuscaler.cli.doctor_following import SmokeRun
+
+        return SmokeRun(
+            client=client,
+            test=test,
+            namespace=namespace_of(namespace, access),
+            now=time.time,
+            say=_say,
+            idle_after=idle_after,
+            new_machine=options.new_machine,
+        )
+
+    return _run(resolve_access(kubeconfig, context), run_of, as_json=as_json)
 
 
 def _test(options: SmokeOptions, policy: "Policy | None") -> "SmokeTest":
@@ -244,33 +269,15 @@ def _outlook(plan: "Plan", pod: str, policy: "Policy") -> Outlook:
     return Outlook(False, text, {"fits": False, "reasons": lines})
 
 
-def _run(
-    kubeconfig: Path | None,
-    context: str,
-    settings: "RunSettings | None",
-    policy: "Policy | None",
-    test: "SmokeTest",
-    options: SmokeOptions,
-    *,
-    as_json: bool,
-) -> int:
-    from gpuscaler.cli.doctor_following import RefusedError, SmokeRun
+def _run(access: "Access", run_of: "Callable[[Client, Access], SmokeRun]", *, as_json: bool) -> int:
+    from gpuscaler.cli.doctor_following import RefusedError
     from gpuscaler.cli.leading import run_with_transport
     from gpuscaler.kube.client import Client
 
-    access = resolve_access(kubeconfig, context)
     signals: list[int] = []
 
     async def follow(transport: "HttpTransport") -> int:
-        run = SmokeRun(
-            client=Client(transport),
-            test=test,
-            namespace=namespace_of(settings.namespace if settings is not None else "", access),
-            now=time.time,
-            say=_say,
-            idle_after={pool.name: pool.idle_after for pool in (policy.pools if policy is not None else ())},
-            new_machine=options.new_machine,
-        )
+        run = run_of(Client(transport), access)
         with _cancelled_by_signals(signals):
             try:
                 verdict = await run.run()

@@ -106,7 +106,8 @@ class PlanInputs(NamedTuple):
     unordered: "Policy | None" = None
 
 
-def _account(settings: "RunSettings") -> "Account":
+def account_of(settings: "RunSettings") -> "Account":
+    """Read the account whose pools the settings use."""
     from gpuscaler.cli.account import read_account
     from gpuscaler.serving.cache_folder import cache_of
 
