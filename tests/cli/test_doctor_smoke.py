@@ -1,10 +1,14 @@
 """Smoke tests on a cluster with a controller and a simulated cloud, in virtual time."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cli.smoking import stage
+from tests.control.world import in_pieces
 from tests.objects import node, pod
 
 from gpuscaler.cli.doctor_following import RefusedError
@@ -13,8 +17,11 @@ from gpuscaler.doctor.smoke import timeline as stages
 from gpuscaler.doctor.smoke.job import KEPT_SECONDS
 from gpuscaler.embedded.apiserver.faults import Fault
 from gpuscaler.embedded.apiserver.wire.failures import Failure
+from gpuscaler.embedded.serving.memory import MemoryTransport
+from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import Forbidden, Unreachable
 from gpuscaler.kube.resources import JOBS, NODES, PODS
+from gpuscaler.kube.transport import Answer, Request
 from gpuscaler.model.holds import Hold
 
 pytestmark = pytest.mark.looptime(noop_cycles=1)
@@ -73,11 +80,32 @@ async def test_an_interruption_at_any_moment_leaves_nothing(tmp_path: Path, mome
         assert await here.left() == []
 
 
+class Persistent:
+    """A transport whose writes reach the server two seconds late, also if nobody waits for the answer any more."""
+
+    def __init__(self, inner: MemoryTransport) -> None:
+        self._inner = inner
+        self._sent: set[asyncio.Future[Any]] = set()
+
+    @asynccontextmanager
+    async def exchange(self, request: Request) -> AsyncIterator[Answer]:
+        async def call() -> Answer:
+            if request.method == "POST":
+                await asyncio.sleep(2.0)
+            async with self._inner.exchange(request) as answer:
+                return Answer(answer.status, answer.headers, in_pieces(b"".join([piece async for piece in answer.pieces])))
+
+        sent = asyncio.ensure_future(call())
+        self._sent.add(sent)
+        yield await asyncio.shield(sent)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
 async def test_an_interruption_while_the_job_is_being_created_leaves_nothing(tmp_path: Path) -> None:
     async with stage(tmp_path) as here:
-        here.api.faults.add(Fault(method="POST", path="/jobs", delay=2.0))
-        run = here.run()
-        running = asyncio.create_task(run.run())
+        running = asyncio.create_task(here.run(client=Client(Persistent(MemoryTransport(here.api)))).run())
         await here.until_said("Creating Job")
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
