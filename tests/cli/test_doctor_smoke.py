@@ -81,7 +81,7 @@ async def test_an_interruption_at_any_moment_leaves_nothing(tmp_path: Path, mome
 
 
 class Persistent:
-    """A transport whose writes reach the server two seconds late, also if nobody waits for the answer any more."""
+    """A transport whose writes reach the server two seconds late, also if nothing waits for the answer any more."""
 
     def __init__(self, inner: MemoryTransport) -> None:
         self._inner = inner
