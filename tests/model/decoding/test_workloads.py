@@ -145,6 +145,20 @@ def test_an_empty_budget_selector_matches_all_pods_in_v1_and_none_in_v1beta1(
     assert decoded == PodDisruptionBudget("n", "x", expected, 2, always_evict_unhealthy=True)
 
 
+@pytest.mark.parametrize(
+    ("least", "most", "expected"), [(1, None, (1, None)), ("50%", "100%", ("50%", "100%")), (None, 0, (None, 0)), ([1], True, (None, None))]
+)
+def test_the_rule_and_the_counts_of_a_budget_are_read_and_an_odd_rule_does_not_hide_it(
+    least: object, most: object, expected: object
+) -> None:
+    spec = {"selector": {}, "minAvailable": least, "maxUnavailable": most}
+    decoded = decode("PodDisruptionBudget", "policy/v1", spec=spec, status={"expectedPods": 3, "currentHealthy": 2, "desiredHealthy": 1})
+
+    assert isinstance(decoded, PodDisruptionBudget)
+    assert (decoded.min_available, decoded.max_unavailable) == expected
+    assert (decoded.expected, decoded.healthy, decoded.desired) == (3, 2, 1)
+
+
 def test_priority_classes_and_namespaces_are_read() -> None:
     assert decode("PriorityClass", "scheduling.k8s.io/v1", value=-5, globalDefault=True) == PriorityClass("x", -5, default=True)
     labels = {"team": "a", "kubernetes.io/metadata.name": "x"}

@@ -10,9 +10,13 @@ from tests.planning.building import NOW, daemon, node, offering, pod, pool, spec
 from gpuscaler.cli.status import print_status
 from gpuscaler.control.process.expander import PrioritiesInForce
 from gpuscaler.control.records.events.latest import Latest
+from gpuscaler.control.records.status import doctor_status as doctor_status_module
+from gpuscaler.control.records.status.doctor_status import doctor_lines, doctor_status, summarize
 from gpuscaler.control.records.status.reporting import status_config_map
 from gpuscaler.control.records.status.status import MOST, NAMED, Process, Status, status_of, summary
+from gpuscaler.doctor.findings import Finding, Fix, Report, Unchecked
 from gpuscaler.lifecycle.memory import Memory
+from gpuscaler.lifecycle.node_health.device_plugins import AbsentDevices
 from gpuscaler.lifecycle.released_pools import ReleasedPool
 from gpuscaler.model.aside import Skipped
 from gpuscaler.model.cluster import Cluster, Item
@@ -236,3 +240,35 @@ def test_the_status_has_machines_by_type_the_time_of_the_last_plan_and_the_addre
     assert "; not planned yet. Its pages are at [::1]:1 of h.\n" in output
     assert f"\nMachines:\n  {shown.kinds[0].pool}: " in output
     assert {f"{kind.machines} x {kind.market} {kind.instance_type} {kind.state}" in output for kind in shown.kinds} == {True}
+
+
+def finding(check: str, name: str, seen: str = "this", command: str = "") -> Finding:
+    return Finding(check, "warning", name, "field", seen, "that", "it costs", Fix((command,) if command else ()))
+
+
+def test_a_node_without_its_devices_is_reported_by_the_finding_about_it_if_there_is_one() -> None:
+    memory = Memory(absent_devices={name: AbsentDevices("u", {"nvidia.com/gpu": 8}, NOW - 400.0) for name in ("a", "b")})
+    latest = Latest(memory=memory, findings=(finding("D12", "Node a"), finding("D40", "Node b")))
+
+    (trouble,) = status_of(latest, Process("me"), troubles=(), happened=(), now=NOW).troubles
+
+    assert trouble.startswith("node b had 8 nvidia.com/gpu")
+
+
+def test_findings_in_the_status_are_bounded_in_number_and_size() -> None:
+    many = tuple(finding("D40", f"Node {number}", f"{number} {'x' * 9000}", "y" * 9000) for number in range(500))
+    same = tuple(finding("D35", f"Node {number}", command="kubectl") for number in range(500))
+    unchecked = tuple(Unchecked("D9", "z" * 9000, "it failed") for _ in range(500))
+    result = doctor_status(Report((*same, *many), unchecked, 7), NOW)
+
+    assert len(msgspec.json.encode(result)) < 40_000
+    assert (len(result.groups), result.more, result.silenced) == (doctor_status_module.MOST, 501 - doctor_status_module.MOST, 7)
+    assert result.groups[0].count == 500
+    assert result.groups[0].objects == ("Node 0", "Node 1", "Node 2")
+    assert result.groups[0].fix == "kubectl"
+    assert {group.fix for group in result.groups[1:]} == {"gpuscaler doctor prints the commands"}
+    assert [(entry.check, entry.count) for entry in result.counts] == [("D35", 500), ("D40", 500)]
+    lines = list(doctor_lines(result))
+    assert lines[:2] == ["WARNING D35 Node 0, Node 1, Node 2 and 497 more: field: saw this, expected that; it costs", "  fix: kubectl"]
+    assert "481 more; gpuscaler doctor prints all" in lines
+    assert summarize(result) == "0 critical, 1000 warning, 0 info, 7 silenced"
