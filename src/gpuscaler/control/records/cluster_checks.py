@@ -106,7 +106,11 @@ class ClusterChecks:
         """Report the new findings; those of the first checks are not new."""
         found = {(finding.check, finding.object, finding.field): finding for finding in report.findings}
         known, first = self._known or {}, self._known is None
-        new = tuple(finding for key, finding in found.items() if key not in known and finding.severity != INFO)
+        # A pod that cannot be placed has an Event and a line in the log with the reasons already.
+        told = {f"Pod {unplaced.pod}" for unplaced in self.latest.plan.unplaced}
+        new = tuple(
+            finding for key, finding in found.items() if key not in known and finding.severity != INFO and finding.object not in told
+        )
         self._known = {key: at for key, at in known.items() if now - at < REMEMBERED_SECONDS} | dict.fromkeys(found, now)
         if first:
             if new:
