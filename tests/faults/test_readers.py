@@ -10,7 +10,7 @@ from tests.hostile.workloads import cluster_of, pod
 from tests.metrics.api.scene import ReviewServer
 
 from gpuscaler.control.records.listening import Listeners
-from gpuscaler.settings.errors import SettingsError
+from gpuscaler.model.reading.errors import SettingsError
 from gpuscaler.settings.pools_file import parse_settings
 from gpuscaler.settings.run_settings import PagesSettings
 

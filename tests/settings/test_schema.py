@@ -4,7 +4,7 @@ import jsonschema
 import pytest
 from tests.settings.corpus import BAD_FORM, BAD_MEANING, GOOD, Bad
 
-from gpuscaler.settings.document import Entry, read_document
+from gpuscaler.model.reading.document import Entry, read_document
 from gpuscaler.settings.schema import pools_file_schema
 
 

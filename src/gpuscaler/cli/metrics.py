@@ -139,9 +139,9 @@ def metrics(**flags: Any) -> None:
     """Serve custom.metrics.k8s.io and external.metrics.k8s.io to the HorizontalPodAutoscaler, until stopped."""
     from gpuscaler.kube.errors import AccessError
     from gpuscaler.metrics.command.command import FlagError
+    from gpuscaler.model.reading.errors import SettingsError
     from gpuscaler.serving.logs import lines_to
     from gpuscaler.serving.tls import CertificateError
-    from gpuscaler.settings.errors import SettingsError
 
     try:
         options = _parsed(flags)

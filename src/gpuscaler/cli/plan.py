@@ -174,9 +174,9 @@ def from_cluster(
 def with_priorities(inputs: PlanInputs, path: str) -> PlanInputs:
     """Apply the priorities of a file; a file that cannot be parsed ends the command with exit code 2."""
     from gpuscaler.cli.changing import priorities_in
+    from gpuscaler.model.priorities.inverting import priority_warnings
+    from gpuscaler.model.priorities.priorities import apply_priorities, parse_priorities
     from gpuscaler.settings import SettingsError
-    from gpuscaler.settings.inverting import priority_warnings
-    from gpuscaler.settings.priorities import apply_priorities, parse_priorities
 
     try:
         priorities = parse_priorities(priorities_in(path), path)

@@ -11,7 +11,7 @@ from gpuscaler.catalogue.zones import cloud_of, region_of
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import Resources
 from gpuscaler.model.pools import Offering
-from gpuscaler.settings.cursor import Cursor
+from gpuscaler.model.reading.cursor import Cursor
 from gpuscaler.settings.fields.pool_settings import OfferingSettings, PoolSettings
 from gpuscaler.settings.fields.table import NO_CONTEXT, read_attributes
 

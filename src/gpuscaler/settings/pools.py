@@ -3,7 +3,7 @@
 from gpuscaler.model.accelerators import count_accelerators
 from gpuscaler.model.overrides import OfferingPrice, PoolOverride
 from gpuscaler.model.pools import Offering, Pool, all_have_gpus
-from gpuscaler.settings.cursor import Cursor
+from gpuscaler.model.reading.cursor import Cursor
 from gpuscaler.settings.fields.pool_settings import OfferingSettings, PoolSettings
 from gpuscaler.settings.fields.table import NO_CONTEXT, Schema, read, read_attributes, requires_values, schema
 from gpuscaler.settings.offerings import read_offerings

@@ -8,9 +8,9 @@ from typing import Annotated
 
 from gpuscaler.model.options import LONGEST, MAX_GRACE
 from gpuscaler.model.pools import BIND, STEERINGS, Limits, Policy
-from gpuscaler.settings.cursor import MAX_VALUES, Cursor, Report, TooMuchError
-from gpuscaler.settings.document import Entry, describe, read_document
-from gpuscaler.settings.errors import Problem, SettingsError
+from gpuscaler.model.reading.cursor import MAX_VALUES, Cursor, Report, TooMuchError
+from gpuscaler.model.reading.document import Entry, describe, read_document
+from gpuscaler.model.reading.errors import Problem, SettingsError
 from gpuscaler.settings.fields.kinds import Duration, amount, choice, count, integer, label_value, names
 from gpuscaler.settings.fields.table import NO_CONTEXT, Field, Group, Kind, ReadContext, keys_of, read_attributes, schema, values
 from gpuscaler.settings.pools import read_pools

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from gpuscaler.model.overrides import PoolOverride
 from gpuscaler.model.pools import Policy
+from gpuscaler.model.reading.cursor import Cursor
 from gpuscaler.settings.clouds.aws import AwsSettings
 from gpuscaler.settings.clouds.azure import AzureSettings
 from gpuscaler.settings.clouds.simulated import Simulated
-from gpuscaler.settings.cursor import Cursor
 from gpuscaler.settings.fields.kinds import ADDRESS, FLAG, MEMORY, Flag, Wait, choice, count, dns_label, path, positive
 from gpuscaler.settings.fields.table import Field, Fields, Group, ReadContext, values
 from gpuscaler.settings.pools import read_overrides

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpuscaler.metrics.command.settings import parse
-from gpuscaler.settings.errors import SettingsError
+from gpuscaler.model.reading.errors import SettingsError
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "metrics-settings.yaml"
 

@@ -26,7 +26,7 @@ from gpuscaler.metrics.command.command import (
 from gpuscaler.metrics.command.rules import RulesFile
 from gpuscaler.metrics.command.settings import MetricsSettings, parse
 from gpuscaler.metrics.rules.reading import RuleSet
-from gpuscaler.settings.errors import SettingsError
+from gpuscaler.model.reading.errors import SettingsError
 
 #: The container in the deployment manifest of prometheus-adapter v0.12.
 SHIPPED = [

@@ -6,8 +6,8 @@ from gpuscaler.metrics.rules.matchers import QueryError
 from gpuscaler.metrics.rules.reading import read_rules
 from gpuscaler.metrics.rules.resources import Resource
 from gpuscaler.metrics.rules.rule import Rule
+from gpuscaler.model.reading.errors import SettingsError
 from gpuscaler.model.selector_text import SelectorError, parse_selector
-from gpuscaler.settings.errors import SettingsError
 
 Json = dict[str, Any]
 

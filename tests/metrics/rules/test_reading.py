@@ -9,7 +9,7 @@ from tests.metrics.rules.making import OVERRIDES, SUM, entry, rule_set
 
 from gpuscaler.metrics.rules.reading import DEFAULT_QUERY, RuleSet, read_rules
 from gpuscaler.metrics.rules.resources import WELL_KNOWN, Resource, Resources
-from gpuscaler.settings.errors import SettingsError
+from gpuscaler.model.reading.errors import SettingsError
 
 
 def only_problem(rules: RuleSet) -> str:

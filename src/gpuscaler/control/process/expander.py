@@ -10,9 +10,9 @@ from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, NotFound, Unreachable
 from gpuscaler.kube.resources import CONFIG_MAPS
 from gpuscaler.model.pools import Policy
-from gpuscaler.settings.errors import SettingsError
-from gpuscaler.settings.inverting import priority_warnings
-from gpuscaler.settings.priorities import Priorities, apply_priorities, parse_priorities
+from gpuscaler.model.priorities.inverting import priority_warnings
+from gpuscaler.model.priorities.priorities import Priorities, apply_priorities, parse_priorities
+from gpuscaler.model.reading.errors import SettingsError
 
 NAMESPACE, NAME, KEY = "kube-system", "cluster-autoscaler-priority-expander", "priorities"
 PLACE = f"ConfigMap {NAMESPACE}/{NAME}"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from gpuscaler.settings.errors import SettingsError
+from gpuscaler.model.reading.errors import SettingsError
 from gpuscaler.settings.pools_file import decode_settings, read_settings
 from gpuscaler.settings.run_settings import RunSettings
 

@@ -9,7 +9,7 @@ import structlog
 
 from gpuscaler.metrics.rules.builtin import builtin_rules
 from gpuscaler.metrics.rules.reading import RuleSet, read_rules
-from gpuscaler.settings.errors import Problem, SettingsError
+from gpuscaler.model.reading.errors import Problem, SettingsError
 
 _LOG = structlog.get_logger(__name__)
 #: Seconds between checks of the file. Kubernetes takes a minute to update a ConfigMap in a pod.

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from gpuscaler.metrics.api.paths import CUSTOM, EXTERNAL
 from gpuscaler.metrics.sources.direct import ScrapeSettings
+from gpuscaler.model.reading.cursor import Cursor, Report, TooMuchError
+from gpuscaler.model.reading.document import read_document
+from gpuscaler.model.reading.errors import Problem, SettingsError
 from gpuscaler.model.selector_text import SelectorError, parse_selector
-from gpuscaler.settings.cursor import Cursor, Report, TooMuchError
-from gpuscaler.settings.document import read_document
-from gpuscaler.settings.errors import Problem, SettingsError
 
 KEYS = ("service", "apis", "exporters", "period", "stale", "hold", "timeout", "autoscale", "log")
 SERVICE_KEYS = ("name", "namespace")

@@ -17,9 +17,9 @@ from gpuscaler.metrics.rules.labelling import Labelling
 from gpuscaler.metrics.rules.patterns import Pattern, PatternError
 from gpuscaler.metrics.rules.resources import Resource, ResourceError, Resources, custom_resource
 from gpuscaler.metrics.rules.rule import Filter, Rule
-from gpuscaler.settings.cursor import Cursor, Report, TooMuchError
-from gpuscaler.settings.document import read_document
-from gpuscaler.settings.errors import Problem, SettingsError
+from gpuscaler.model.reading.cursor import Cursor, Report, TooMuchError
+from gpuscaler.model.reading.document import read_document
+from gpuscaler.model.reading.errors import Problem, SettingsError
 
 _KEYS = ("rules", "externalRules", "resourceRules")
 _RULE_KEYS = ("seriesQuery", "seriesFilters", "resources", "name", "metricsQuery")
@@ -53,7 +53,7 @@ class RuleSet(Struct, frozen=True):
 
 
 def read_rules(text: str, *, source: str = "rules", resources: Resources | None = None) -> RuleSet:
-    """Read the rules of a file. Raises :class:`~gpuscaler.settings.errors.SettingsError` if it is not a YAML mapping."""
+    """Read the rules of a file. Raises :class:`~gpuscaler.model.reading.errors.SettingsError` if it is not a YAML mapping."""
     root, problems = read_document(text, expected="a YAML mapping with the keys rules and externalRules", needs="rules need six")
     if problems:
         raise SettingsError(source, tuple(problems))

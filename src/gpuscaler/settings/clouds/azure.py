@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated
 
 from gpuscaler.model.overrides import OfferingPrice, PoolOverride
-from gpuscaler.settings.cursor import Cursor
+from gpuscaler.model.reading.cursor import Cursor
 from gpuscaler.settings.fields.account_kinds import exclusions, tag_mapping, type_prices, url
 from gpuscaler.settings.fields.kinds import choice, list_of, text
 from gpuscaler.settings.fields.table import Field, Group, Kind, ReadContext, read, schema

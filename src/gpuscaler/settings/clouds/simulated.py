@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from gpuscaler.model.offerings import MARKETS
 from gpuscaler.model.pools import Policy
-from gpuscaler.settings.cursor import Cursor, did_you_mean
+from gpuscaler.model.reading.cursor import Cursor, did_you_mean
 from gpuscaler.settings.fields.kinds import (
     GO_DURATION,
     LABEL_VALUE,

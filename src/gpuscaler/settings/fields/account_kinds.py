@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from gpuscaler.model.offerings import MARKETS, ON_DEMAND, RESERVED
 from gpuscaler.model.overrides import OfferingPrice
-from gpuscaler.settings.cursor import Cursor
+from gpuscaler.model.reading.cursor import Cursor
 from gpuscaler.settings.fields.kinds import list_of, text
 from gpuscaler.settings.fields.table import Kind, ReadContext
 

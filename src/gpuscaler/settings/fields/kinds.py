@@ -5,7 +5,7 @@ from collections.abc import Collection
 from typing import Annotated, Any
 
 from gpuscaler.model.quantities import QuantityError, format_quantity, parse
-from gpuscaler.settings.cursor import Cursor
+from gpuscaler.model.reading.cursor import Cursor
 from gpuscaler.settings.fields.table import Kind, ReadContext, Schema
 
 LABEL_VALUE = {"type": "string", "pattern": "^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"}

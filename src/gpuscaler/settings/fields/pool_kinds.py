@@ -8,9 +8,9 @@ from gpuscaler.model.labels import is_label_value, is_qualified_name
 from gpuscaler.model.pods import Resources
 from gpuscaler.model.pools import Budget, Spare
 from gpuscaler.model.quantities import QuantityError, milli, parse, whole
+from gpuscaler.model.reading.cursor import Cursor, did_you_mean
 from gpuscaler.model.schedules import parse_schedule
 from gpuscaler.model.taints import Taint
-from gpuscaler.settings.cursor import Cursor, did_you_mean
 from gpuscaler.settings.fields.kinds import GO_DURATION, LABEL_VALUE, list_of
 from gpuscaler.settings.fields.table import Field, Group, Kind, ReadContext, mapping, nullable, read_attributes, requires_values, schema
 

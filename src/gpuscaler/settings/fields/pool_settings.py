@@ -6,9 +6,9 @@ from typing import Annotated
 from gpuscaler.model.offerings import MARKETS
 from gpuscaler.model.pods import Resources
 from gpuscaler.model.pools import STEERINGS, UNREADY_AFTER, Budget, Spare
+from gpuscaler.model.reading.cursor import Cursor
 from gpuscaler.model.taints import Taint
 from gpuscaler.model.well_known import POOL_LABEL
-from gpuscaler.settings.cursor import Cursor
 from gpuscaler.settings.fields.kinds import FLAG, Duration, amount, choice, count, format_options, integer, label_value, names
 from gpuscaler.settings.fields.pool_kinds import BUDGETS, LABELS, RESOURCES, SPARE, TAINTS
 from gpuscaler.settings.fields.table import Field, Group, Kind, ReadContext, schema

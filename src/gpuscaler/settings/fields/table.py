@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import fields as attributes_of
 
 from gpuscaler.model.pools import Policy
-from gpuscaler.settings.cursor import Cursor
+from gpuscaler.model.reading.cursor import Cursor
 
 Schema = dict[str, Any]
 Fields = dict[str, Cursor]

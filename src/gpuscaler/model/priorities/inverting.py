@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from gpuscaler.model.pools import Policy, Pool, guessed_offerings
-from gpuscaler.settings.priorities import Priorities, matches
+from gpuscaler.model.priorities.priorities import Priorities, matches
 
 #: Smaller differences in cost are ignored (dollars per hour).
 LEAST = 0.005

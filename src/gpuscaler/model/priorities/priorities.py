@@ -10,9 +10,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuscaler.model.pools import Policy
-from gpuscaler.settings.cursor import Cursor, Report, TooMuchError
-from gpuscaler.settings.document import read_document
-from gpuscaler.settings.errors import Problem, SettingsError
+from gpuscaler.model.reading.cursor import Cursor, Report, TooMuchError
+from gpuscaler.model.reading.document import read_document
+from gpuscaler.model.reading.errors import Problem, SettingsError
 
 #: Limits for patterns and numbers; larger ones are treated as mistakes.
 MAX_PATTERN, MAX_PRIORITY = 500, 2**31

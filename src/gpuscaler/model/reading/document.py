@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from msgspec import Struct
 
-from gpuscaler.settings.errors import Problem
+from gpuscaler.model.reading.errors import Problem
 
 #: None, bool, int, float or str; a list of entries; a dictionary of entries.
 Value = Any

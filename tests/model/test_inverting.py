@@ -4,8 +4,8 @@ from msgspec.structs import replace
 from tests.planning.building import offering
 
 from gpuscaler.model.pools import BY_SIZE, Offering, Policy, Pool
-from gpuscaler.settings.inverting import find_inverted, priority_warnings
-from gpuscaler.settings.priorities import apply_priorities, parse_priorities
+from gpuscaler.model.priorities.inverting import find_inverted, priority_warnings
+from gpuscaler.model.priorities.priorities import apply_priorities, parse_priorities
 
 
 def policy(**pools: Offering) -> Policy:

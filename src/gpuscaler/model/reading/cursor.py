@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable
 
 from gpuscaler.model.durations import parse_duration
 from gpuscaler.model.labels import is_label_value
-from gpuscaler.settings.document import Entry, describe
-from gpuscaler.settings.errors import Problem
+from gpuscaler.model.reading.document import Entry, describe
+from gpuscaler.model.reading.errors import Problem
 
 #: Maximum number of values in a file after its anchors are expanded. 5 MB without anchors hold a million; a dozen nested anchors expand
 #: without limit.

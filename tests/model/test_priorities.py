@@ -3,8 +3,8 @@
 import pytest
 
 from gpuscaler.model.pools import Policy, Pool
-from gpuscaler.settings.errors import SettingsError
-from gpuscaler.settings.priorities import Priorities, apply_priorities, parse_priorities
+from gpuscaler.model.priorities.priorities import Priorities, apply_priorities, parse_priorities
+from gpuscaler.model.reading.errors import SettingsError
 
 #: Example in the form of the expander's readme.
 TEXT = """

@@ -1,0 +1,1 @@
+"""Priorities of pools, in the format of the priority expander of Cluster Autoscaler."""

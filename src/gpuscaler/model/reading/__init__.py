@@ -1,0 +1,1 @@
+"""Reads YAML as a tree with lines, and collects all mistakes of a file."""
