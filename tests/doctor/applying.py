@@ -1,7 +1,10 @@
 """Applies the commands that findings print, as kubectl would, to objects in memory."""
 
+import base64
 import json
+import re
 import shlex
+import subprocess
 from copy import deepcopy
 from typing import Any
 
@@ -19,6 +22,8 @@ class CannotApplyError(Exception):
 
 def apply_command(objects: list[Json], command: str) -> list[Json]:
     """The objects after ``command``: one of kubectl patch, label, annotate, taint, delete, and apply or replace with a heredoc."""
+    if " | kubectl patch secret " in command:
+        return _rewritten(objects, command)
     line, _, document = command.partition("\n")
     words = shlex.split(line)
     if words[:1] != ["kubectl"]:
@@ -27,6 +32,9 @@ def apply_command(objects: list[Json], command: str) -> list[Json]:
     if verb in ("apply", "replace", "create"):
         return _applied(objects, document)
     options, places = _options(rest)
+    if words[1:3] == ["rollout", "restart"]:
+        # The webhooks of the cluster change the new pods, so that they are not known.
+        return [item for item in objects if not _is_pod_of(item, places[2], options.get("namespace", ""))]
     kind, name, *arguments = places
     index = _index(objects, kind, name, options.get("namespace", ""))
     if verb == "delete":
@@ -36,6 +44,20 @@ def apply_command(objects: list[Json], command: str) -> list[Json]:
         options = {"type": "merge", "patch": json.dumps({"spec": {"taints": _tainted(objects[index], places[2])}})}
     changed = _changed(deepcopy(objects[index]), verb, arguments, options)
     return [_rolled_out(item, changed) for item in (*objects[:index], changed, *objects[index + 1 :])]
+
+
+def _rewritten(objects: list[Json], command: str) -> list[Json]:
+    """The objects after a Secret was read, passed through commands of the shell, and written back."""
+    read, *filters, write = command.split(" | ")
+    options, places = _options(shlex.split(read)[2:])
+    data = objects[_index(objects, *places, options.get("namespace", ""))]["data"]
+    template = options["output"].removeprefix("go-template=")
+    text = re.sub(r'{{base64decode \(index .data "([^"]+)"\)}}', lambda match: base64.b64decode(data[match[1]]).decode(), template)
+    text = re.sub(r'{{index .data "([^"]+)"}}', lambda match: data[match[1]], text)
+    if filters:
+        text = subprocess.run(["sh", "-c", " | ".join(filters)], input=text, capture_output=True, text=True, check=True).stdout
+    assert write.endswith("--patch-file /dev/stdin")
+    return apply_command(objects, f"{write.removesuffix('--patch-file /dev/stdin')}--patch {shlex.quote(text)}")
 
 
 def _options(words: list[str]) -> tuple[dict[str, str], list[str]]:
@@ -88,6 +110,11 @@ def _rolled_out(item: Json, workload: Json) -> Json:
     node = {name: item["spec"][name] for name in ("nodeName",) if name in item["spec"]}
     metadata = {**item["metadata"], "annotations": template.get("metadata", {}).get("annotations", {})}
     return {**item, "metadata": metadata, "spec": {**template["spec"], **node}}
+
+
+def _is_pod_of(item: Json, workload: str, namespace: str) -> bool:
+    names = [owner["name"].removesuffix(f"-{item['metadata'].get('labels', {}).get('pod-template-hash', '')}") for owner in _owners(item)]
+    return item["kind"] == "Pod" and item["metadata"].get("namespace", "") == namespace and workload in names
 
 
 def _owners(item: Json) -> list[Json]:

@@ -2,6 +2,7 @@
 
 from gpuscaler.doctor.checks import api_services, budgets
 from gpuscaler.doctor.checks.checking import Check
+from gpuscaler.doctor.checks.identity import accounts, bindings, references, roles, secrets, static_keys
 from gpuscaler.doctor.checks.nodes import device_plugins, labels
 from gpuscaler.doctor.checks.pods import fitting, holding, resource_names, runtimes, sharing_nodes
 
@@ -15,4 +16,10 @@ CHECKS: tuple[Check, ...] = (
     *holding.CHECKS,
     *sharing_nodes.CHECKS,
     *runtimes.CHECKS,
+    *secrets.CHECKS,
+    *references.CHECKS,
+    *static_keys.CHECKS,
+    *accounts.CHECKS,
+    *roles.CHECKS,
+    *bindings.CHECKS,
 )

@@ -1,0 +1,1 @@
+"""Autoscalers of nodes: those that act beside each other, and their priorities."""

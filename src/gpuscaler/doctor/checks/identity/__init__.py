@@ -1,0 +1,1 @@
+"""Who programs are: Secrets, keys of clouds, ServiceAccounts and rights."""
