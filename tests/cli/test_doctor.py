@@ -28,6 +28,7 @@ def test_a_finding_ends_with_1_and_prints_the_command_that_mends_it() -> None:
 def test_what_no_file_has_is_unchecked_and_ends_with_3_unless_that_is_accepted() -> None:
     assert doctor("--cluster", CLEAN).exit_code == 3
     assert "because APIService could not be read: no file has objects of this kind" in doctor("--cluster", CLEAN).output
+    assert "because the time of the API server could not be read: files have none" in doctor("--cluster", CLEAN).output
     assert doctor("--cluster", CLEAN, "--partial-ok").exit_code == 0
 
 
@@ -50,6 +51,7 @@ def test_sarif_has_a_result_for_every_finding_and_a_notification_for_what_was_no
         in run["results"][0]["locations"][0]["logicalLocations"][0]["fullyQualifiedName"]
     )
     assert {rule["id"] for rule in run["tool"]["driver"]["rules"]} >= {result["ruleId"] for result in run["results"]}
+    assert len({rule["id"] for rule in run["tool"]["driver"]["rules"]}) == len(run["tool"]["driver"]["rules"])
     (invocation,) = run["invocations"]
     assert not invocation["executionSuccessful"]
     assert any("APIService" in entry["message"]["text"] for entry in invocation["toolExecutionNotifications"])

@@ -24,7 +24,7 @@ SENTENCE = 2
 #: Texts in these folders imitate those of other programs, or are code of another language.
 NOT_OURS = ("embedded", "simulation/papers", "simulation/results/page", "metrics/rules", "metrics/command/command.py")
 #: Parts of code, of SQL, of patterns and of schedules that stand in strings.
-CODE = frozenset(("dict", "eq", "fira", "gt", "imum", "monospace", "notin", "rowid", "str", "thu", "tue"))
+CODE = frozenset(("dict", "eq", "fira", "gt", "imum", "monospace", "notin", "rowid", "str", "thu", "tr", "tue"))
 
 #: Words of our old dialect, and what to say instead.
 OLD_WORDS = {

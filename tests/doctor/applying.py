@@ -50,7 +50,8 @@ def _rewritten(objects: list[Json], command: str) -> list[Json]:
     """The objects after a Secret was read, passed through commands of the shell, and written back."""
     read, *filters, write = command.split(" | ")
     options, places = _options(shlex.split(read)[2:])
-    data = objects[_index(objects, *places, options.get("namespace", ""))]["data"]
+    kind, name = places
+    data = objects[_index(objects, kind, name, options.get("namespace", ""))]["data"]
     template = options["output"].removeprefix("go-template=")
     text = re.sub(r'{{base64decode \(index .data "([^"]+)"\)}}', lambda match: base64.b64decode(data[match[1]]).decode(), template)
     text = re.sub(r'{{index .data "([^"]+)"}}', lambda match: data[match[1]], text)

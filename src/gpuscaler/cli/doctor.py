@@ -1,6 +1,7 @@
 """``gpuscaler doctor``: finds mistakes in a cluster, its account and its files."""
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -107,7 +108,9 @@ def _from_cluster(kubeconfig: Path | None, context: str, now: float) -> "Evidenc
     from gpuscaler.cli.doctor_reading import evidence_of_cluster
 
     access = resolve_access(kubeconfig, context)
-    return asyncio.run(evidence_of_cluster(access, now=now))
+    # A pod that names another cluster is not inside it.
+    inside = bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and kubeconfig is None and not context
+    return asyncio.run(evidence_of_cluster(access, now=now, inside=inside))
 
 
 def _write_page(path: Path, page: str) -> None:
@@ -128,12 +131,20 @@ def _with_settings(evidence: "Evidence", config: str | None) -> "Evidence":
     if config is None:
         reason = "no run file was given; name it with --config"
         return replace(evidence, unread={**evidence.unread, POLICY: reason, ACCOUNT: reason})
-    return replace(evidence, policy=load_settings(config).policy)
+    settings = load_settings(config)
+    evidence = replace(evidence, policy=settings.policy)
+    if settings.cloud == "aws":
+        from gpuscaler.cli.doctor_account import with_aws_account
+
+        return with_aws_account(evidence, settings)
+    return evidence
 
 
 def _exit_status(report: "Report", evidence: "Evidence", *, fail_on: str, partial_ok: bool) -> int:
     if report.at_least(fail_on):
         return 1
-    if evidence.unread and not any(evidence.documents.values()):
+    # What was asked beside the objects has a kind of its own.
+    objects = (documents for kind, documents in evidence.documents.items() if not kind.startswith("probe/"))
+    if evidence.unread and not any(objects):
         return FORBIDDEN
     return UNREACHABLE if report.unchecked and not partial_ok else 0

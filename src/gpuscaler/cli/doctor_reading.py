@@ -11,8 +11,9 @@ from typing import Any, BinaryIO, cast
 import click
 import msgspec
 
+from gpuscaler.cli.doctor_probing import with_probes
 from gpuscaler.doctor.documents import Document
-from gpuscaler.doctor.evidence import CLUSTER, Evidence
+from gpuscaler.doctor.evidence import CLOCKS, CLUSTER, Evidence
 from gpuscaler.kube.access import Access
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, Forbidden, NotFound, Unreachable
@@ -40,6 +41,7 @@ OTHERS: tuple[Resource, ...] = (
     LEASES,
     Resource("", "v1", "secrets", "Secret"),
     Resource("", "v1", "endpoints", "Endpoints"),
+    Resource("", "v1", "limitranges", "LimitRange"),
     Resource("", "v1", "replicationcontrollers", "ReplicationController"),
     Resource("batch", "v1", "cronjobs", "CronJob"),
     Resource("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler"),
@@ -50,6 +52,8 @@ OTHERS: tuple[Resource, ...] = (
     Resource("rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False),
     Resource("keda.sh", "v1alpha1", "scaledobjects", "ScaledObject", optional=True),
     Resource("keda.sh", "v1alpha1", "scaledjobs", "ScaledJob", optional=True),
+    Resource("monitoring.coreos.com", "v1", "servicemonitors", "ServiceMonitor", optional=True),
+    Resource("monitoring.coreos.com", "v1", "podmonitors", "PodMonitor", optional=True),
     Resource("karpenter.sh", "v1", "nodepools", "NodePool", namespaced=False, older=("v1beta1",), optional=True),
 )
 #: Parts of objects that no check reads, and that take most of their memory.
@@ -114,7 +118,7 @@ def evidence_of_files(files: Iterable[str], *, now: float) -> Evidence:
             reason = getattr(error, "strerror", None) or str(error)
             raise FileError(f"{name}: saw {reason}, expected a readable file with Kubernetes objects") from error
     missing = [resource.kind for resource in (*WATCHED, *OTHERS) if resource.kind not in collector.documents]
-    return collector.evidence(now, dict.fromkeys(missing, "no file has objects of this kind"))
+    return collector.evidence(now, {**dict.fromkeys(missing, "no file has objects of this kind"), CLOCKS: "files have none"})
 
 
 def _objects(stream: BinaryIO, name: str) -> Iterator[tuple[str, Any, str, str]]:
@@ -171,8 +175,11 @@ def evidence_of_objects(objects: Iterable[Mapping[str, Any]], *, now: float) -> 
     return collector.evidence(now, {})
 
 
-async def evidence_of_cluster(access: Access, *, now: float) -> Evidence:
-    """The objects of a live cluster. What the user may not read, or the server does not answer, is unread."""
+async def evidence_of_cluster(access: Access, *, now: float, inside: bool = False) -> Evidence:
+    """The objects of a live cluster, and what it answers. What the user may not read, or the server does not answer, is unread.
+
+    ``inside`` is whether this runs in a pod of the cluster.
+    """
     collector, unread = _Collector(), {}
     async with HttpTransport(access) as transport:
         client = Client(transport, dry_run=True)
@@ -181,15 +188,15 @@ async def evidence_of_cluster(access: Access, *, now: float) -> Evidence:
             # A server that does not answer at all is not asked for each kind.
             await client.get(NAMESPACES, "kube-system")
         except Unreachable as error:
-            return collector.evidence(now, dict.fromkeys((*(resource.kind for resource in resources), CLUSTER), str(error)))
+            return collector.evidence(now, dict.fromkeys((*(resource.kind for resource in resources), CLUSTER, CLOCKS), str(error)))
         except ApiError:
             pass
         for resource in resources:
             if reason := await _collect(client, resource, collector):
                 unread[resource.kind] = reason
-    if any(kind in unread for kind in ("Node", "Pod")):
-        unread[CLUSTER] = "; ".join(f"{kind}: {unread[kind]}" for kind in ("Node", "Pod") if kind in unread)
-    return collector.evidence(now, unread)
+        if any(kind in unread for kind in ("Node", "Pod")):
+            unread[CLUSTER] = "; ".join(f"{kind}: {unread[kind]}" for kind in ("Node", "Pod") if kind in unread)
+        return await with_probes(client, collector.evidence(now, unread), inside=inside)
 
 
 async def _collect(client: Client, resource: Resource, collector: _Collector) -> str:

@@ -8,6 +8,7 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
 
 #: Sources other than the kinds of Kubernetes objects, which are named by their kind: "DaemonSet".
+CLOCKS = "the time of the API server"
 CLUSTER, POLICY, ACCOUNT = "the cluster", "the run file", "the cloud account"
 
 

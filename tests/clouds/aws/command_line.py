@@ -1,11 +1,12 @@
 """The part of the AWS CLI that our pages use: commands become calls of a client, by the model that the CLI itself reads."""
 
 import json
-import re
 import shlex
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
+
+from botocore import xform_name
 
 #: Options for the output, which every operation has.
 OUTPUT_OPTIONS = {"query", "output", "region"}
@@ -53,7 +54,7 @@ def aws(words: Sequence[str], client: Callable[[str], Any]) -> str:
 
 def parse_parameters(options: Sequence[str], shape: Any) -> tuple[dict[str, Any], dict[str, str]]:
     """The parameters of an operation, and how to print its answer."""
-    members = {re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower(): name for name in shape.members}
+    members = {xform_name(name, "-"): name for name in shape.members}
     parameters, output_options = dict[str, Any](), dict[str, str]()
     for option, values in group_options(options):
         if option in OUTPUT_OPTIONS:
@@ -79,14 +80,22 @@ def group_options(options: Sequence[str]) -> list[tuple[str, list[str]]]:
 def parse_value(values: Sequence[str], shape: Any) -> Any:
     if shape.type_name == "list":
         assert values, "expected at least one argument"
-        return list(values)
+        return [parse_value([value], shape.member) for value in values]
     if shape.type_name == "boolean":
         assert not values, values
         return True
     (text,) = values
     if shape.type_name in {"structure", "map"}:
-        return json.loads(text)
-    return int(text) if shape.type_name == "integer" else text
+        return json.loads(text) if text.startswith("{") else parse_shorthand(text, shape)
+    return {"integer": int, "double": float}.get(shape.type_name, str)(text)
+
+
+def parse_shorthand(text: str, shape: Any) -> dict[str, Any]:
+    """A structure written ``Key=Value,Other=Value``."""
+    pairs = dict(part.split("=", 1) for part in text.split(","))
+    unknown = pairs.keys() - shape.members.keys()
+    assert not unknown, f"Unknown keys: {sorted(unknown)}"
+    return {key: value == "true" if shape.members[key].type_name == "boolean" else value for key, value in pairs.items()}
 
 
 def format_answer(answer: dict[str, Any], output_options: dict[str, str]) -> str:

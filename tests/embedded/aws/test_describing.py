@@ -146,8 +146,8 @@ def test_a_warm_pool_is_described_with_its_group_until_it_is_deleted(aws: Aws) -
 
 
 def test_unsupported_operations_are_named_in_the_error(aws: Aws) -> None:
-    with pytest.raises(ClientError, match="DescribePolicies is an operation that this endpoint does not support") as refused:
-        aws.client("autoscaling").describe_policies()
+    with pytest.raises(ClientError, match="DescribeAccountLimits is an operation that this endpoint does not support") as refused:
+        aws.client("autoscaling").describe_account_limits()
     assert code(refused) == "NotImplemented"
     with pytest.raises(ClientError) as refused:
         aws.client("autoscaling", "eu-north-1").describe_auto_scaling_groups()

@@ -233,7 +233,7 @@ async def test_the_aggregator_reads_values_and_trusts_the_certificate_through_th
 
 
 async def test_values_are_errors_while_prometheus_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuscaler.metrics.sources.outages.CHECK_SECONDS", 0.1)
+    monkeypatch.setattr("gpuscaler.serving.logs.CHECK_SECONDS", 0.1)
     with structlog.testing.capture_logs() as logs:
         async with running(tmp_path) as made:
             made.world.prometheus.put("nvidia_gpu_duty_cycle", 40.0, pod_name="serve-a", namespace_name="work")
@@ -254,7 +254,7 @@ async def test_values_are_errors_while_prometheus_is_unavailable(tmp_path: Path,
 async def test_if_exporters_are_scraped_directly_one_that_does_not_answer_is_logged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpuscaler.metrics.sources.outages.CHECK_SECONDS", 0.05)
+    monkeypatch.setattr("gpuscaler.serving.logs.CHECK_SECONDS", 0.05)
     # Nothing listens at port 1.
     scraping = ScrapeSettings(namespace="default", selector=EXPORTERS, port=1, interval=0.05)
     settings = MetricsSettings(period=0.2, exporters=scraping)

@@ -9,8 +9,8 @@ from tests.metrics.api.scene import HPA, ReviewServer
 
 from gpuscaler.kube.client import Client
 from gpuscaler.metrics.api.paths import VERSIONS
-from gpuscaler.metrics.command.certificates import certificate_problems
 from gpuscaler.metrics.command.upkeep import SelfCheck
+from gpuscaler.model.certificates import certificate_problems
 from gpuscaler.serving.certificates import CertificateAuthority
 from gpuscaler.serving.tls import LiveTls
 

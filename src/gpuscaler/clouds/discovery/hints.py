@@ -34,8 +34,19 @@ _OTHER_OPTIONS = (
 _NATIVE = ("cpu", "memory", "ephemeral-storage", "pods")
 
 
+class TagMistake(Struct, frozen=True, gc=False):
+    """A tag, as the cloud spells it, that is ignored because of its value, and what was expected."""
+
+    key: str
+    value: str
+    expected: str
+
+
 class Hints(Struct, frozen=True, gc=False):
-    """What tags say. ``resources`` are in planning's units and override those of the instance type; durations are in seconds."""
+    """What tags say. ``resources`` are in planning's units and override those of the instance type; durations are in seconds.
+
+    ``mistakes`` are the tags that could not be understood; ``warnings`` say the same, and more, in sentences.
+    """
 
     labels: Mapping[str, str] = {}
     taints: tuple[Taint, ...] = ()
@@ -43,6 +54,7 @@ class Hints(Struct, frozen=True, gc=False):
     idle_after: float | None = None
     warnings: tuple[str, ...] = ()
     unready_after: float | None = None
+    mistakes: tuple[TagMistake, ...] = ()
 
 
 class _TagReader:
@@ -54,9 +66,11 @@ class _TagReader:
         self.resources: dict[str, int] = {}
         self.times: dict[str, float] = {}
         self.warnings: list[str] = []
+        self.mistakes: list[TagMistake] = []
 
     def warn(self, key: str, value: str, expected: str) -> None:
         spelled = self.spelling.get(key, key)
+        self.mistakes.append(TagMistake(spelled, value, expected))
         self.warnings.append(f"the tag {shorten_value(spelled)} is {shorten_value(value)}, expected {expected}; it is ignored")
 
     def label(self, key: str, name: str, value: str, into: dict[str, str]) -> None:
@@ -141,4 +155,5 @@ def hints_of(tags: Mapping[str, str], *, spelling: Mapping[str, str] = MappingPr
         reader.times.get(IDLE),
         tuple(reader.warnings),
         reader.times.get(UNREADY),
+        tuple(reader.mistakes),
     )

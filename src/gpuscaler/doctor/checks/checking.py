@@ -1,6 +1,6 @@
 """A check: which sources it needs, and what it finds in them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from gpuscaler.doctor.evidence import Evidence
@@ -22,3 +22,10 @@ class Check:
     needs: tuple[str, ...]
     find: Find
     continuous: bool = False
+
+
+def in_part(check: str, subject: str, evidence: Evidence, *kinds: str) -> Iterator[Unchecked]:
+    """What a check that goes on without some kinds could not look at."""
+    reasons = [f"{kind} could not be read: {evidence.unread[kind]}" for kind in kinds if kind in evidence.unread]
+    if reasons:
+        yield Unchecked(check, subject, "; ".join(reasons))

@@ -17,7 +17,10 @@ class Message:
 
 @dataclass(slots=True)
 class Queue:
-    """A queue; with ``receives_notices`` a rule sends it the notices of EC2 and Auto Scaling."""
+    """A queue; with ``receives_notices`` a rule sends it the notices of EC2 and Auto Scaling.
+
+    ``settings`` are attributes that are stored and shown only: its policy, its encryption.
+    """
 
     name: str
     url: str
@@ -26,6 +29,7 @@ class Queue:
     retention: float = 345_600.0
     receives_notices: bool = False
     messages: dict[str, Message] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
 
     def send(self, body: str, *, ident: str, now: float, delay: float = 0.0) -> Message:
         """Add a message."""

@@ -47,6 +47,9 @@ class Region:
         self.nodegroups: dict[tuple[str, str], dict[str, Any]] = {}
         self.queues: dict[str, Queue] = {}
         self.reservations: dict[str, dict[str, Any]] = {}
+        #: Images that no longer exist, and the names of those that have one.
+        self.deregistered: set[str] = set()
+        self.image_names: dict[str, str] = {}
         #: (operation, ClientToken) with the request and its answer.
         self.tokens: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = {}
         self._numbers = 0

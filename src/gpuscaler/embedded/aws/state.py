@@ -136,7 +136,7 @@ class Group:
     """An Auto Scaling group. ``settings`` are the fields that are shown unchanged, ``cause`` is the reason for its desired capacity.
 
     It is reconciled again at ``wakes_at``, and launches nothing before ``retry_at``. ``history`` are its earlier descriptions, with times,
-    kept if reads lag.
+    kept if reads lag. ``policies`` and ``scheduled`` are scaling policies and scheduled actions by name; they are stored only.
     """
 
     name: str
@@ -154,6 +154,8 @@ class Group:
     activities: list[Activity] = field(default_factory=list)
     refreshes: list[Any] = field(default_factory=list)
     updates: list[Any] = field(default_factory=list)
+    policies: dict[str, dict[str, Any]] = field(default_factory=dict)
+    scheduled: dict[str, dict[str, Any]] = field(default_factory=dict)
     warm: dict[str, Instance] = field(default_factory=dict)
     cause: str = ""
     wakes_at: float | None = None

@@ -33,7 +33,7 @@ async def collect_facts(client: Client, namespace: str, name: str, *, pages: Pag
     """
     autoscaler = json.loads(await client.get(AUTOSCALERS, name, namespace=namespace))
     spec, status = autoscaler.get("spec") or {}, autoscaler.get("status") or {}
-    selector = await _selector(client, namespace, spec.get("scaleTargetRef") or {})
+    selector = await scale_selector(client, namespace, spec.get("scaleTargetRef") or {})
     pods = await _pods(client, namespace, selector)
     exporters = await _exporters(client, frozenset(pods.values()), port, pages)
     condition: Json = next((condition for condition in status.get("conditions") or () if condition.get("type") == "ScalingActive"), {})
@@ -47,7 +47,7 @@ async def collect_facts(client: Client, namespace: str, name: str, *, pages: Pag
     )
 
 
-async def _selector(client: Client, namespace: str, target: Json) -> str:
+async def scale_selector(client: Client, namespace: str, target: Json) -> str:
     """The label selector of the scaled object, from its scale subresource."""
     group, _, version = str(target.get("apiVersion", "")).rpartition("/")
     prefix = f"/apis/{group}/{version}" if group else f"/api/{version}"
@@ -102,7 +102,7 @@ async def _facts(
     listed, status, message, values = False, 0, "", {}
     if service and not unavailable:
         listed = any(metric == name.partition("/")[2] or metric == name for name in await _listed(client, group))
-        path, query = _path(kind, namespace, source, metric, selector)
+        path, query = metric_path(kind, namespace, source, metric, selector)
         try:
             status, values = 200, _values(json.loads(await _get(client, f"/apis/{group}/v1beta1{path}", query)).get("items") or ())
         except ApiError as error:
@@ -146,9 +146,9 @@ async def _listed(client: Client, group: str) -> Iterable[str]:
     return [str(resource.get("name", "")) for resource in resource_list.get("resources") or ()]
 
 
-def _path(kind: str, namespace: str, source: Json, metric: str, selector: str) -> tuple[str, dict[str, str]]:
+def metric_path(kind: str, namespace: str, source: Json, metric: str, selector: str) -> tuple[str, dict[str, str]]:
     """Path and query of the HorizontalPodAutoscaler's request for a metric."""
-    labels = _format_selector((source.get("metric") or {}).get("selector") or {})
+    labels = format_selector((source.get("metric") or {}).get("selector") or {})
     space = f"/namespaces/{quote(namespace)}"
     if kind == "External":
         return f"{space}/{quote(metric)}", _query(labelSelector=labels)
@@ -162,7 +162,7 @@ def _path(kind: str, namespace: str, source: Json, metric: str, selector: str) -
     return f"{space}/{resource}/{quote(str(about.get('name', '')))}/{quote(metric)}", _query(metricLabelSelector=labels)
 
 
-def _format_selector(selector: Json) -> str:
+def format_selector(selector: Json) -> str:
     """A label selector as text."""
     terms = [f"{key}={value}" for key, value in (selector.get("matchLabels") or {}).items()]
     for expression in selector.get("matchExpressions") or ():

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import structlog
 
 from gpuscaler.kube.client import Client
-from gpuscaler.metrics.command.certificates import certificate_problems
 from gpuscaler.metrics.command.rights import excessive_autoscaler_rights, excessive_server_rights, has_right
+from gpuscaler.model.certificates import certificate_problems
 from gpuscaler.serving.tls import LiveTls
 
 _LOG = structlog.get_logger(__name__)

@@ -9,9 +9,9 @@ from binascii import Error as Base64Error
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from gpuscaler.metrics.command.certificates import certificate_problems
 from gpuscaler.metrics.converting.adapters import is_adapter, selects_pods
 from gpuscaler.metrics.converting.objects import Json, containers, ensure_mapping, get_items, get_mapping, pod_template, text
+from gpuscaler.model.certificates import certificate_problems
 
 #: Notes a message about an object.
 AddObjectNote = Callable[[Json, str], None]

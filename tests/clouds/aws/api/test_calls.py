@@ -133,3 +133,21 @@ def test_times_in_replies_are_parsed_as_by_botocore() -> None:
 
     assert ours["CreateTime"] == theirs["CreateTime"]
     assert ours["CreateTime"].utcoffset() == timedelta(0)
+
+
+def test_an_answer_that_is_none_of_the_service_is_an_error_that_is_retried() -> None:
+    aws = Aws()
+
+    # The endpoint has no IAM, and says so in another format than IAM's.
+    with pytest.raises(CloudError, match="iam in us-east-1: Unable to parse response") as raised:
+        aws.calls.read("iam", "us-east-1", "GetRole", RoleName="any")
+
+    assert raised.value.cause == UNKNOWN
+    assert len(aws.waited) == TRIES - 1
+
+
+def test_denied_actions_are_remembered_with_their_region() -> None:
+    aws = Aws()
+    failure(aws, denied("DescribeInstanceTypes"))
+
+    assert aws.calls.denied == {("ec2:DescribeInstanceTypes", "us-east-1")}

@@ -101,7 +101,7 @@ def test_another_clusters_group_is_never_adopted_whatever_its_other_tags(claim: 
 def test_a_wrong_role_is_reported_with_the_known_roles() -> None:
     verdict = judge({"KubernetesCluster": CLUSTER, "Role": "minions"})
 
-    assert verdict == Ownership(reason="the tag Role is 'minions', expected one of worker, kubernetes-minion, minion")
+    assert verdict == Ownership(reason="the tag Role is 'minions', expected one of worker, kubernetes-minion, minion", tag="Role")
 
 
 @pytest.mark.parametrize("role", ["control-plane", "master", "bastion", "apiserver"])

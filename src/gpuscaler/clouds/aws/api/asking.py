@@ -52,7 +52,7 @@ class AsyncCalls:
         self.protected: set[str] = set()
         errors = import_module("botocore.exceptions")
         self._refused: type[Exception] = errors.ClientError
-        self._broken: type[Exception] = errors.BotoCoreError
+        self._broken: tuple[type[Exception], ...] = (errors.BotoCoreError, import_module("botocore.parsers").ResponseParserError)
 
     async def read(self, service: str, region: str, operation: str, **parameters: Any) -> Reply:
         """The reply to a read-only call. Raises CloudError."""

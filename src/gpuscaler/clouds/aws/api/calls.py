@@ -20,6 +20,8 @@ from gpuscaler.clouds.protocol import THROTTLED, UNAUTHORISED, UNKNOWN, CloudErr
 CONNECT_SECONDS, READ_SECONDS = 5.0, 10.0
 #: Number of tries of a throttled or failed read; the waits between them double, from the first up to the longest, in seconds.
 TRIES, FIRST_WAIT, LONGEST_WAIT = 5, 0.25, 4.0
+#: Characters of an error that are kept.
+_LONGEST = 200
 _CREDENTIALS = (
     "expected those of AWS's own chain: AWS_PROFILE, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or in a cluster IRSA or Pod Identity "
     "for the controller's ServiceAccount"
@@ -49,7 +51,8 @@ class Calls:
     """Clients of the services in every region, created on first use; safe to use from several threads.
 
     ``sleep`` and ``random`` make the waits between tries. Credentials come from boto3's default chain, from ``credentials``
-    (``aws_access_key_id`` and so on), or from a ``session``. Raises :class:`MissingPackageError` if boto3 is not installed.
+    (``aws_access_key_id`` and so on), or from a ``session``. ``denied`` are the actions of reads that IAM refused, with their
+    region. Raises :class:`MissingPackageError` if boto3 is not installed.
     """
 
     def __init__(
@@ -65,6 +68,8 @@ class Calls:
             self._session = session or _session(credentials or {})
             config = import_module("botocore.config").Config
             self._errors = import_module("botocore.exceptions")
+            #: An answer that is none of the service, such as a page of a proxy. botocore's error for it is not one of botocore.exceptions.
+            self._garbled: type[Exception] = import_module("botocore.parsers").ResponseParserError
             self._method_name = import_module("botocore").xform_name
         except ImportError as error:
             raise MissingPackageError(_MISSING) from error
@@ -79,6 +84,7 @@ class Calls:
         self._sleep, self._random = sleep, random
         self._clients: dict[tuple[str, str], Client] = {}
         self._lock = threading.Lock()
+        self.denied: set[tuple[str, str]] = set()
 
     def client(self, service: str, region: str) -> Client:
         """boto3's client, which may be used from any thread."""
@@ -109,7 +115,7 @@ class Calls:
         for attempt in range(tries):
             try:
                 reply: Mapping[str, Any] = call(**parameters)
-            except (self._errors.ClientError, self._errors.BotoCoreError) as error:
+            except (self._errors.ClientError, self._errors.BotoCoreError, self._garbled) as error:
                 failure = self._error_of(error, service=service, region=region, operation=operation)
                 if failure.cause not in (THROTTLED, UNKNOWN) or attempt == tries - 1 or not self._is_transient(error, failure):
                     raise failure from error
@@ -139,18 +145,20 @@ class Calls:
             return True
         if isinstance(error, self._errors.ClientError):
             return int(_http_status(error)) >= 500
-        return isinstance(error, self._errors.HTTPClientError | self._errors.ConnectionError)
+        return isinstance(error, self._errors.HTTPClientError | self._errors.ConnectionError | self._garbled)
 
     def _error_of(self, error: Any, *, service: str, region: str, operation: str) -> CloudError:
         if not isinstance(error, self._errors.ClientError):
             if isinstance(error, self._errors.NoCredentialsError | self._errors.PartialCredentialsError):
                 return CloudError(UNAUTHORISED, f"{service} in {region}: {error}; {_CREDENTIALS}")
-            return CloudError(UNKNOWN, f"{service} in {region}: {error}")
+            return CloudError(UNKNOWN, f"{service} in {region}: {str(error)[:_LONGEST]}")
         code = error.response.get("Error", {}).get("Code", "")
         message = error.response.get("Error", {}).get("Message", "")
         if code in _DENIED:
-            return DeniedError(action_of(service, operation, message), region)
-        text = f"{service} in {region}: {operation} answered {code}: {message[:200]}"
+            denial = DeniedError(action_of(service, operation, message), region)
+            self.denied.add((denial.action, region))
+            return denial
+        text = f"{service} in {region}: {operation} answered {code}: {message[:_LONGEST]}"
         cause = THROTTLED if _http_status(error) == 429 else interpret_error(code, "").cause
         return CloudError(cause, text, retry_after=_retry_after(error))
 

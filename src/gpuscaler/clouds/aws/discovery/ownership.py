@@ -35,12 +35,15 @@ class Ownership(NamedTuple):
     """``source`` says how an adopted group was found; it is empty for any other group.
 
     ``reason`` says why a group is not adopted; it is empty if no tag concerns this cluster. ``foreign`` means that the group belongs to
-    another cluster.
+    another cluster, which is ``cluster``. ``lacks`` are the tags that would make it adopted. ``tag`` is the tag whose value decided.
     """
 
     source: str = ""
     reason: str = ""
     foreign: bool = False
+    cluster: str = ""
+    tag: str = ""
+    lacks: tuple[str, ...] = ()
 
 
 def tag_keys(cluster: str) -> tuple[str, ...]:
@@ -70,7 +73,10 @@ def decide_ownership(
     for claimed, key in claims.items():
         if claimed != cluster:
             return Ownership(
-                reason=f"the tag {key} says cluster {shorten_value(claimed)}, expected {cluster}; the group is never changed", foreign=True
+                reason=f"the tag {key} says cluster {shorten_value(claimed)}, expected {cluster}; the group is never changed",
+                foreign=True,
+                cluster=claimed,
+                tag=key,
             )
     if entry := matching_exclusion(name, tags, exclude):
         return Ownership(reason=f"it matches {shorten_value(entry)} in aws.exclude and is ignored")
@@ -98,17 +104,21 @@ def _discovered(tags: Mapping[str, str], *, cluster: str, marked: bool) -> Owner
         if KOPS_NODE in tags or (role and tags[role] in WORKERS):
             return Ownership("kops")
         if role and not marked:
-            return Ownership(reason=f"the tag {role} is {shorten_value(tags[role])}, expected one of {', '.join(WORKERS)}")
+            return Ownership(reason=f"the tag {role} is {shorten_value(tags[role])}, expected one of {', '.join(WORKERS)}", tag=role)
     if marked:
         return Ownership("tags")
     if ENABLED in tags:
         claim = _claims(tags).get(cluster)
         explanation = f"the tag {claim} says that it is this cluster's" if claim else "no tag names its cluster"
         return Ownership(
-            reason=f"saw the tag {ENABLED} without {ours}, expected both: {explanation}; add {ours}=owned, or name it in aws.groups"
+            reason=f"saw the tag {ENABLED} without {ours}, expected both: {explanation}; add {ours}=owned, or name it in aws.groups",
+            lacks=(ours,),
         )
-    lacking = ENABLED if ours in tags else f"{ENABLED} and {ours}"
-    return Ownership(reason=f"it belongs to the cluster, but no tag says that it may be scaled; add {lacking}, or name it in aws.groups")
+    lacks = (ENABLED,) if ours in tags else (ENABLED, ours)
+    return Ownership(
+        reason=f"it belongs to the cluster, but no tag says that it may be scaled; add {' and '.join(lacks)}, or name it in aws.groups",
+        lacks=lacks,
+    )
 
 
 def _claims(tags: Mapping[str, str]) -> dict[str, str]:

@@ -46,7 +46,10 @@ def chunks(items: Iterable[T], size: int) -> list[list[T]]:
 
 
 class RegionReader:
-    """Knowledge of one region, kept from pass to pass. ``workers`` make calls concurrently; used by one thread at a time."""
+    """Knowledge of one region, kept from pass to pass. ``workers`` make calls concurrently; used by one thread at a time.
+
+    Without ``list_prices`` the Pricing API is not asked.
+    """
 
     def __init__(
         self,
@@ -57,11 +60,12 @@ class RegionReader:
         workers: Executor,
         now: Callable[[], float],
         prices: tuple[OfferingPrice, ...] = (),
+        list_prices: bool = True,
     ) -> None:
         self.region = region
         self._calls, self._cache, self._workers, self._now = calls, cache, workers, now
         self._templates = Templates(region, calls, workers)
-        self._price_reader = PriceReader(region, calls, cache, workers=workers, now=now, own=prices)
+        self._price_reader = PriceReader(region, calls, cache, workers=workers, now=now, own=prices, list_prices=list_prices)
         self._nodegroups: dict[str, DatedAnswer[Nodegroup]] = {}
         self._architectures: dict[str, str] = {}
         self._matching: dict[str, DatedAnswer[tuple[str, ...]]] = {}

@@ -38,13 +38,21 @@ def pricing_region(region: str) -> str:
 
 class PriceReader:
     def __init__(
-        self, region: str, calls: Calls, cache: AnswerCache, *, workers: Executor, now: Callable[[], float], own: tuple[OfferingPrice, ...]
+        self,
+        region: str,
+        calls: Calls,
+        cache: AnswerCache,
+        *,
+        workers: Executor,
+        now: Callable[[], float],
+        own: tuple[OfferingPrice, ...],
+        list_prices: bool = True,
     ) -> None:
         self._region, self._calls, self._cache, self._workers, self._now = region, calls, cache, workers, now
         self._own_prices = own
         self._spot: dict[Place, SpotPrice] = {}
         self._spot_at: dict[str, float] = {}
-        self._pricing = pricing_region(region)
+        self._pricing = pricing_region(region) if list_prices else ""
         #: Until when the Pricing API is not asked again after failures, and the number of failures in a row.
         self._quiet_until, self._failures = 0.0, 0
         #: Types without an answer in the current pass.

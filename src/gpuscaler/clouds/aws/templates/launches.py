@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from gpuscaler.clouds.aws.api.groups import Reply
-from gpuscaler.clouds.aws.api.spelling import respelled
+from gpuscaler.clouds.aws.api.spelling import is_same_word, respelled
 from gpuscaler.clouds.aws.templates.user_data import UnreadableUserDataError, UserDataError, kubelet_of
 from gpuscaler.model.taints import Taint
 from gpuscaler.model.well_known import ARRIVING_TAINT
@@ -44,7 +44,8 @@ class Launch(Struct, frozen=True):
     kubelet would not start with this user data. ``outdated`` marks a launch configuration. ``digest`` changes with any part of the data,
     whether or not it is understood here. ``source`` is its name for users; ``kept_disks`` are the devices whose disks outlive the machine,
     and ``undecided_disks`` those for which that is not specified. ``pods`` is the kubelet's pod limit, 0 if user data does not set it, and
-    ``local_disks`` means that user data puts pods' files on all local disks as one.
+    ``local_disks`` means that user data puts pods' files on all local disks as one. ``disk_keys`` are the KMS keys of encrypted disks, and
+    ``metadata_hops`` is the hop limit of the metadata service: 0 if that is off, None if the template does not say.
     """
 
     image: str = ""
@@ -66,6 +67,8 @@ class Launch(Struct, frozen=True):
     undecided_disks: tuple[str, ...] = ()
     pods: int = 0
     local_disks: bool = False
+    disk_keys: tuple[str, ...] = ()
+    metadata_hops: int | None = None
 
 
 def launch_of(data: Reply, source: str = "launch template") -> Launch:
@@ -89,6 +92,8 @@ def launch_of(data: Reply, source: str = "launch template") -> Launch:
         source=source,
         kept_disks=_disks_with_deletion(data, setting=False),
         undecided_disks=tuple(device for device in _disks_with_deletion(data, setting=None) if device not in _ROOTS),
+        disk_keys=_disk_keys(data),
+        metadata_hops=_metadata_hops(data),
     )
 
 
@@ -141,6 +146,19 @@ def _disks_with_deletion(data: Reply, *, setting: bool | None) -> tuple[str, ...
         if mapping.get("NoDevice") in (None, False) and mapping.get("Ebs") is not None
     )
     return tuple(mapping.get("DeviceName") or "a disk" for mapping in mappings if mapping["Ebs"].get("DeleteOnTermination") is setting)
+
+
+def _disk_keys(data: Reply) -> tuple[str, ...]:
+    disks = [mapping.get("Ebs") or {} for mapping in data.get("BlockDeviceMappings") or ()]
+    return tuple(dict.fromkeys(str(disk["KmsKeyId"]) for disk in disks if disk.get("KmsKeyId")))
+
+
+def _metadata_hops(data: Reply) -> int | None:
+    options = data.get("MetadataOptions") or {}
+    if is_same_word(options.get("HttpEndpoint"), "disabled"):
+        return 0
+    hops = options.get("HttpPutResponseHopLimit")
+    return int(hops) if hops else None
 
 
 def _registration(user_data: str | None) -> Registration:

@@ -69,11 +69,11 @@ def find_malformed_annotations(evidence: Evidence) -> Iterable[Finding]:
                     account, key, seen=_short(value), expected="the ID of the tenant, a GUID", advice="set the value that Azure shows"
                 )
             elif key == "eks.amazonaws.com/audience" and not value.startswith("sts.amazonaws.com"):
-                commands = (kubectl_annotate(account, key, "sts.amazonaws.com"),)
-                yield _annotation(account, key, seen=_short(value), expected="sts.amazonaws.com", commands=commands)
+                accepted = kubectl_annotate(account, key, "sts.amazonaws.com")
+                yield _annotation(account, key, seen=_short(value), expected="sts.amazonaws.com", commands=(accepted,))
             elif key not in _OTHER_KEYS and (meant := _meant(key, value)) and meant not in annotations:
-                commands = (kubectl_annotate(account, meant, value), kubectl_annotate(account, key, None))
-                yield _annotation(account, key, seen=f"the key {key}", expected=f"the key {meant}", commands=commands)
+                renamed = (kubectl_annotate(account, meant, value), kubectl_annotate(account, key, None))
+                yield _annotation(account, key, seen=f"the key {key}", expected=f"the key {meant}", commands=renamed)
 
 
 def _meant(key: str, value: str) -> str:

@@ -99,7 +99,7 @@ def _left(binding: Document, index: int, namespace: str, *, gone: bool) -> Findi
         f"subjects[{index}]",
         f"a ServiceAccount in namespace {namespace}, which does not exist" if gone else "a ServiceAccount that does not exist",
         "a ServiceAccount that exists",
-        "nobody has these rights now, and whoever makes a ServiceAccount of this name gets them",
+        "no pod has these rights now, and a user who makes a ServiceAccount of this name gets them",
         Fix(advice="correct the subject, or delete the binding if its program is gone"),
         binding.place,
     )

@@ -2,6 +2,7 @@
 
 import difflib
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -27,9 +28,22 @@ _VARIABLES: Mapping[str, str] = {
 #: The name of a Secret with a token that Kubernetes before 1.24 made for each ServiceAccount.
 _MADE_TOKEN = re.compile(r".+-token-[bcdfghjklmnpqrstvwxz2456789]{5}")
 _Rename = Callable[[str, str], dict[str, Any]]
-_Existing = Mapping[tuple[str, str], Document]
 #: Kinds whose pod template may be patched.
 _PATCHED = (*CHANGEABLE, "CronJob", "ReplicationController")
+
+
+class _Existing:
+    """The objects of a kind, by namespace and name."""
+
+    def __init__(self, items: Iterable[Document]) -> None:
+        self.by_namespace: dict[str, dict[str, Document]] = defaultdict(dict)
+        self.namespaces: dict[str, list[str]] = defaultdict(list)
+        for item in items:
+            self.by_namespace[item.namespace or "default"][item.name] = item
+            self.namespaces[item.name].append(item.namespace or "default")
+
+    def get(self, namespace: str, name: str) -> Document | None:
+        return self.by_namespace.get(namespace, {}).get(name)
 
 
 class _Reference(NamedTuple):
@@ -44,7 +58,7 @@ class _Reference(NamedTuple):
 
 def _find_missing(kind: str) -> Find:
     def find(evidence: Evidence) -> Iterable[Finding]:
-        existing = {(item.namespace or "default", item.name): item for item in evidence.of(kind)}
+        existing = _Existing(evidence.of(kind))
         for document, template in workloads(evidence):
             for reference in _references(template, kind):
                 if finding := _problem(kind, document, reference, existing):
@@ -54,7 +68,7 @@ def _find_missing(kind: str) -> Find:
 
 
 def _problem(kind: str, document: Document, reference: _Reference, existing: _Existing) -> Finding | None:
-    target = existing.get((document.namespace or "default", reference.name))
+    target = existing.get(document.namespace or "default", reference.name)
     if target is None:
         return None if reference.name in _EVERYWHERE else _missing(kind, document, reference, existing)
     if not reference.key:
@@ -86,7 +100,7 @@ def _problem(kind: str, document: Document, reference: _Reference, existing: _Ex
 
 def _missing(kind: str, document: Document, reference: _Reference, existing: _Existing) -> Finding:
     namespace, name = document.namespace or "default", reference.name
-    elsewhere = sorted(where for where, other in existing if other == name)
+    elsewhere = sorted(existing.namespaces.get(name, ()))
     seen, expected, near = f"{kind} {name}, which does not exist", f"a {kind} that exists", ""
     advice = f"create the {kind}, or correct its name"
     if elsewhere:
@@ -101,7 +115,7 @@ def _missing(kind: str, document: Document, reference: _Reference, existing: _Ex
             "kubectl create token; since Kubernetes 1.24, no Secrets are made for ServiceAccounts"
         )
     else:
-        similar = [other for where, other in existing if where == namespace and _has(existing[where, other], reference.key)]
+        similar = [other for other, item in existing.by_namespace.get(namespace, {}).items() if _has(item, reference.key)]
         near = next(iter(difflib.get_close_matches(name, similar, 1)), "")
         expected = f"{kind} {near}" if near else expected
     return _finding(

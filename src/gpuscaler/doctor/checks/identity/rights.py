@@ -34,9 +34,11 @@ class Right(NamedTuple):
     namespace: str = ""
     name: str = ""
 
-    def __str__(self) -> str:
+    @property
+    def object(self) -> str:
+        """What it is about: ``leases.coordination.k8s.io cluster-autoscaler in kube-system``."""
         where = f" in {self.namespace}" if self.namespace else ""
-        return f"{self.verb} {self.resource}{f'.{self.group}' if self.group else ''}{f' {self.name}' if self.name else ''}{where}"
+        return f"{self.resource}{f'.{self.group}' if self.group else ''}{f' {self.name}' if self.name else ''}{where}"
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from gpuscaler.doctor.findings import CRITICAL, INFO, WARNING, Finding, Fix
 
 _RBAC = "rbac.authorization.k8s.io"
 _METRICS_GROUPS = ("custom.metrics.k8s.io", "external.metrics.k8s.io")
-#: How many rights a finding names.
+#: For how many kinds of objects a finding names the rights.
 _NAMED = 6
 #: Without these, Cluster Autoscaler may go on: it depends on the version and on the volumes of pods.
 _LESS = ("volumeattachments", "csistoragecapacities")
@@ -55,8 +55,11 @@ def _misdirected(evidence: Evidence) -> set[str]:
 
 
 def _missing(program: Program, account: Account, missing: list[Right]) -> Finding:
-    named = ", ".join(str(right) for right in missing[:_NAMED])
-    more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+    verbs: dict[str, list[str]] = defaultdict(list)
+    for right in missing:
+        verbs[right.object].append(right.verb)
+    named = ", ".join(f"{' and '.join(allowed)} {name}" for name, allowed in list(verbs.items())[:_NAMED])
+    more = f" and {len(verbs) - _NAMED} more" if len(verbs) > _NAMED else ""
     less = all(right.resource in _LESS for right in missing)
     return Finding(
         "D31",
@@ -145,7 +148,7 @@ def _is_everything(rule: Document) -> bool:
 
 
 def _wide(program: Program, account: Account) -> Finding:
-    effect = "whoever takes over the pod owns the cluster, with all Secrets"
+    effect = "an attacker in its pod owns the cluster, with all Secrets"
     if program.name in NODE_AUTOSCALERS:
         effect += ", and it runs on a node with pods of users"
     return Finding(

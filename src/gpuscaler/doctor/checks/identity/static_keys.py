@@ -13,7 +13,7 @@ from gpuscaler.doctor.findings import CRITICAL, INFO, WARNING, Finding, Fix
 #: Names of variables and flags whose value is a credential. Names that only end with SECRET often hold the name of one.
 _NAMES = re.compile(
     r"(password|passwd|client_?secret|secret_?key|secret_?access_?key|account_?key|storage_?key|api_?key|private_?key|"
-    r"(auth|access|api|bot|bearer)_?token)$"
+    r"(auth|access|api|bot|bearer)token|(^|_)token)$"
 )
 #: Values that are credentials under any name.
 _VALUES = re.compile(
@@ -22,7 +22,7 @@ _VALUES = re.compile(
 )
 #: Values that are not credentials under any name: switches, numbers, paths, references to variables and placeholders.
 _HARMLESS = re.compile(
-    r"(true|false|none|null|empty|dummy|\d+|[./~].*|.*\.(key|pem|crt)|file://.*|.*\$[({].*|https?://[^@]*|)", re.IGNORECASE
+    r"(true|false|<.*|none|null|empty|dummy|\d+|[./~].*|.*\.(key|pem|crt)|file://.*|.*\$[({].*|https?://[^@]*|)", re.IGNORECASE
 )
 _PUBLIC = re.compile(r"https?://(gist\.github(usercontent)?\.com|pastebin\.com|raw\.githubusercontent\.com)/")
 _PARAMETERS = re.compile(r"param|credential|secret|config")
@@ -155,7 +155,7 @@ def _static(document: Document, field: str, secret: str, identity: str) -> Findi
         field,
         f"{secret} from a Secret, which does not expire by itself",
         identity or "an identity of the cloud for its ServiceAccount, if the cluster publishes its issuer of tokens",
-        "a key that leaks buys machines until somebody notices",
+        "a key that leaks buys machines until an operator notices",
         Fix(advice="give its ServiceAccount an identity, remove the variables, and delete the key in the cloud"),
         document.place,
     )

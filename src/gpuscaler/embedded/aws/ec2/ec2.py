@@ -57,7 +57,12 @@ def _subnets(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     subnets = {subnet_id(zone): subnet(zone, region.account) for zone in region.zones}
     if unknown := [ident for ident in wanted or () if ident not in subnets]:
         raise AwsError("InvalidSubnetID.NotFound", f"The subnet ID '{unknown[0]}' does not exist")
-    shown, more = page([subnets[ident] for ident in wanted or subnets], params, size="MaxResults", default=1000, most=1000)
+    kept = [
+        subnets[ident]
+        for ident in wanted or subnets
+        if matches(params.get("Filters", ()), {"subnet-id": lambda ident=ident: (ident,)})  # type: ignore[misc]
+    ]
+    shown, more = page(kept, params, size="MaxResults", default=1000, most=1000)
     return {"Subnets": shown, **more}
 
 
@@ -72,20 +77,28 @@ def _zones(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _images(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    """Any image exists, except those that were deregistered."""
+    filtered = (value for item in params.get("Filters", ()) if item["Name"] == "image-id" for value in item["Values"])
     rows = [
         {
             "ImageId": ident,
             "State": "available",
             "Architecture": "x86_64",
             "OwnerId": region.account,
-            "Name": f"image {ident}",
+            "Name": region.image_names.get(ident, f"image {ident}"),
             "RootDeviceType": "ebs",
             "RootDeviceName": volumes.ROOT,
             "BlockDeviceMappings": [{"DeviceName": volumes.ROOT, "Ebs": volumes.IMAGE}],
         }
-        for ident in params.get("ImageIds", ())
+        for ident in (*params.get("ImageIds", ()), *filtered)
+        if ident not in region.deregistered
     ]
     return {"Images": rows}
+
+
+def _deregister(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    region.deregistered.add(params["ImageId"])
+    return {}
 
 
 OPERATIONS: Final = {
@@ -94,5 +107,6 @@ OPERATIONS: Final = {
     "GetInstanceTypesFromInstanceRequirements": _satisfying,
     "DescribeSubnets": _subnets,
     "DescribeAvailabilityZones": _zones,
+    "DeregisterImage": _deregister,
     "DescribeImages": _images,
 }

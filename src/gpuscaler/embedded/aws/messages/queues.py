@@ -1,7 +1,7 @@
 """SQS: standard queues with visibility and receipts."""
 
 import re
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Set
 from hashlib import md5
 from typing import Any, Final
 
@@ -11,6 +11,8 @@ from gpuscaler.embedded.aws.wire.errors import AwsError
 
 _ADDRESS: Final = re.compile(r"/queue/([a-z0-9-]+)/")
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
+#: Attributes that are stored and shown only.
+_STORED: Final = ("Policy", "KmsMasterKeyId", "SqsManagedSseEnabled")
 #: Maximum bytes of a message and of a batch; maximum delay of a message in seconds.
 LONGEST: Final = 1_048_576
 LONGEST_DELAY: Final = 900
@@ -24,10 +26,15 @@ def make_queue(region: Region, name: str, attributes: dict[str, str], *, host: s
         place = f"{host}/queue/{region.name}" if host else f"https://sqs.{region.name}.amazonaws.com"
         region.queues[name] = Queue(name, f"{place}/{region.account}/{name}")
     queue = region.queues[name]
+    _set_attributes(queue, attributes)
+    return queue
+
+
+def _set_attributes(queue: Queue, attributes: Mapping[str, str]) -> None:
     queue.visibility = float(attributes.get("VisibilityTimeout", queue.visibility))
     queue.wait = float(attributes.get("ReceiveMessageWaitTimeSeconds", queue.wait))
     queue.retention = float(attributes.get("MessageRetentionPeriod", queue.retention))
-    return queue
+    queue.settings |= {name: attributes[name] for name in _STORED if name in attributes}
 
 
 def region_in(url: str) -> str:
@@ -72,9 +79,15 @@ def _attributes(region: Region, params: dict[str, Any]) -> dict[str, Any]:
         "VisibilityTimeout": f"{queue.visibility:g}",
         "MessageRetentionPeriod": f"{queue.retention:.0f}",
         "ReceiveMessageWaitTimeSeconds": f"{queue.wait:g}",
+        **queue.settings,
     }
     wanted = params.get("AttributeNames", [])
     return {"Attributes": {name: value for name, value in attributes.items() if name in wanted or "All" in wanted}}
+
+
+def _change_attributes(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    _set_attributes(_queue(region, params), params["Attributes"])
+    return {}
 
 
 def _send(region: Region, params: dict[str, Any]) -> dict[str, Any]:
@@ -203,6 +216,7 @@ OPERATIONS: Final = {
     "GetQueueUrl": _url,
     "ListQueues": _list,
     "GetQueueAttributes": _attributes,
+    "SetQueueAttributes": _change_attributes,
     "SendMessage": _send,
     "SendMessageBatch": _send_batch,
     "ReceiveMessage": _receive,

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from gpuscaler.embedded.aws import others
 from gpuscaler.embedded.aws.account import Account
-from gpuscaler.embedded.aws.autoscaling import capacity, groups, hooks, refreshes
+from gpuscaler.embedded.aws.autoscaling import capacity, groups, hooks, policies, refreshes
 from gpuscaler.embedded.aws.ec2 import ec2, fleets, instances
 from gpuscaler.embedded.aws.eks import nodegroups
 from gpuscaler.embedded.aws.launch import templates, volumes
@@ -25,7 +25,14 @@ from gpuscaler.embedded.aws.wire.writing import Answer, to_datetime, write, writ
 Handler = Callable[[Region, dict[str, Any]], dict[str, Any]]
 
 HANDLERS: Final[Mapping[str, Mapping[str, Handler]]] = {
-    "autoscaling": {**groups.OPERATIONS, **hooks.OPERATIONS, **capacity.OPERATIONS, **refreshes.OPERATIONS, **others.AUTOSCALING},
+    "autoscaling": {
+        **groups.OPERATIONS,
+        **hooks.OPERATIONS,
+        **capacity.OPERATIONS,
+        **refreshes.OPERATIONS,
+        **policies.OPERATIONS,
+        **others.AUTOSCALING,
+    },
     "ec2": {**ec2.OPERATIONS, **templates.OPERATIONS, **instances.OPERATIONS, **volumes.OPERATIONS, **fleets.OPERATIONS},
     "eks": nodegroups.OPERATIONS,
     "pricing": others.PRICING,

@@ -1,0 +1,16 @@
+"""All checks of an AWS account."""
+
+from gpuscaler.doctor.checks.aws import capacity, interruptions, launches, markets, ownership, processes, rights, rivals, tags
+from gpuscaler.doctor.checks.checking import Check
+
+CHECKS: tuple[Check, ...] = (
+    *ownership.CHECKS,
+    *rivals.CHECKS,
+    *processes.CHECKS,
+    *tags.CHECKS,
+    *markets.CHECKS,
+    *capacity.CHECKS,
+    *launches.CHECKS,
+    *rights.CHECKS,
+    *interruptions.CHECKS,
+)

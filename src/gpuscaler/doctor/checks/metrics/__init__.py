@@ -1,0 +1,1 @@
+"""Checks of the metrics APIs and of the autoscalers that use them."""

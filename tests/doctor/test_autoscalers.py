@@ -1,0 +1,109 @@
+"""Checks of autoscalers beside each other and of priorities, where they need the pools of a run file or the time."""
+
+from typing import Any
+
+from tests.doctor.corpus import NOW
+from tests.planning.building import offering, pool
+
+from gpuscaler.cli.doctor_reading import evidence_of_objects
+from gpuscaler.doctor.checks.all_checks import CHECKS
+from gpuscaler.doctor.evidence import Evidence
+from gpuscaler.doctor.findings import CRITICAL, INFO, WARNING, Finding
+from gpuscaler.doctor.running import run_checks
+from gpuscaler.model.pools import Policy
+
+Json = dict[str, Any]
+SPOT, ON_DEMAND = offering("g.1", 0.2, market="spot"), offering("g.1", 0.65)
+POLICY = Policy((pool(SPOT, name="gpu-spot"), pool(ON_DEMAND, name="gpu-od")))
+
+
+def found(*objects: Json, policy: Policy | None = None, check: str) -> list[Finding]:
+    evidence = evidence_of_objects(objects, now=NOW)
+    report = run_checks(Evidence(evidence.now, evidence.documents, policy=policy), CHECKS)
+    return [finding for finding in report.findings if finding.check == check]
+
+
+def deployment(name: str, image: str, *words: str) -> Json:
+    containers = [{"name": "main", "image": image, "args": list(words)}]
+    return {"kind": "Deployment", "metadata": {"name": name, "namespace": "a"}, "spec": {"template": {"spec": {"containers": containers}}}}
+
+
+def cluster_autoscaler(*words: str) -> Json:
+    return deployment("cluster-autoscaler", "registry.k8s.io/autoscaling/cluster-autoscaler:v1.34.0", "--cloud-provider=aws", *words)
+
+
+GPUSCALER = deployment("gpuscaler", "ghcr.io/gpuscaler:1", "run")
+
+
+def priorities(text: str) -> Json:
+    metadata = {"name": "cluster-autoscaler-priority-expander", "namespace": "kube-system"}
+    return {"kind": "ConfigMap", "metadata": metadata, "data": {"priorities": text}}
+
+
+def test_patterns_without_a_pool_and_pools_without_a_pattern_are_named() -> None:
+    seen = {finding.seen: finding.severity for finding in found(priorities("{50: [spot, a100]}"), policy=POLICY, check="D36")}
+
+    assert seen == {"50: a100, which matches no pool": WARNING, "no pattern for gpu-od": INFO}
+
+
+def test_patterns_that_match_are_no_finding() -> None:
+    assert not found(priorities("{50: [spot], 10: [.*]}"), policy=POLICY, check="D36")
+
+
+def test_pools_that_come_before_cheaper_ones_are_found_by_price() -> None:
+    (by_file,) = found(priorities("{50: [gpu-od], 10: ['.*']}"), policy=POLICY, check="D37")
+    own = Policy((pool(SPOT, name="a", priority=1), pool(ON_DEMAND, name="b", priority=2)))
+    (by_pools,) = found(policy=own, check="D37")
+
+    assert by_file.object == "ConfigMap kube-system/cluster-autoscaler-priority-expander"
+    assert by_pools.object == "pools of the run file"
+    assert by_pools.seen.startswith("pool b (priority 2) comes before pool a (priority 1), which is cheaper")
+
+
+def test_spot_first_is_no_finding() -> None:
+    for text in (
+        "{50: [.*spot.*], 20: [.*on-demand.*]}",
+        "{50: ['.*'], 20: [.*spot.*]}",
+        "{50: [non-spot], 20: [a]}",
+        "{5: ['.*od-pool.*']}",
+    ):
+        assert not found(priorities(text), check="D37")
+
+
+def test_a_cluster_autoscaler_with_a_pool_of_the_run_file_is_critical() -> None:
+    (shared,) = found(cluster_autoscaler("--nodes=0:3:gpu-od"), policy=POLICY, check="D3")
+
+    assert shared.severity == CRITICAL
+    assert not found(cluster_autoscaler("--nodes=0:3:cpu"), policy=POLICY, check="D3")
+
+
+def test_a_cluster_autoscaler_with_other_groups_beside_gpuscaler_is_an_info() -> None:
+    (finding,) = found(cluster_autoscaler("--nodes=0:3:cpu"), GPUSCALER, check="D3")
+
+    assert finding.severity == INFO
+
+
+def test_the_autoscaler_of_aks_shows_by_its_status_only_while_it_runs() -> None:
+    def status(time: str) -> Json:
+        annotations = {"cluster-autoscaler.kubernetes.io/last-updated": time}
+        return {
+            "kind": "ConfigMap",
+            "metadata": {"name": "cluster-autoscaler-status", "namespace": "kube-system", "annotations": annotations},
+        }
+
+    running, gone, odd = (status(time) for time in ("2026-11-30 23:59:45.123456789 +0000 UTC", "2026-11-29 10:00:00 +0000 UTC", "soon"))
+
+    assert [finding.severity for finding in found(GPUSCALER, running, check="D3")] == [WARNING]
+    for other in (gone, odd):
+        assert not found(GPUSCALER, other, check="D3")
+    assert not found(running, check="D3")
+
+
+def test_one_spot_group_or_fast_failures_need_no_explanation() -> None:
+    file, expander = priorities("{50: [spot], 10: ['.*']}"), ("--expander=priority", "--namespace=kube-system")
+    two = ("--nodes=0:3:spot-a", "--nodes=0:3:spot-b")
+
+    assert not found(file, cluster_autoscaler(*expander, two[0]), check="D38")
+    assert not found(file, cluster_autoscaler(*expander, *two, "--max-node-provision-time=2m"), check="D38")
+    assert found(file, cluster_autoscaler(*expander, *two), check="D38")
+    assert not found(priorities("{50: [spot-a], 40: [spot-b]}"), cluster_autoscaler(*expander, *two), check="D38")

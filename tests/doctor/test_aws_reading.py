@@ -1,0 +1,192 @@
+"""AWS accounts as tools make them, without some rights, in several regions, with many groups."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings it")
+
+from tests.clouds.aws.accounts import CA, CLUSTER, DISCOVERED
+from tests.doctor.aws_accounts import GROUP, REGION, SPOT, TEMPLATE, Ward, mixed, simple, suspended, two_autoscalers
+
+from gpuscaler.doctor.findings import CRITICAL, WARNING, grouped
+from gpuscaler.embedded.aws.serving.faults import denied
+
+TAINT = f"{CA}/node-template/taint"
+EKS_TAGS = {
+    "eks:cluster-name": CLUSTER,
+    "eks:nodegroup-name": "gpu",
+    f"kubernetes.io/cluster/{CLUSTER}": "owned",
+    **DISCOVERED,
+}
+
+
+def eks_groups(ward: Ward) -> None:
+    """As EKS makes managed node groups: over three zones, unprotected; one for system pods, one of spot machines with GPUs."""
+    zones = ["us-east-1a", "us-east-1b", "us-east-1c"]
+    ward.aws.group("eks-system", EKS_TAGS, instance_type="m5.large", AvailabilityZones=zones, NewInstancesProtectedFromScaleIn=False)
+    ward.aws.template("eks-gpu", InstanceType="g5.xlarge")
+    launch = {"LaunchTemplateSpecification": {"LaunchTemplateName": "eks-gpu"}, "Overrides": [{"InstanceType": "g5.xlarge"}]}
+    distribution = {"OnDemandPercentageAboveBaseCapacity": 0, "SpotAllocationStrategy": "price-capacity-optimized"}
+    policy = {"LaunchTemplate": launch, "InstancesDistribution": distribution}
+    ward.aws.group(
+        "eks-gpu",
+        EKS_TAGS,
+        MixedInstancesPolicy=policy,
+        AvailabilityZones=zones,
+        CapacityRebalance=True,
+        NewInstancesProtectedFromScaleIn=False,
+    )
+
+
+def eksctl_groups(ward: Ward) -> None:
+    """As eksctl makes self-managed node groups: for system pods, and with GPUs, propagateASGTags and instanceProtection."""
+    tags = {"alpha.eksctl.io/cluster-name": CLUSTER, f"kubernetes.io/cluster/{CLUSTER}": "owned"}
+    ward.aws.group("system", tags, instance_type="m5.large", NewInstancesProtectedFromScaleIn=False)
+    node = {f"{CA}/node-template/label/nvidia.com/gpu": "true", f"{TAINT}/nvidia.com/gpu": "true:NoSchedule"}
+    ward.aws.group("gpu", {**tags, **DISCOVERED, **node}, instance_type="g5.xlarge")
+    ward.add_node(ward.launch("system")[0])
+
+
+def kops_groups(ward: Ward) -> None:
+    """As kOps makes the groups of a control plane and of nodes with the cluster's tags in cloudLabels."""
+    tags = {"KubernetesCluster": CLUSTER, f"kubernetes.io/cluster/{CLUSTER}": "owned"}
+    ward.aws.group("control-plane", {**tags, "k8s.io/role/control-plane": "1", "k8s.io/role/master": "1"}, instance_type="m5.large")
+    ward.aws.group("nodes", {**tags, **DISCOVERED, "k8s.io/role/node": "1"}, instance_type="g5.xlarge")
+
+
+def others_groups(ward: Ward) -> None:
+    """An account with groups of other clusters and of none, whatever their settings are."""
+    simple()(ward)
+    ward.aws.group("web", {}, instance_type="m5.large", NewInstancesProtectedFromScaleIn=False, MaxSize=0)
+    ward.aws.group("prod", {f"{CA}/enabled": "true", f"{CA}/prod": "owned"}, instance_type="g5.xlarge", CapacityRebalance=True)
+
+
+@pytest.mark.parametrize("make", [eks_groups, eksctl_groups, kops_groups, others_groups], ids=lambda make: make.__name__)
+def test_what_tools_make_has_no_critical_finding(make: Callable[[Ward], None]) -> None:
+    ward = Ward()
+    make(ward)
+    report = ward.look()
+
+    assert not [finding for finding in report.findings if finding.severity == CRITICAL]
+    assert {finding.check for finding in report.findings} <= ({"D4", "D5", "D6"} if make is eks_groups else set())
+    assert not report.unchecked
+
+
+#: Each permission with the checks that cannot be made without it.
+RIGHTS = {
+    "DescribeAutoScalingGroups": {"D1", "D2", "D3", "D4", "D5", "D6", "D7", "D8", "D15", "D16", "D17", "D25"},
+    "DescribePolicies": {"D3"},
+    "DescribeScheduledActions": {"D6"},
+    "DescribeScalingActivities": {"D23"},
+    "DescribeLaunchTemplateVersions": {"D4", "D5", "D15", "D16", "D17", "D18", "D19", "D20", "D22", "D25", "D33"},
+    "DescribeInstanceTypes": {"D15", "D16", "D17"},
+    "DescribeInstanceTypeOfferings": {"D16"},
+    "DescribeSpotPriceHistory": {"D18"},
+    "DescribeSubnets": {"D16", "D24"},
+    "DescribeImages": {"D22"},
+    "GetCallerIdentity": {"D29", "D30"},
+    "GetQueueAttributes": {"D33"},
+}
+BESIDE_RIGHTS = {
+    "GetServiceQuota": {"D17"},
+    "SimulatePrincipalPolicy": {"D29", "D30"},
+    "ListRuleNamesByTarget": {"D33"},
+    "DescribeRule": {"D33"},
+}
+
+
+@pytest.mark.parametrize("operation", [*RIGHTS, *BESIDE_RIGHTS])
+def test_without_a_permission_its_checks_say_that_they_could_not_check(operation: str) -> None:
+    ward = Ward()
+    mixed("g5.xlarge", "g5.2xlarge", **SPOT)(ward)
+    if operation in RIGHTS:
+        ward.aws.endpoint.faults.all.append(denied(operation))
+    else:
+        ward.beside.denied.add(operation)
+    report = ward.look()
+
+    unchecked = {entry.check for entry in report.unchecked}
+    assert (RIGHTS | BESIDE_RIGHTS)[operation] <= unchecked
+    for entry in report.unchecked:
+        assert operation in entry.reason or "could not be read" in entry.reason, entry
+    # The lack of a right that gpuscaler needs is a finding, even if IAM's simulator does not say so.
+    assert {finding.check for finding in report.findings} <= {"D29"}
+
+
+def test_a_denied_read_is_a_finding_if_the_simulator_may_not_be_asked() -> None:
+    ward = Ward()
+    simple()(ward)
+    ward.beside.denied.add("SimulatePrincipalPolicy")
+    ward.aws.endpoint.faults.all.append(denied("DescribeScalingActivities"))
+    report = ward.look()
+
+    (finding,) = report.findings
+    assert (finding.check, finding.severity) == ("D29", WARNING)
+    assert "autoscaling:DescribeScalingActivities" in finding.seen
+    (command,) = finding.fix.commands
+    assert command.startswith("aws iam put-user-policy --user-name gpuscaler ")
+
+
+def test_the_callers_rights_to_change_are_not_taken_for_those_of_the_controller() -> None:
+    ward = Ward()
+    simple()(ward)
+    ward.objects.clear()
+    ward.beside.missing |= {"autoscaling:SetDesiredCapacity"}
+    ward.beside.unconditional = True
+    report = ward.look()
+
+    assert not report.findings
+    assert {entry.check for entry in report.unchecked} == {"D29", "D30"}
+    ward.beside.missing |= {"autoscaling:DescribeScalingActivities"}
+    assert ward.found() == {("D29", f"IAM arn:aws:iam::{ward.aws.account.id}:user/gpuscaler")}
+
+
+def test_a_region_that_cannot_be_read_leaves_the_findings_of_the_others() -> None:
+    ward = Ward(REGION, "us-west-2")
+    suspended("Launch")(ward)
+    ward.aws.endpoint.faults.all.append(denied("DescribeAutoScalingGroups", region="us-west-2"))
+    report = ward.look()
+
+    assert [(finding.check, finding.object) for finding in report.findings] == [("D7", GROUP)]
+    reasons = {entry.reason for entry in report.unchecked if entry.check == "D7"}
+    assert len(reasons) == 1
+    assert "autoscaling:DescribeAutoScalingGroups in us-west-2" in reasons.pop()
+
+
+def test_spot_groups_of_two_regions_need_a_rule_in_each() -> None:
+    ward = Ward(REGION, "us-west-2")
+    mixed("g5.xlarge", "g5.2xlarge", **SPOT)(ward)
+    ward.aws.template("west", region="us-west-2", InstanceType="g5.xlarge", InstanceMarketOptions={"MarketType": "spot"})
+    ward.aws.group("west", region="us-west-2", LaunchTemplate={"LaunchTemplateName": "west"})
+
+    assert ward.found() == {("D33", "EventBridge us-west-2")}
+    bus = ward.arn.replace(":sqs:", ":events:").replace(":notices", ":event-bus/default")
+    ward.rule("us-west-2", "forward", {"source": ["aws.ec2"]}, bus)
+    assert not ward.found()
+
+
+def test_five_hundred_groups_are_read_and_checked_in_seconds() -> None:
+    ward = Ward()
+    ward.aws.template("gpus", InstanceType="g5.xlarge")
+    for number in range(500):
+        ward.aws.group(f"gpus-{number}", LaunchTemplate=TEMPLATE, AvailabilityZones=["us-east-1a", "us-east-1b"])
+    began = time.process_time()
+    report = ward.look()
+
+    assert time.process_time() - began < 20
+    assert sum(finding.check == "D5" for finding in report.findings) == 500
+    assert len(grouped(report.findings)) == 1
+    assert sum(ward.aws.session.call_counts.values()) < 1_600
+
+
+def test_an_autoscaler_with_groups_of_its_own_has_to_take_another_tag() -> None:
+    ward = Ward()
+    two_autoscalers(ward)
+    ward.aws.group("eks-system", EKS_TAGS, instance_type="m5.large")
+    (finding,) = ward.look().findings
+    assert (finding.check, bool(finding.fix.commands)) == ("D3", False)
+
+    ward.objects[-1]["spec"]["replicas"] = 0
+    assert not ward.found()
