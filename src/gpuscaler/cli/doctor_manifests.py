@@ -44,7 +44,7 @@ def manifests(*, files: tuple[str, ...], fail_on: str, partial_ok: bool, as_json
     if as_json and as_sarif:
         raise click.UsageError("saw --json together with --sarif, expected one of them")
     texts = list(_texts(files))
-    read = read_manifests(texts, now=time.time(), machines=_machines(), read_rules=_problems_of_rules)
+    read = read_manifests(texts, now=time.time(), machines=known_machines(), read_rules=problems_of_rules)
     report = lint_manifests(read)
     titles = check_titles()
     if as_json:
@@ -83,14 +83,14 @@ def _text(name: str) -> str:
         sys.exit(2)
 
 
-def _machines() -> "dict[str, Machine]":
+def known_machines() -> "dict[str, Machine]":
     from gpuscaler.catalogue import types
     from gpuscaler.doctor.manifests.reading import Machine
 
     return {item.name: Machine(item.gpus, item.vcpu, item.memory_mib) for item in types()}
 
 
-def _problems_of_rules(text: str) -> "Iterable[Problem]":
+def problems_of_rules(text: str) -> "Iterable[Problem]":
     from gpuscaler.metrics.rules.reading import read_rules
     from gpuscaler.model.reading.errors import SettingsError
 

@@ -25,13 +25,19 @@ _RBAC = ("Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding")
 _WORKLOADS = ("Deployment", "DaemonSet", "StatefulSet", "ReplicaSet")
 REMOVALS: Final[tuple[Removal, ...]] = (
     *(Removal(version, _WORKLOADS, "1.16", "apps/v1") for version in ("extensions/v1beta1", "apps/v1beta1", "apps/v1beta2")),
-    *(Removal(version, ("Ingress",), "1.22", "networking.k8s.io/v1", same=False) for version in ("extensions/v1beta1", "networking.k8s.io/v1beta1")),
+    *(
+        Removal(version, ("Ingress",), "1.22", "networking.k8s.io/v1", same=False)
+        for version in ("extensions/v1beta1", "networking.k8s.io/v1beta1")
+    ),
     Removal("networking.k8s.io/v1beta1", ("IngressClass",), "1.22", "networking.k8s.io/v1"),
     Removal("extensions/v1beta1", ("NetworkPolicy",), "1.16", "networking.k8s.io/v1"),
     Removal("extensions/v1beta1", ("PodSecurityPolicy",), "1.16", ""),
     Removal("policy/v1beta1", ("PodSecurityPolicy",), "1.25", ""),
     Removal("policy/v1beta1", ("PodDisruptionBudget",), "1.25", "policy/v1"),
-    *(Removal(f"rbac.authorization.k8s.io/{version}", _RBAC, "1.22", "rbac.authorization.k8s.io/v1") for version in ("v1alpha1", "v1beta1")),
+    *(
+        Removal(f"rbac.authorization.k8s.io/{version}", _RBAC, "1.22", "rbac.authorization.k8s.io/v1")
+        for version in ("v1alpha1", "v1beta1")
+    ),
     Removal("apiregistration.k8s.io/v1beta1", ("APIService",), "1.22", "apiregistration.k8s.io/v1"),
     Removal("apiextensions.k8s.io/v1beta1", ("CustomResourceDefinition",), "1.22", "apiextensions.k8s.io/v1", same=False),
     Removal(

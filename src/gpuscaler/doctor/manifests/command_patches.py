@@ -4,6 +4,7 @@ import copy
 import json
 import shlex
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Any
 
 #: The fields by which a strategic merge finds items of the lists that checks patch.
@@ -22,7 +23,7 @@ def patched(data: Any, commands: Iterable[str]) -> Any:
     any_command = False
     for command in commands:
         words = shlex.split(command) if command.startswith("kubectl patch ") else []
-        options = dict(zip(words, words[1:], strict=False))
+        options = dict(pairwise(words))
         if "--patch" not in options:
             return None
         any_command = True

@@ -110,8 +110,7 @@ class _Editor:
             self._rewrite_list(entry, old, new)
         elif type(old) is not type(new) or old != new:
             if isinstance(new, dict | list) or isinstance(old, dict | list):
-                if not isinstance(old, list) or not old or isinstance(new, list):
-                    raise _CannotEditError
+                raise _CannotEditError
             self._replace_scalar(entry, key, new)
 
     def _rewrite_mapping(self, entry: Entry, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
@@ -128,17 +127,20 @@ class _Editor:
         for key in kept:
             self.rewrite(entry.value[key], old[key], new[key], key)
         before = [key for key in old if key not in gone]
-        for key in added:
-            self._insert(entry, old, key, new[key])
+        # What is added goes after the last key, which may be gone by then.
         for key in gone:
             self._delete(entry.value[key], key, first=not before)
+        for key in added:
+            self._insert(entry, old, key, new[key])
 
     def _rewrite_list(self, entry: Entry, old: list[Any], new: list[Any]) -> None:
         if len(old) == len(new):
             for item, before, after in zip(entry.value, old, new, strict=True):
                 self.rewrite(item, before, after)
             return
-        matcher = difflib.SequenceMatcher(None, [json.dumps(item, default=str) for item in old], [json.dumps(item, default=str) for item in new])
+        matcher = difflib.SequenceMatcher(
+            None, [json.dumps(item, default=str) for item in old], [json.dumps(item, default=str) for item in new]
+        )
         for tag, first, last, start, end in matcher.get_opcodes():
             if tag == "delete" and last - first < len(old):
                 for item in entry.value[first:last]:
@@ -160,7 +162,7 @@ class _Editor:
         """The line of an item of a list in block style."""
         line = item.line
         if isinstance(item.value, dict) and item.value:
-            line = min(line, min(member.line for member in item.value.values()))
+            line = min(line, *(member.line for member in item.value.values()))
         if not self._file.lines[line - 1].lstrip().startswith("- "):
             raise _CannotEditError
         return line
@@ -194,7 +196,7 @@ class _Editor:
             raise _CannotEditError
         match = matches[0]
         quote = match["value"][:1] if match["value"][:1] in "'\"" and isinstance(new, str) else ""
-        text = _scalar(new, entry.raw, quote)
+        text = _scalar(new, quote)
         self._lines[number][0] = line[: match.start("value")] + text + line[match.end("value") :]
 
     def _insert(self, entry: Entry, old: Mapping[str, Any], key: str, value: Any) -> None:
@@ -239,14 +241,13 @@ def _indent(line: str) -> int:
     return len(line) - len(line.lstrip(" "))
 
 
-def _scalar(value: Any, raw: str, quote: str) -> str:
+def _scalar(value: Any, quote: str) -> str:
     if isinstance(value, str):
         if _LINE_BREAKS.search(value):
             raise _CannotEditError
         if quote:
             return f"'{value.replace(chr(39), chr(39) * 2)}'" if quote == "'" else json.dumps(value, ensure_ascii=False)
         return next(iter(_dumped([value])))[2:]
-    del raw
     return json.dumps(value)
 
 

@@ -182,7 +182,9 @@ class _Reader:
             if any("nested more than" in problem.message for problem in problems):
                 self.unread.append(Unchecked("L1", f"{file.name}:{first}", problems[-1].message))
                 continue
-            self.problems += [(file, problem) for problem in problems if not problem.message.startswith(_HARMLESS) or _is_duplicate(problem)]
+            self.problems += [
+                (file, problem) for problem in problems if not problem.message.startswith(_HARMLESS) or _is_duplicate(problem)
+            ]
             if root is None:
                 continue
             if _size(root) > MOST_VALUES:

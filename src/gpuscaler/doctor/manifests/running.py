@@ -1,30 +1,48 @@
 """Runs the rules about files, and those checks of clusters that files alone answer."""
 
+import copy
 import re
 from collections.abc import Iterable, Iterator
+from typing import Any
 
+from gpuscaler.doctor.checks.all_checks import CHECKS
 from gpuscaler.doctor.checks.checking import Check
-from gpuscaler.doctor.checks.identity import bindings, references, roles, secrets, static_keys
-from gpuscaler.doctor.checks.pods import resource_names, runtimes
-from gpuscaler.doctor.documents import Document
+from gpuscaler.doctor.documents import TEMPLATES, Document
 from gpuscaler.doctor.evidence import Evidence
 from gpuscaler.doctor.findings import Finding, Fix, Report
 from gpuscaler.doctor.manifests.all_lints import LINTS
 from gpuscaler.doctor.manifests.command_patches import patched
-from gpuscaler.doctor.manifests.editing import patch_of
-from gpuscaler.doctor.manifests.reading import Manifest, Manifests
+from gpuscaler.doctor.manifests.editing import patch_of, renamed
+from gpuscaler.doctor.manifests.reading import Manifest, Manifests, Path
 from gpuscaler.doctor.running import run_checks
 
-#: Checks of clusters that need nothing but the objects of files.
-_CLUSTER_CHECKS: tuple[Check, ...] = (
-    *secrets.CHECKS,
-    *references.CHECKS,
-    *(check for check in static_keys.CHECKS if check.title != "keys of clouds that do not expire"),
-    *(check for check in bindings.CHECKS if check.title != "roles of bindings"),
-    *(check for check in roles.CHECKS if check.title == "rights that are too wide"),
-    *resource_names.CHECKS,
-    *(check for check in runtimes.CHECKS if not check.needs),
+#: Checks of clusters that files answer, by what they look for.
+_TITLES = frozenset(
+    {
+        "values of Secrets with keys of a cloud",
+        "Secrets that pods refer to",
+        "ConfigMaps that pods refer to",
+        "names of variables from Secrets",
+        "credentials as plain text",
+        "tokens of ServiceAccounts that do not expire",
+        "ServiceAccounts of workloads",
+        "rights that are too wide",
+        "the ConfigMap of priorities",
+        "priorities of spot and on-demand groups",
+        "drivers of the host in pods",
+        "names of resources",
+        "certificates of programs that serve metrics",
+        "rules of metrics programs",
+        "flags of metrics programs",
+        "autoscalers with a minimum of 0",
+        "autoscalers that flap",
+        "targets of several autoscalers",
+        "programs that claim the same API of metrics",
+    }
 )
+_CLUSTER_CHECKS: tuple[Check, ...] = tuple(check for check in CHECKS if check.title in _TITLES)
+#: A line within a text, as checks write it.
+_LINE = re.compile(r"\(line (\d{1,6})\)")
 #: Files are a part of a cluster: what is not in them may exist.
 _MAY_EXIST = re.compile(r"does not exist$|do not exist$|there is no ")
 
@@ -36,8 +54,6 @@ def check_titles() -> tuple[Check, ...]:
 
 def lint_manifests(manifests: Manifests) -> Report:
     """What is wrong with the files."""
-
-
     checks = [Check(lint.id, lint.title, (), lambda _, find=lint.find: find(manifests)) for lint in LINTS]
     report = run_checks(_evidence(manifests), [*checks, *(_in_files(check, manifests) for check in _CLUSTER_CHECKS)])
     return Report(report.findings, (*manifests.unread, *report.unchecked))
@@ -69,10 +85,22 @@ def _placed(finding: Finding, manifests: Iterable[Manifest]) -> Finding:
     if not owners:
         return finding
     manifest = owners[0]
-    place = f"{manifest.file.name}:{manifest.line(manifest.path_of(finding.field))}"
-    new = patched(manifest.data, finding.fix.commands)
+    # What a check says about limits may be true of a request.
+    path = max((manifest.path_of(field) for field in (finding.field, finding.field.replace("limits[", "requests["))), key=len)
+    entry, inside = manifest.entry(path), _LINE.search(finding.seen)
+    line = manifest.line(path)
+    if entry is not None and isinstance(entry.value, str) and "\n" in entry.value and inside is not None:
+        line += int(inside[1])  # The text of a block begins on the line after its key.
+    if finding.field.startswith("--"):  # A flag, wherever the object has it.
+        lines = range(manifest.first, manifest.last + 1)
+        line = next((number for number in lines if f"{finding.field}=" in manifest.file.lines[number - 1]), line)
+    new = patched(manifest.data, finding.fix.commands) if finding.fix.commands else _edited(manifest, finding, path)
     patch = patch_of(manifest, new) if new is not None else ""
-    advice = finding.fix.advice or (f"write {finding.expected}" if not patch else "")
+    advice = finding.fix.advice
+    if not patch and (finding.fix.commands or not advice):
+        advice = "; ".join(filter(None, (f"write {finding.expected}", advice)))
+    elif patch and not finding.fix.commands:
+        advice = ""
     return Finding(
         finding.check,
         finding.severity,
@@ -82,5 +110,33 @@ def _placed(finding: Finding, manifests: Iterable[Manifest]) -> Finding:
         finding.expected,
         finding.effect,
         Fix(advice=advice, patch=patch),
-        place,
+        f"{manifest.file.name}:{line}",
     )
+
+
+def _edited(manifest: Manifest, finding: Finding, path: Path) -> Any:
+    """The object without a mistake that no command mends because the object's pods cannot be changed: a file can. None if unknown."""
+    if finding.check == "D39" and path and path[-1] == finding.seen:
+        return renamed(manifest.data, path, finding.expected.partition(" ")[0])
+    if finding.check == "D41" and manifest.document.kind in TEMPLATES:
+        return _without_host_paths(manifest, finding)
+    return None
+
+
+def _without_host_paths(manifest: Manifest, finding: Finding) -> Any:
+    """The object without the volumes of the host that ``finding`` names, and without their mounts."""
+    paths = finding.seen.removeprefix("hostPath ").split(", ")
+    new = copy.deepcopy(manifest.data)
+    spec: Any = new
+    for name in (*TEMPLATES[manifest.document.kind], "spec"):
+        spec = spec[name]
+    volumes = Document(spec).parts("volumes")
+    gone = {item.text("name") for item in volumes if item.text("hostPath", "path").rstrip("/") in paths}
+    containers = [item for kind in ("containers", "initContainers") for item in spec.get(kind) or [] if isinstance(item, dict)]
+    for holder, field in ((spec, "volumes"), *((item, "volumeMounts") for item in containers)):
+        kept = [item for item in holder.get(field) or [] if not (isinstance(item, dict) and item.get("name") in gone)]
+        if kept:
+            holder[field] = kept
+        else:
+            holder.pop(field, None)
+    return new

@@ -19,7 +19,7 @@ def find_bad_yaml(manifests: Manifests) -> Iterable[Finding]:
 def _finding(file: SourceFile, problem: Problem) -> Finding:
     duplicate, tabs = problem.message.startswith(DUPLICATE), _tabs(file, problem)
     patch = _without_duplicate(file, problem) if duplicate else _with_spaces(file, problem) if tabs else ""
-    seen, _, rest = problem.message.partition(", expected")
+    seen, _, _ = problem.message.partition(", expected")
     seen = "a tab before the text" if tabs else seen.removeprefix("saw ").partition("; expected")[0]
     if duplicate:
         effect = "the API server refuses the object, or only the last of the values counts"

@@ -7,8 +7,8 @@ from typing import Any
 from gpuscaler.doctor.findings import CRITICAL, WARNING, Finding
 from gpuscaler.doctor.manifests.editing import renamed
 from gpuscaler.doctor.manifests.groups.eksctl_fields import DATE, TYPES, Field
-from gpuscaler.doctor.manifests.levels import find_below, moved_below
 from gpuscaler.doctor.manifests.linting import Lint, Mistake
+from gpuscaler.doctor.manifests.objects.levels import find_below, moved_below
 from gpuscaler.doctor.manifests.reading import Manifest, Manifests, Path
 
 _UNKNOWN = Mistake("L3", CRITICAL, "eksctl refuses the file")
@@ -69,16 +69,31 @@ def _unknown(manifest: Manifest, path: Path, fields: Mapping[str, Field], data: 
     if close and close not in data:
         new = renamed(manifest.data, path, close)
         return _UNKNOWN.at(manifest, path, seen=name, expected=f"{close} (did you mean that?)", new=new)
-    elsewhere = sorted(kind for kind, known in TYPES.items() if name in known and kind not in ("ClusterConfig",))
-    places = [field for field, known in fields.items() if known.type in elsewhere]
-    if places:
-        return _UNKNOWN.at(manifest, path, seen=f"{name} here", expected=f"{name} in {' or '.join(places)}", advice=f"move it to {places[0]}")
+    place = _place_below(fields, name)
+    if place:
+        return _UNKNOWN.at(manifest, path, seen=f"{name} here", expected=f"{name} in {place}", advice=f"move it to {place}")
     if name in TYPES["ClusterConfig"]:
         return _UNKNOWN.at(manifest, path, seen=f"{name} here", expected=f"{name} at the root", advice="move it to the root of the file")
-    mistake = _UNKNOWN if elsewhere else _NEW
+    mistake = _UNKNOWN if any(name in known for known in TYPES.values()) else _NEW
     return mistake.at(
         manifest, path, seen=name, expected=f"a field of eksctl's schema of {DATE}", advice="remove it, or correct its name or its level"
     )
+
+
+def _place_below(fields: Mapping[str, Field], name: str) -> str:
+    """The closest object below ``fields`` that has the field ``name``: ``iam.withAddonPolicies``; empty if there is none."""
+    level = [(parent, field) for parent, field in fields.items() if field.type and not field.several]
+    while level:
+        found = next((place for place, field in level if name in TYPES[field.type]), "")
+        if found:
+            return found
+        level = [
+            (f"{place}.{parent}", below)
+            for place, field in level
+            for parent, below in TYPES[field.type].items()
+            if below.type and not below.several
+        ]
+    return ""
 
 
 LINTS = (

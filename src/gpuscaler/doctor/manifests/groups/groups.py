@@ -66,7 +66,11 @@ class Group:
         at: Any = self.manifest.data
         for step in path:
             at = at.get(step) if isinstance(at, dict) else at[step] if isinstance(at, list) else None
-        return {str(key): str(value).lower() if isinstance(value, bool) else str(value) for key, value in at.items()} if isinstance(at, dict) else {}
+        return (
+            {str(key): str(value).lower() if isinstance(value, bool) else str(value) for key, value in at.items()}
+            if isinstance(at, dict)
+            else {}
+        )
 
     def gpus(self, machines: Mapping[str, Machine]) -> tuple[int | None, ...]:
         """The GPUs of each of its types; None for types that are not known."""
@@ -109,7 +113,14 @@ def _of_eksctl(manifest: Manifest) -> Iterator[Group]:
             named = [((*path, "instanceType"), group.text("instanceType"))] if group.text("instanceType") not in ("", "mixed") else []
             several = [(place, group.texts(*place[2:-1])[int(place[-1])]) for place in types]
             yield Group(
-                manifest, path, maker, group.text("name"), tuple(several or named), (*path, "tags"), (*path, "labels"), tuple(_eksctl_taints(group))
+                manifest,
+                path,
+                maker,
+                group.text("name"),
+                tuple(several or named),
+                (*path, "tags"),
+                (*path, "labels"),
+                tuple(_eksctl_taints(group)),
             )
 
 

@@ -9,17 +9,17 @@ from gpuscaler.doctor.manifests.groups.groups import Group, gpus_of, groups_of
 from gpuscaler.doctor.manifests.linting import Lint, Mistake
 from gpuscaler.doctor.manifests.reading import Manifests
 
-_GPUS = Mistake("L8", CRITICAL, "an autoscaler takes one of them for all: it buys too much, or pods stay pending beside machines that do not fit")
+_GPUS = Mistake("L8", CRITICAL, "an autoscaler takes one of them for all: it buys too much, or machines that the pods do not fit")
 _SIZES = Mistake("L8", WARNING, "Cluster Autoscaler computes with the first of them, and buys too much or too little")
 _GONE = Mistake("L9", CRITICAL, "the cloud has no such machines: the group never grows")
 _VOLUME = Mistake("L9", INFO, "the disks cost more and are slower")
 _LOWEST = Mistake("L10", WARNING, "machines come from the pools that are interrupted first")
 _PRICE = Mistake("L10", WARNING, "machines are interrupted, or not started, as soon as the price rises above it")
-_MIXED = Mistake("L10", WARNING, "which of the machines are on demand is left to AWS, so an autoscaler cannot fail over from one to the other")
-#: Families of AWS and sizes of Azure whose machines were taken out of service.
-_FORMER = re.compile(
-    r"(cg1|g2|p2)\.\w+|Standard_N(C(6|12|24r?)(_Promo)?|V(6|12|24)(_Promo)?|D(6s|12s|24r?s)|C\d+r?s_v2)", re.IGNORECASE
+_MIXED = Mistake(
+    "L10", WARNING, "which of the machines are on demand is left to AWS, so an autoscaler cannot fail over from one to the other"
 )
+#: Families of AWS and sizes of Azure whose machines were taken out of service.
+_FORMER = re.compile(r"(cg1|g2|p2)\.\w+|Standard_N(C(6|12|24r?)(_Promo)?|V(6|12|24)(_Promo)?|D(6s|12s|24r?s)|C\d+r?s_v2)", re.IGNORECASE)
 _BEST = "price-capacity-optimized"
 
 
@@ -93,7 +93,7 @@ def _eksctl_spot(group: Group) -> Iterable[Finding]:
         yield _LOWEST.at(group.manifest, (*path, "spotAllocationStrategy"), seen=seen, expected=_BEST, new=new)
     if spot.has("maxPrice"):
         yield _max_price(group, (*path, "maxPrice"), str(spot.value("maxPrice")))
-    if 0 < share or base > 0:
+    if share > 0 or base > 0:
         yield _MIXED.at(
             group.manifest,
             path,

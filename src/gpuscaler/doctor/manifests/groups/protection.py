@@ -1,7 +1,7 @@
 """What else removes machines of a group, and what every pod on them may do."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from gpuscaler.doctor.findings import CRITICAL, WARNING, Finding
 from gpuscaler.doctor.manifests.editing import changed
@@ -15,7 +15,9 @@ _WIDE = Mistake("L13", CRITICAL, "every pod on the machines may do all of that i
 _AUTOSCALER = Mistake("L13", WARNING, "every pod on the machines may change the size of groups and end machines")
 _FORMER = Mistake("L13", WARNING, "the policy is out of date, and gives more rights than SSM needs")
 _SECRET = Mistake("L14", CRITICAL, "everyone who may read the file or its history has the credential")
-_SETS = Mistake("L9", WARNING, "no autoscaler can add machines to it by a number: the engine is not developed any more, and AKS has no such pools")
+_SETS = Mistake(
+    "L9", WARNING, "no autoscaler can add machines to it by a number: the engine is not developed any more, and AKS has no such pools"
+)
 _ALL = re.compile(r"(^|/)(AdministratorAccess|PowerUserAccess|IAMFullAccess|AmazonEC2FullAccess|AutoScalingFullAccess|AmazonS3FullAccess)$")
 _SSM = "AmazonEC2RoleforSSM"
 _REFERENCE = re.compile(r"/subscriptions/.*/vaults/.*|\$.*|\[.*\]|<.*>|\{\{.*|")

@@ -17,7 +17,9 @@ _ACCELERATOR = "k8s.amazonaws.com/accelerator"
 
 _IGNORED = Mistake("L11", CRITICAL, "Cluster Autoscaler ignores the tag: it buys machines that pods without the toleration do not fit")
 _WRONG = Mistake("L11", CRITICAL, "from zero, an autoscaler buys machines that its pods do not fit, or none")
-_LACKS = Mistake("L11", WARNING, "from zero, an autoscaler buys none for pods that select them, or too many for pods that do not tolerate them")
+_LACKS = Mistake(
+    "L11", WARNING, "from zero, an autoscaler buys none for pods that select them, or too many for pods that do not tolerate them"
+)
 _OTHERS = Mistake("L11", WARNING, "the autoscaler of another cluster in the account takes the group for its own")
 _UNFOUND = Mistake("L11", WARNING, "an autoscaler that discovers groups by tags does not find it, and never scales it")
 _EARLY = Mistake("L11", WARNING, "Cluster Autoscaler takes a new node for ready before it has GPUs, and buys a second one")
@@ -54,8 +56,12 @@ def _taint_tags(group: Group, tags: dict[str, str]) -> Iterator[Finding]:
             new = changed(group.manifest.data, path, value)
             yield _WRONG.at(group.manifest, path, seen=text, expected=f"{value}, as the taint of the group", new=new)
         elif key not in taints and (group.taints or group.maker == "eksctl"):
-            expected = f"one of the taints of the group: {', '.join(map(str, group.taints))}" if group.taints else "no such tag: no taint is set"
-            yield _WRONG.at(group.manifest, path, seen=f"a tag of the taint {key}", expected=expected, advice="correct the taint or the tag")
+            expected = (
+                f"one of the taints of the group: {', '.join(map(str, group.taints))}" if group.taints else "no such tag: no taint is set"
+            )
+            yield _WRONG.at(
+                group.manifest, path, seen=f"a tag of the taint {key}", expected=expected, advice="correct the taint or the tag"
+            )
 
 
 def _tag_value(taint: Taint) -> str:

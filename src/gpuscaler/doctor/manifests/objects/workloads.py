@@ -19,7 +19,9 @@ _SAMPLES = re.compile(
     r"cuda-samples?|tf-benchmarks|tf_cnn_benchmarks|nccl-tests)([:@-]|$)",
     re.IGNORECASE,
 )
-_PROGRAMS = re.compile(r"(^|/)(nvidia-smi|vectorAdd|deviceQuery|nbody|gpu_burn|gpu-burn|bandwidthTest|tf_cnn_benchmarks\.py|all_reduce_perf)$")
+_PROGRAMS = re.compile(
+    r"(^|/)(nvidia-smi|vectorAdd|deviceQuery|nbody|gpu_burn|gpu-burn|bandwidthTest|tf_cnn_benchmarks\.py|all_reduce_perf)$"
+)
 #: Arguments that make nvidia-smi and others go on.
 _GOES_ON = re.compile(r"^(-l|--loop.*|-lms.*|dmon|pmon|daemon)$|while |sleep |tail -f|watch ")
 
@@ -33,8 +35,12 @@ def find_gpu_requests(manifests: Manifests) -> Iterable[Finding]:
                 continue
             seen = f"{amount}, and no limit" if name not in limits else f"{amount}, and the limit {limits[name]}"
             resources: Path = (*path, "resources")
-            new = changed(manifest.data, (*resources, "limits"), {**dict(_raw(container, "limits")), name: dict(_raw(container, "requests"))[name]})
-            yield _REQUESTS.at(manifest, (*resources, "requests", name), seen=seen, expected="a limit that is equal to the request", new=new)
+            new = changed(
+                manifest.data, (*resources, "limits"), {**dict(_raw(container, "limits")), name: dict(_raw(container, "requests"))[name]}
+            )
+            yield _REQUESTS.at(
+                manifest, (*resources, "requests", name), seen=seen, expected="a limit that is equal to the request", new=new
+            )
 
 
 def _containers(manifests: Manifests) -> Iterator[tuple[Manifest, Path, Any]]:

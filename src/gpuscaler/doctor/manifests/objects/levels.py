@@ -44,7 +44,7 @@ def moved_below(mistake: Mistake, manifest: Manifest, path: Path, parent: str, n
         manifest,
         (*path, names[0]),
         seen=f"{', '.join(names)} beside {parent}, which is empty",
-        expected=f"{'they are' if len(names) > 1 else 'it is'} inside {path_text((*path, parent))}, two spaces further to the right",
+        expected=f"{', '.join(names)} inside {path_text((*path, parent))}, two spaces further to the right",
         advice=f"put two spaces before {', '.join(names)} and what belongs to them",
     )
     patch = _indented(manifest, path, names)
@@ -66,7 +66,11 @@ def _indented(manifest: Manifest, path: Path, names: tuple[str, ...]) -> str:
     for number in range(last, manifest.last):
         line = lines[number]
         indent = len(line) - len(line.lstrip(" "))
-        if line.strip() and not line.lstrip().startswith("#") and (indent < column or (indent == column and not line.lstrip().startswith("- "))):
+        if (
+            line.strip()
+            and not line.lstrip().startswith("#")
+            and (indent < column or (indent == column and not line.lstrip().startswith("- ")))
+        ):
             break
         last = number + 1 if line.strip() and not line.lstrip().startswith("#") else last
     others = {item.line for key, item in entry.value.items() if key not in names}

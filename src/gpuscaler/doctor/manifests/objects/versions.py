@@ -33,7 +33,11 @@ def find_removed_versions(manifests: Manifests) -> Iterable[Finding]:
         elif (version, kind) in _REPLACED:
             gone, instead = _REPLACED[version, kind]
             yield _REMOVED.at(
-                manifest, ("apiVersion",), seen=f"{version}, removed with {gone}", expected=instead, advice=f"write {instead}; its fields differ"
+                manifest,
+                ("apiVersion",),
+                seen=f"{version}, removed with {gone}",
+                expected=instead,
+                advice=f"write {instead}; its fields differ",
             )
 
 
@@ -64,7 +68,11 @@ def _renewed(manifest: Manifest, removal: Removal) -> Any:
     if removal.instead != "apps/v1":
         return new
     spec = new.get("spec")
-    if manifest.document.kind not in TEMPLATES or not isinstance(spec, dict) or any(key in spec for key in ("rollbackTo", "templateGeneration")):
+    if (
+        manifest.document.kind not in TEMPLATES
+        or not isinstance(spec, dict)
+        or any(key in spec for key in ("rollbackTo", "templateGeneration"))
+    ):
         return None
     if spec.get("selector"):
         return new
