@@ -1,13 +1,10 @@
 """All checks, in the order of their ids."""
 
-from gpuscaler.doctor.checks import api_services, budgets
+from gpuscaler.doctor.checks import api_services, budgets, clocks
 from gpuscaler.doctor.checks.autoscalers import beside, priorities
 from gpuscaler.doctor.checks.aws import all_aws
 from gpuscaler.doctor.checks.checking import Check
 from gpuscaler.doctor.checks.identity import accounts, bindings, references, roles, secrets, static_keys
-from gpuscaler.doctor.checks import api_services, budgets, clocks
-from gpuscaler.doctor.checks.aws import all_aws
-from gpuscaler.doctor.checks.checking import Check
 from gpuscaler.doctor.checks.metrics import addresses, autoscalers, certificates, rights, rules, targets, values
 from gpuscaler.doctor.checks.nodes import device_plugins, labels
 from gpuscaler.doctor.checks.pods import fitting, holding, resource_names, runtimes, sharing_nodes

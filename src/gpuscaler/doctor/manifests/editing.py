@@ -12,6 +12,8 @@ import yaml
 from gpuscaler.doctor.manifests.reading import Manifest, Path, SourceFile, data_of, tree_of
 from gpuscaler.model.reading.document import Entry
 
+#: What goes wrong on a way through data that are of other types than they should be.
+_NO_PLACE = (KeyError, IndexError, TypeError, AttributeError)
 _LINE_BREAKS = re.compile(r"[\r\n]")
 
 
@@ -20,32 +22,41 @@ class _CannotEditError(Exception):
 
 
 def changed(data: Any, path: Path, value: Any) -> Any:
-    """A copy of ``data`` with ``value`` at ``path``; mappings on the way are made."""
+    """A copy of ``data`` with ``value`` at ``path``; mappings on the way are made. None if something else is in their place."""
     made = copy.deepcopy(data)
     at = made
-    for step in path[:-1]:
-        at = at.setdefault(step, {}) if isinstance(at, dict) else at[step]
-    at[path[-1]] = value
+    try:
+        for step in path[:-1]:
+            at = at.setdefault(step, {}) if isinstance(at, dict) else at[step]
+        at[path[-1]] = value
+    except _NO_PLACE:
+        return None
     return made
 
 
 def removed(data: Any, path: Path) -> Any:
-    """A copy of ``data`` without ``path``."""
+    """A copy of ``data`` without ``path``; None if there is no such place."""
     made = copy.deepcopy(data)
     at = made
-    for step in path[:-1]:
-        at = at[step]
-    del at[path[-1]]
+    try:
+        for step in path[:-1]:
+            at = at[step]
+        del at[path[-1]]
+    except _NO_PLACE:
+        return None
     return made
 
 
 def renamed(data: Any, path: Path, name: str) -> Any:
-    """A copy of ``data`` whose last key of ``path`` is ``name``."""
+    """A copy of ``data`` whose last key of ``path`` is ``name``; None if there is no such place."""
     made = copy.deepcopy(data)
     at = made
-    for step in path[:-1]:
-        at = at[step]
-    items = list(at.items())
+    try:
+        for step in path[:-1]:
+            at = at[step]
+        items = list(at.items())
+    except _NO_PLACE:
+        return None
     at.clear()
     at.update((name if key == path[-1] else key, value) for key, value in items)
     return made

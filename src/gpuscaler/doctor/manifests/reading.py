@@ -213,6 +213,9 @@ def _is_duplicate(problem: Problem) -> bool:
 
 def _documents(lines: tuple[str, ...]) -> Iterator[tuple[int, int]]:
     """The first and last lines of each document of a file."""
+    if next((line for line in lines if line.strip()), "").startswith("{"):
+        yield from _json_documents(lines)
+        return
     first = 1
     for number, line in enumerate(lines, 1):
         if line.startswith("---") and not line[3:4].strip() and number > first:
@@ -220,6 +223,22 @@ def _documents(lines: tuple[str, ...]) -> Iterator[tuple[int, int]]:
             first = number
     if lines:
         yield first, len(lines)
+
+
+def _json_documents(lines: tuple[str, ...]) -> Iterator[tuple[int, int]]:
+    """The same of JSON, whose objects may follow each other without anything in between."""
+    decoder, text, at, first = json.JSONDecoder(), "\n".join(lines), 0, 1
+    while text[at:].strip():
+        at += len(text[at:]) - len(text[at:].lstrip())
+        first = text.count("\n", 0, at) + 1
+        try:
+            _, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            break
+        yield first, text.count("\n", 0, at) + 1
+    else:
+        return
+    yield first, len(lines)
 
 
 def _size(entry: Entry) -> float:

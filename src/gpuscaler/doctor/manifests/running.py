@@ -9,7 +9,7 @@ from gpuscaler.doctor.checks.all_checks import CHECKS
 from gpuscaler.doctor.checks.checking import Check
 from gpuscaler.doctor.documents import TEMPLATES, Document
 from gpuscaler.doctor.evidence import Evidence
-from gpuscaler.doctor.findings import Finding, Fix, Report
+from gpuscaler.doctor.findings import WARNING, Finding, Fix, Report
 from gpuscaler.doctor.manifests.all_lints import LINTS
 from gpuscaler.doctor.manifests.command_patches import patched
 from gpuscaler.doctor.manifests.editing import patch_of, renamed
@@ -101,9 +101,11 @@ def _placed(finding: Finding, manifests: Iterable[Manifest]) -> Finding:
         advice = "; ".join(filter(None, (f"write {finding.expected}", advice)))
     elif patch and not finding.fix.commands:
         advice = ""
+    # Who applies an object without a namespace may name one.
+    unsure = not manifest.document.namespace and "in namespace" in finding.seen
     return Finding(
         finding.check,
-        finding.severity,
+        WARNING if unsure else finding.severity,
         finding.object,
         finding.field,
         finding.seen,

@@ -62,7 +62,7 @@ def find_former_types(manifests: Manifests) -> Iterable[Finding]:
                     path,
                     seen=f"{name}, which is out of service",
                     expected="a type that the cloud offers",
-                    advice="write a type of the families g4dn, g5, g6, p4 or p5 on AWS, of NCasT4_v3, NCads_A100_v4 or NCads_H100_v5 on Azure",
+                    advice="write a type of the families g4dn, g5, g6, p4 or p5 on AWS, NCasT4_v3 or NCads_H100_v5 on Azure",
                 )
         for field in ("volumeType", "rootVolumeType"):
             if group.document.text(field) == "gp2":

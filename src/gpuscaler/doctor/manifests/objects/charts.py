@@ -1,7 +1,7 @@
 """Values of Helm charts: keys that the chart does not read any more, or reads elsewhere.
 
 Helm ignores unknown keys. Only keys that are known to be wrong are findings, since charts get new ones with each release. Sources: the
-values.yaml of the charts cluster-autoscaler, karpenter, prometheus-adapter and keda, and the upgrade guide of Karpenter, read on 2026-11-26.
+values.yaml of the charts cluster-autoscaler, karpenter and prometheus-adapter, and the upgrade guide of Karpenter, read on 2026-11-26.
 """
 
 import re

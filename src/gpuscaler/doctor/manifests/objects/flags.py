@@ -56,16 +56,9 @@ def find_removed_flags(manifests: Manifests) -> Iterable[Finding]:
                     path,
                     seen=f"--{flag}, removed from {program} in Kubernetes {gone}",
                     expected="no such flag",
-                    new=_without(manifest, path),
+                    new=removed(manifest.data, path),
                     advice="remove the flag",
                 )
-
-
-def _without(manifest: Manifest, path: Path) -> object:
-    try:
-        return removed(manifest.data, path)
-    except (KeyError, IndexError, TypeError):
-        return None
 
 
 def _flags(manifest: Manifest) -> Iterator[tuple[str, str, Path]]:

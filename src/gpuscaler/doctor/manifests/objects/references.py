@@ -17,33 +17,47 @@ _DEFAULT = Mistake("L22", CRITICAL, "kubectl puts it into the namespace of the u
 
 def find_moved(manifests: Manifests) -> Iterable[Finding]:
     """L22: subjects of bindings, and Services of APIServices, that are in another namespace."""
+    kustomized = any(manifests.of("Kustomization"))
     accounts, services = _namespaces(manifests, "ServiceAccount"), _namespaces(manifests, "Service")
     for manifest in manifests.of("ClusterRoleBinding", "RoleBinding"):
         for index, subject in enumerate(manifest.document.parts("subjects")):
             if subject.text("kind") == "ServiceAccount":
-                yield from _subject(manifest, index, accounts)
+                yield from _subject(manifest, index, accounts, kustomized=kustomized)
+    yield from _services(manifests, services)
+
+
+def _services(manifests: Manifests, services: dict[str, list[Manifest]]) -> Iterator[Finding]:
+    """Services that an APIService looks for in another namespace."""
+    wanted: dict[str, dict[str, Manifest]] = {}
     for manifest in manifests.of("APIService"):
-        path: Path = ("spec", "service", "namespace")
         name, namespace = manifest.document.text("spec", "service", "name"), manifest.document.text("spec", "service", "namespace")
-        for owner in services.get(name, []) if namespace else []:
+        if name and namespace:
+            wanted.setdefault(name, {})[namespace] = manifest
+    for name, places in wanted.items():
+        owners = services.get(name, [])
+        if len(places) > 1 or any(owner.document.namespace in places for owner in owners):
+            continue
+        ((namespace, manifest),) = places.items()
+        for owner in owners:
             if not owner.document.namespace:
                 new = changed(owner.data, ("metadata", "namespace"), namespace)
                 yield _DEFAULT.at(owner, ("metadata", "namespace"), seen="none", expected=f"{namespace}, as in {manifest.title}", new=new)
-        elsewhere = _only_other(services.get(name, []), namespace)
+        elsewhere = _only_other(owners, namespace)
         if elsewhere:
+            path: Path = ("spec", "service", "namespace")
             new = changed(manifest.data, path, elsewhere)
             yield _UNREACHED.at(manifest, path, seen=namespace, expected=f"{elsewhere}, where the Service is in these files", new=new)
 
 
-def _subject(manifest: Manifest, index: int, accounts: dict[str, list[Manifest]]) -> Iterator[Finding]:
+def _subject(manifest: Manifest, index: int, accounts: dict[str, list[Manifest]], *, kustomized: bool) -> Iterator[Finding]:
     subject = manifest.document.parts("subjects")[index]
     path: Path = ("subjects", index, "namespace")
     owners = accounts.get(subject.text("name"), [])
     namespace = subject.text("namespace")
     elsewhere = _only_other(owners, namespace)
     if not namespace:
-        # A RoleBinding takes its own namespace for this, where it has one.
-        if manifest.document.kind == "ClusterRoleBinding":
+        # Kustomize fills it in.
+        if manifest.document.kind == "ClusterRoleBinding" and not kustomized:
             new = changed(manifest.data, path, elsewhere) if elsewhere else None
             yield _REFUSED.at(
                 manifest, ("subjects", index), seen="no namespace", expected=elsewhere or "the namespace of the ServiceAccount", new=new
