@@ -41,7 +41,8 @@ GOOD = {
         "rate_limit: {qps: 0.5, burst: 1}\nhttp: {enabled: false, address: '[::1]:0', certificate: a.pem, key: b.pem, alive_within: 5m}\n"
         "pages: {enabled: true, address: 'localhost:0', authenticated: {address: ':8443', certificate: a.pem, key: b.pem}}\n"
         "exporters: {namespace: gpu-exporter, port: 9500, interval: 1s}\n"
-        "history: {folder: /data, decisions: 1, bytes: 1Gi}\nlog: {level: debug}"
+        "history: {folder: /data, decisions: 1, bytes: 1Gi}\nlog: {level: debug}\n"
+        "doctor: {enabled: false, ignore: [{check: D34, object: 'PodDisruptionBudget default/*', reason: by hand, until: 2027-01-31}]}"
     ),
     "run keys without values": (
         "region: us-east-1\ncloud:\nsimulated: {dry: }\npace:\nhttp: {address: }\nlog:\npools: [{name: a, types: [g5.xlarge]}]"
@@ -267,12 +268,22 @@ BAD_FORM = [
     Bad(_top("history: {decisions: 0}"), "history.decisions", "1 or more"),
     Bad(_top("history: {bytes: [1]}"), "history.bytes", "such as 64Mi"),
     Bad(_top("log: {level: verbose}"), "log.level", "expected one of debug, info"),
+    Bad(_top("doctor: {ignore: {check: D34}}"), "doctor.ignore", "expected a list"),
+    Bad(_top("doctor: {ignore: [{check: D34, until: 2027-01-31}]}"), "doctor.ignore[0]", "saw no reason"),
+    Bad(_top("doctor: {ignore: [{check: D34, reason: by hand}]}"), "doctor.ignore[0]", "saw no until, expected an end date"),
+    Bad(_top("doctor: {ignore: [{reason: by hand, until: 2027-01-31}]}"), "doctor.ignore[0]", "saw no check"),
+    Bad(_top("doctor: {ignore: [{check: budgets, reason: a, until: 2027-01-31}]}"), "doctor.ignore[0].check", "such as D34"),
+    Bad(_top("doctor: {ignore: [{check: D34, reason: ' ', until: 2027-01-31}]}"), "doctor.ignore[0].reason", "why the finding is accepted"),
+    Bad(_top("doctor: {ignore: [{check: D34, reason: a, until: 31.1.2027}]}"), "doctor.ignore[0].until", "a date such as 2027-01-31"),
+    Bad(_top("doctor: {ignore: [{check: D34, reason: a, until: 2027-01-31T00:00:00Z}]}"), "doctor.ignore[0].until", "a date such as"),
+    Bad(_top("doctor: {ignore: [{check: D34, reason: a, until: 2027-01-31, objects: a}]}"), "doctor.ignore[0].objects", "did you mean"),
     Bad("region: us-east-1\npools: [{name: a, types: ['g5.*']}]", "pools[0].types[0]", "up to 63 letters"),
     Bad(_offering("type: g5.xlarge, market: reserved, price: -.inf"), "pools[0].offerings[0].price", "saw the number -.inf"),
 ]
 
 #: Valid in form, wrong in meaning: rejected by the parser only.
 BAD_MEANING = [
+    Bad(_top("doctor: {ignore: [{check: D34, reason: a, until: 2027-02-30}]}"), "doctor.ignore[0].until", "a date such as 2027-01-31"),
     Bad(_aws("aws: {prices: {g5.xlarge: 1, g5.xlarge/on-demand: 2}}"), 'aws.prices["g5.xlarge/on-demand"]', "a second on-demand price"),
     Bad(_top("simulated: {boot: [3s, 2s, 4s]}"), "simulated.boot", "saw 3s, 2s, 4s, expected the shortest"),
     Bad(_top("simulated: {quotas: [{machines: 1, types: [g5.2xlarge]}]}"), "simulated.quotas[0].types[0]", "did you mean g5.xlarge?"),

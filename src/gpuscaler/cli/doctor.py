@@ -15,6 +15,7 @@ from gpuscaler.cli.reaching import FORBIDDEN, UNREACHABLE, access_options, resol
 if TYPE_CHECKING:
     from gpuscaler.doctor.evidence import Evidence
     from gpuscaler.doctor.findings import Report
+    from gpuscaler.settings.run_settings import RunSettings
 
 #: A path type, so that shells complete file names; unreadable files are reported when they are opened.
 FILE = click.Path(readable=False, allow_dash=True)
@@ -65,16 +66,19 @@ def doctor(
         return
     from gpuscaler.cli.doctor_printing import print_report, report_json
     from gpuscaler.cli.doctor_sarif import report_sarif
+    from gpuscaler.cli.plan import load_settings
     from gpuscaler.doctor.checks.all_checks import CHECKS
     from gpuscaler.doctor.running import run_checks
+    from gpuscaler.doctor.silencing import silence
 
     if files and (kubeconfig is not None or context):
         raise click.UsageError("saw --cluster together with --kubeconfig or --context, expected files or a live cluster; omit one of them")
     if as_json and as_sarif:
         raise click.UsageError("saw --json together with --sarif, expected one of them")
     now = time.time()
-    evidence = _with_settings(_from_files(files, now) if files else _from_cluster(kubeconfig, context, now), config)
-    report = run_checks(evidence, CHECKS)
+    settings = None if config is None else load_settings(config)
+    evidence = _with_settings(_from_files(files, now) if files else _from_cluster(kubeconfig, context, now), settings)
+    report = silence(run_checks(evidence, CHECKS), evidence, settings.doctor.ignore if settings is not None else ())
     count = len({check.id for check in CHECKS})
     if html is not None:
         from gpuscaler.cli.doctor_page import doctor_page
@@ -121,22 +125,24 @@ def _write_page(path: Path, page: str) -> None:
         sys.exit(2)
 
 
-def _with_settings(evidence: "Evidence", config: str | None) -> "Evidence":
+def _with_settings(evidence: "Evidence", settings: "RunSettings | None") -> "Evidence":
     """``evidence`` with the pools and settings of the run file."""
     from dataclasses import replace
 
-    from gpuscaler.cli.plan import load_settings
     from gpuscaler.doctor.evidence import ACCOUNT, POLICY
 
-    if config is None:
+    if settings is None:
         reason = "no run file was given; name it with --config"
         return replace(evidence, unread={**evidence.unread, POLICY: reason, ACCOUNT: reason})
-    settings = load_settings(config)
     evidence = replace(evidence, policy=settings.policy)
     if settings.cloud == "aws":
         from gpuscaler.cli.doctor_account import with_aws_account
 
         return with_aws_account(evidence, settings)
+    if settings.cloud == "azure":
+        from gpuscaler.cli.doctor_azure import with_azure_account
+
+        return with_azure_account(evidence, settings)
     return evidence
 
 

@@ -15,10 +15,11 @@ def doctor_page(report: Report, *, checks: int, now: float) -> str:
     """The page: a summary, the findings in groups, and what could not be checked. It runs nothing and fetches nothing."""
     moment = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%d %H:%M UTC")
     counts = ", ".join(f"{sum(found.severity == severity for found in report.findings)} {severity}" for severity in SEVERITIES)
+    silenced = f" {report.silenced} silenced." if report.silenced else ""
     parts = [
         "<main>",
         "<h1>gpuscaler doctor</h1>",
-        f"<p><strong>{escape(counts)}.</strong> {checks} checks at {escape(moment)}.</p>",
+        f"<p><strong>{escape(counts)}.</strong> {checks} checks at {escape(moment)}.{silenced}</p>",
     ]
     for group in grouped(report.findings):
         parts += _group(group)
@@ -35,6 +36,8 @@ def _group(group: Group) -> Iterator[str]:
     yield f"<h2>{escape(first.severity)} {escape(first.check)}: {escape(title)}</h2>"
     yield f"<p>{escape(first.field)}: saw {escape(first.seen)}, expected {escape(first.expected)}.</p>"
     yield f"<p>Effect: {escape(first.effect)}.</p>"
+    if first.note:
+        yield f"<p>Note: {escape(first.note)}.</p>"
     if first.fix.advice:
         yield f"<p>Fix: {escape(first.fix.advice)}.</p>"
     yield "<ul>"

@@ -26,7 +26,8 @@ def print_report(report: "Report", *, checks: int) -> None:
         click.echo(f"could not check {', '.join(subjects)} because {reason}")
     counts = [f"{sum(finding.severity == severity for finding in report.findings)} {severity}" for severity in SEVERITIES]
     unchecked = f", {format_count(len({entry.check for entry in report.unchecked}), 'check')} incomplete" if report.unchecked else ""
-    click.echo(f"{format_count(checks, 'check')}: {', '.join(counts)}{unchecked}.")
+    silenced = f", {report.silenced} silenced" if report.silenced else ""
+    click.echo(f"{format_count(checks, 'check')}: {', '.join(counts)}{silenced}{unchecked}.")
 
 
 def _print_group(group: "Group") -> None:
@@ -36,6 +37,8 @@ def _print_group(group: "Group") -> None:
     click.echo(f"{first.severity.upper()} {first.check} {', '.join(names)}{more}")
     click.echo(f"  {first.field}: saw {first.seen}, expected {first.expected}")
     click.echo(f"  effect: {first.effect}")
+    if first.note:
+        click.echo(f"  note: {first.note}")
     for finding in group.findings[:_NAMED]:
         for command in finding.fix.commands:
             click.echo(f"  fix: {command}")
@@ -65,8 +68,10 @@ def report_json(report: "Report") -> dict[str, Any]:
                 "patch": finding.fix.patch,
                 "page": finding.page,
                 "place": finding.place,
+                "note": finding.note,
             }
             for finding in report.findings
         ],
         "unchecked": [{"id": entry.check, "subject": entry.subject, "reason": entry.reason} for entry in report.unchecked],
+        "silenced": report.silenced,
     }

@@ -56,6 +56,8 @@ def _titles(checks: Sequence[Check]) -> dict[str, list[str]]:
 def _result(finding: Finding) -> dict[str, Any]:
     mends = "; ".join(filter(None, (*finding.fix.commands, finding.fix.advice)))
     text = f"{finding.object}: {finding.field}: saw {finding.seen}, expected {finding.expected}; effect: {finding.effect}; fix: {mends}"
+    if finding.note:
+        text += f"; note: {finding.note}"
     location: dict[str, Any] = {"logicalLocations": [{"fullyQualifiedName": f"{finding.object}: {finding.field}", "kind": "resource"}]}
     file, _, line = finding.place.rpartition(":")
     if file and line.isdigit():

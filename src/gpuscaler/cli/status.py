@@ -72,6 +72,7 @@ def with_all_fields(value: Any) -> Any:
 def print_status(status: "Status", now: float) -> None:
     """Print the status as text."""
     from gpuscaler.cli.printing import uncut_console
+    from gpuscaler.control.records.status.doctor_status import doctor_lines, summarize
     from gpuscaler.control.records.status.held import describe_held_machines as all_held
     from gpuscaler.control.records.status.removals import describe_removal
     from gpuscaler.control.records.status.reporting import OLD_SECONDS
@@ -117,6 +118,9 @@ def print_status(status: "Status", now: float) -> None:
     print_section("Paused offerings", [breaker.text for breaker in status.breakers])
     print_section("Problems", status.troubles)
     print_section("Warnings", status.warnings)
+    if status.doctor.at:
+        title = f"Findings ({summarize(status.doctor)}; checked {format_duration(now - status.doctor.at)} ago)"
+        print_section(title, doctor_lines(status.doctor))
     print_section(f"Skipped ({status.set_aside_count})", [f"{entry.about}: {entry.text}" for entry in status.set_aside])
     print_section("Last events", [format_event(entry, now) for entry in reversed(status.happened)])
 

@@ -5,6 +5,7 @@ The model of planning decodes what planning needs. Checks look at many more fiel
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 
@@ -35,6 +36,11 @@ class Document:
     def number(self, *path: str) -> float | None:
         value = self.value(*path)
         return None if isinstance(value, bool) or not isinstance(value, int | float) else value
+
+    def whole(self, *path: str) -> int:
+        """The number without its fraction; 0 if it is missing or not finite."""
+        value = self.number(*path)
+        return int(value) if value is not None and isfinite(value) else 0
 
     def flag(self, *path: str, default: bool = False) -> bool:
         value = self.value(*path)

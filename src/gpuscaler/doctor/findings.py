@@ -22,7 +22,7 @@ class Finding(Struct, frozen=True, gc=False):
     """A mistake in ``field`` of ``object``, which is ``Kind namespace/name``, found by the check with the id ``check``.
 
     ``seen`` and ``expected`` are the values; ``effect`` is what it breaks or costs, as a clause: "no pod can be evicted". ``place`` is
-    ``file:line`` where a file was read.
+    ``file:line`` where a file was read. ``note`` is a remark, as a clause: that an exception for it has ended.
     """
 
     check: str
@@ -34,6 +34,7 @@ class Finding(Struct, frozen=True, gc=False):
     effect: str
     fix: Fix = Fix()
     place: str = ""
+    note: str = ""
 
     @property
     def page(self) -> str:
@@ -54,10 +55,14 @@ class Unchecked(Struct, frozen=True, gc=False):
 
 
 class Report(Struct, frozen=True, gc=False):
-    """The result of all checks: findings in order of severity and check, and what could not be checked."""
+    """The result of all checks: findings in order of severity and check, and what could not be checked.
+
+    ``silenced`` is the number of findings that are left out, since somebody has decided so.
+    """
 
     findings: tuple[Finding, ...] = ()
     unchecked: tuple[Unchecked, ...] = ()
+    silenced: int = 0
 
     def at_least(self, severity: str) -> tuple[Finding, ...]:
         """The findings of ``severity`` or worse."""
@@ -78,6 +83,7 @@ def grouped(findings: tuple[Finding, ...]) -> tuple[Group, ...]:
     """``findings`` in groups that differ only in their object, place and commands, in the order of the first of each group."""
     groups: dict[tuple[str, ...], list[Finding]] = {}
     for finding in findings:
-        key = (finding.check, finding.severity, finding.field, finding.seen, finding.expected, finding.effect, finding.fix.advice)
+        same = (finding.field, finding.seen, finding.expected, finding.effect, finding.fix.advice, finding.note)
+        key = (finding.check, finding.severity, *same)
         groups.setdefault(key, []).append(finding)
     return tuple(Group(tuple(group)) for group in groups.values())

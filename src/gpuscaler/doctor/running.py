@@ -25,8 +25,16 @@ def run_checks(evidence: Evidence, checks: Iterable[Check]) -> Report:
             continue
         findings += [result for result in results if isinstance(result, Finding)]
         unchecked += [result for result in results if isinstance(result, Unchecked)]
+    return merged([Report(tuple(findings), tuple(unchecked))])
+
+
+def merged(reports: Iterable[Report]) -> Report:
+    """Several reports as one, with findings in order of severity and check."""
+    everything = tuple(reports)
+    findings = [finding for report in everything for finding in report.findings]
     findings.sort(key=lambda finding: (SEVERITIES.index(finding.severity), _number(finding.check), finding.object, finding.field))
-    return Report(tuple(findings), tuple(unchecked))
+    unchecked = tuple(entry for report in everything for entry in report.unchecked)
+    return Report(tuple(findings), unchecked, sum(report.silenced for report in everything))
 
 
 def _number(check: str) -> tuple[str, int]:

@@ -18,6 +18,7 @@ class Node(Struct, frozen=True, gc=False, rename={"in_window": "ajar"}):
     ``unready_since`` is when the node stopped being Ready according to its condition; 0 if unknown. ``in_window`` means that the node
     admits only DaemonSet pods for a few seconds; its taints, and ``unschedulable``, are those that it has when it is closed again.
     ``scheduled_event`` is what the cloud will do to its machine, as an agent on the node reports it.
+    ``ignored_findings`` are the checks whose findings about it are not reported.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Node(Struct, frozen=True, gc=False, rename={"in_window": "ajar"}):
     unready_since: float = 0.0
     in_window: bool = False
     scheduled_event: ScheduledEvent | None = None
+    ignored_findings: frozenset[str] = frozenset()
 
 
 def first_label(node: Node, keys: tuple[str, ...]) -> str:

@@ -28,6 +28,8 @@ MAX_GRACE, LONGEST = 3600.0, 2_592_000.0
 LATEST = 7_258_118_400.0
 #: Maximum size of a gang: more pods than a cluster can hold.
 MOST_MEMBERS = 1_000_000
+#: The value of an annotation that is not there.
+NO_CHECKS: frozenset[str] = frozenset()
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 #: The annotation for moving a GPU pod without another ready replica to save money, and its values.
@@ -36,6 +38,8 @@ DISRUPTION, ALLOW, NEVER = "gpuscaler.io/disruption", "allow", "never"
 STEERING = f"{OWN_PREFIX}steering"
 #: Annotations with the time of the checkpoint request, and with the request that the pod has answered.
 CHECKPOINT_REQUESTED, CHECKPOINTED = "gpuscaler.io/checkpoint-requested", "gpuscaler.io/checkpointed"
+#: The annotation with the ids of checks whose findings about the object are not reported; on objects of any kind.
+IGNORE_FINDINGS = f"{OWN_PREFIX}ignore-findings"
 _CA = "cluster-autoscaler.kubernetes.io/"
 _JOBSET = "jobset.sigs.k8s.io/jobset-name"
 _COSCHEDULING = ("scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io")
@@ -72,6 +76,7 @@ class PodAnnotations(Struct, frozen=True, gc=False):
     kueue_count: str | None = field(default=None, name="kueue.x-k8s.io/pod-group-total-count")
     checkpoint_requested: str | None = field(default=None, name=CHECKPOINT_REQUESTED)
     checkpointed: str | None = field(default=None, name=CHECKPOINTED)
+    ignore_findings: str | None = field(default=None, name=IGNORE_FINDINGS)
 
 
 NO_ANNOTATIONS = PodAnnotations()
@@ -168,6 +173,11 @@ def parse_steering(text: str | None) -> tuple[str, tuple[str, ...]]:
     """Read the steering annotation of a Namespace, empty if there is none; the second value are warnings."""
     reader = _Reader()
     return reader.read(STEERING, text, _parse_steering_mode, ""), tuple(reader.warnings)
+
+
+def parse_ignored_findings(text: str | None) -> frozenset[str]:
+    """Return the ids of checks in the annotation, in capitals; ``ALL`` stands for all."""
+    return frozenset(name.strip().upper() for name in text.split(",")) - {""} if text else NO_CHECKS
 
 
 def parse_checkpoint(annotations: PodAnnotations | None) -> tuple[float, float]:

@@ -135,6 +135,7 @@ class Pod(Struct, frozen=True, gc=False):
     ``ready`` is the status of the condition Ready, None if there is none.
     ``checkpoint_requested`` is the time of the request to save its work, ``checkpointed`` the time of the request that it has answered.
     ``warnings`` list annotations that could not be parsed. ``reason`` is the kubelet's reason (one word) for a failed pod.
+    ``unready_since`` is when a pod stopped being Ready, 0 while it is. ``ignored_findings`` are the checks whose findings are not reported.
     """
 
     namespace: str
@@ -157,6 +158,8 @@ class Pod(Struct, frozen=True, gc=False):
     checkpointed: float = 0.0
     ready: bool | None = None
     reason: str = ""
+    unready_since: float = 0.0
+    ignored_findings: frozenset[str] = frozenset()
 
     @property
     def gang(self) -> str:

@@ -14,7 +14,8 @@ class Workload(Struct, frozen=True, gc=False):
 
     ``replicas`` is the desired number (a Job's ``parallelism``); ``template`` the specification of its pods, with ``template_labels``.
     ``completions`` is only set for Jobs. ``suspended`` is a Job's ``spec.suspend``. ``disruption`` is its annotation about moving its pods
-    to save money: "allow", "never" or empty; ``warnings`` are about unreadable annotations.
+    to save money: "allow", "never" or empty; ``warnings`` are about unreadable annotations, ``ignored_findings`` the checks whose
+    findings about it are not reported.
     """
 
     kind: str
@@ -31,6 +32,7 @@ class Workload(Struct, frozen=True, gc=False):
     template_labels: LabelSet = NO_LABELS
     disruption: str = ""
     warnings: tuple[str, ...] = ()
+    ignored_findings: frozenset[str] = frozenset()
 
     @property
     def key(self) -> str:
@@ -40,7 +42,9 @@ class Workload(Struct, frozen=True, gc=False):
 class PodDisruptionBudget(Struct, frozen=True, gc=False):
     """A PodDisruptionBudget. ``disruptions_allowed`` is the API server's count. ``selector`` None selects nothing.
 
-    ``always_evict_unhealthy``: running pods that are not Ready are evicted regardless of the count (``AlwaysAllow``).
+    ``always_evict_unhealthy``: running pods that are not Ready are evicted regardless of the count (``AlwaysAllow``). ``min_available`` and
+    ``max_unavailable`` are the rule, a number or a percentage. ``expected``, ``healthy`` and ``desired`` are numbers of pods in the status,
+    None if it lacks them. ``ignored_findings`` is as in :class:`Workload`.
     """
 
     namespace: str
@@ -48,6 +52,13 @@ class PodDisruptionBudget(Struct, frozen=True, gc=False):
     selector: LabelSelector | None = None
     disruptions_allowed: int = 0
     always_evict_unhealthy: bool = False
+    uid: str = ""
+    min_available: int | str | None = None
+    max_unavailable: int | str | None = None
+    expected: int | None = None
+    healthy: int | None = None
+    desired: int | None = None
+    ignored_findings: frozenset[str] = frozenset()
 
     @property
     def key(self) -> str:
@@ -61,7 +72,7 @@ class PriorityClass(Struct, frozen=True, gc=False):
 
 
 class Namespace(Struct, frozen=True, gc=False):
-    """A Namespace. ``disruption`` and ``warnings`` are as in :class:`Workload`, for all pods of the namespace.
+    """A Namespace. ``disruption`` and ``warnings`` are as in :class:`Workload`, for all pods of the namespace; so is ``ignored_findings``.
 
     ``steering`` is how they get to the machines promised to them, empty if not set.
     """
@@ -71,6 +82,7 @@ class Namespace(Struct, frozen=True, gc=False):
     disruption: str = ""
     warnings: tuple[str, ...] = ()
     steering: str = ""
+    ignored_findings: frozenset[str] = frozenset()
 
 
 class RuntimeClass(Struct, frozen=True, gc=False):

@@ -15,7 +15,7 @@ from gpuscaler.model.reading.cursor import Cursor
 from gpuscaler.settings.clouds.aws import AwsSettings
 from gpuscaler.settings.clouds.azure import AzureSettings
 from gpuscaler.settings.clouds.simulated import Simulated
-from gpuscaler.settings.fields.kinds import ADDRESS, FLAG, MEMORY, Flag, Wait, choice, count, dns_label, path, positive
+from gpuscaler.settings.fields.kinds import ADDRESS, DATE, FLAG, MEMORY, Flag, Wait, choice, count, dns_label, path, positive, text
 from gpuscaler.settings.fields.table import Field, Fields, Group, ReadContext, values
 from gpuscaler.settings.pools import read_overrides
 
@@ -207,6 +207,39 @@ class LogSettings(Group, frozen=True, gc=False):
     level: Annotated[str, choice(LEVELS), Field("the lowest level that is logged")] = "info"
 
 
+class IgnoredFinding(Group, frozen=True, gc=False):
+    """An exception: findings of the check about objects that match ``object`` are not reported, up to the day ``until``, inclusive."""
+
+    check_id: Annotated[
+        str,
+        text("the id of a check such as D34", words="id of a check", pattern="[A-Z]+[0-9]+"),
+        Field("the check", required="one; add check: D34", key="check"),
+    ] = ""
+    object: Annotated[
+        str,
+        text('an object such as "PodDisruptionBudget default/*"', words="text"),
+        Field("the objects, as findings name them: `Kind namespace/name`, in which `*` stands for any characters"),
+    ] = "*"
+    reason: Annotated[
+        str,
+        text("why the finding is accepted", words="text", pattern=r".*\S.*"),
+        Field("why it is accepted, for those who read the file later", required="one; add reason: …"),
+    ] = ""
+    until: Annotated[
+        str, DATE, Field("the last day of the exception, in UTC; then the finding is reported again", required="an end date; add until: …")
+    ] = ""
+
+
+class DoctorSettings(Group, frozen=True, gc=False):
+    """Checks of the cluster while the controller runs, and findings that neither it nor ``gpuscaler doctor`` reports."""
+
+    enabled: Annotated[Flag, Field("whether the controller checks the cluster while it runs")] = True
+    ignore: Annotated[
+        tuple[IgnoredFinding, ...],
+        Field("[findings that are not reported](#exceptions), neither by the controller nor by `gpuscaler doctor --config`"),
+    ] = ()
+
+
 class RunSettings(Group, frozen=True, gc=False):
     """A run file. ``cloud`` is empty in a pools file, which ``plan`` accepts and ``run`` does not.
 
@@ -255,6 +288,7 @@ class RunSettings(Group, frozen=True, gc=False):
     exporters: Annotated[ExportersSettings, Field("[whose pages are read for scheduled events](#exporters)")] = ExportersSettings()
     history: Annotated[HistorySettings, Field("[which decisions are kept](#history)")] = HistorySettings()
     log: Annotated[LogSettings, Field("[the log](#log)")] = LogSettings()
+    doctor: Annotated[DoctorSettings, Field("[checks of the cluster while the controller runs](#doctor)")] = DoctorSettings()
     limits_stated: bool = False
 
     @property

@@ -36,24 +36,29 @@ def make_arm(
     return Arm(credentials, fence=fence, now=now, sleep=sleep, endpoint_url=url, http=http, random=random), http
 
 
+def accounts_of(settings: AzureSettings) -> tuple[Account, ...]:
+    """Where the settings look for pools."""
+    return tuple(
+        Account(
+            subscription=subscription.id,
+            cluster=subscription.cluster.name,
+            cluster_group=subscription.cluster.resource_group,
+            resource_groups=subscription.resource_groups,
+            pools=subscription.pools,
+            tags=subscription.tags,
+            exclude=subscription.exclude,
+        )
+        for subscription in settings.subscriptions
+    )
+
+
 def make_discovery(
     settings: AzureSettings, arm: Arm, http: Http, *, now: Callable[[], float], endpoint_url: str, folder: Path | None = None
 ) -> Discovery:
     """The discovery of the pools that the settings select; ``folder`` keeps data that rarely changes across restarts."""
     return Discovery(
         arm,
-        tuple(
-            Account(
-                subscription=subscription.id,
-                cluster=subscription.cluster.name,
-                cluster_group=subscription.cluster.resource_group,
-                resource_groups=subscription.resource_groups,
-                pools=subscription.pools,
-                tags=subscription.tags,
-                exclude=subscription.exclude,
-            )
-            for subscription in settings.subscriptions
-        ),
+        accounts_of(settings),
         now=now,
         api=settings.api,
         overrides=settings.overrides,

@@ -13,7 +13,7 @@ from gpuscaler.settings.run_settings import RunSettings
 #: How often the file is read, in seconds. A kubelet takes up to a minute to mount a changed ConfigMap anyway.
 POLL_SECONDS = 5.0
 #: The keys that take effect while the controller runs; all others take effect after a restart.
-LIVE = frozenset({"policy", "pace", "log"})
+LIVE = frozenset({"policy", "pace", "log", "doctor"})
 
 
 class SettingsFile:

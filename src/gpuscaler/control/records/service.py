@@ -12,6 +12,7 @@ from gpuscaler.clouds.call_errors import CallErrors
 from gpuscaler.control.loop.controller import Controller
 from gpuscaler.control.process.expander import PrioritiesInForce
 from gpuscaler.control.process.running import ProcessContext
+from gpuscaler.control.records.cluster_checks import ClusterChecks
 from gpuscaler.control.records.events.announcing import Announcer
 from gpuscaler.control.records.events.logging import LogLines
 from gpuscaler.control.records.events.records import Records
@@ -27,6 +28,7 @@ from gpuscaler.kube.events import EventRecorder, Reference
 from gpuscaler.kube.picture import Picture
 from gpuscaler.kube.rate import RateLimit
 from gpuscaler.model.holds import Holds
+from gpuscaler.model.pools import Policy
 from gpuscaler.planning.state.boot_times import Forecast
 from gpuscaler.serving import exposition
 from gpuscaler.serving.health import Health, log_problems
@@ -112,6 +114,7 @@ class Service(Records):
     events: EventRecorder = field(init=False)
     history_writer: HistoryWriter = field(init=False)
     reporter: Reporter = field(init=False)
+    cluster_checks: ClusterChecks = field(init=False)
     listeners: Listeners = field(default_factory=Listeners, init=False)
     _controller: Controller | None = field(default=None, init=False)
     _led_since: float = field(default=0.0, init=False)
@@ -144,6 +147,16 @@ class Service(Records):
             now=context.now,
             holds=context.holds,
         )
+        self.cluster_checks = ClusterChecks(
+            self.latest,
+            self.events,
+            self._emit,
+            settings=lambda: self.settings.doctor,
+            policy=self._policy,
+            is_leading=self.is_leading,
+            now=context.now,
+            own=ours,
+        )
         self.metrics.registry.register(self._make_gauges())
         self.sinks = (LogLines(), self.metrics, self.history_writer, self.reporter, Announcer(self.events, self.latest, ours))
 
@@ -156,6 +169,11 @@ class Service(Records):
 
     def is_leading(self) -> bool:
         return self._controller is not None
+
+    def _policy(self) -> Policy:
+        """The pools and settings as they are stated: plans correct what a pool promises by what its nodes show."""
+        found = self.latest.discovered_pools
+        return self.settings.policy if found is None else found.policy(self.settings.policy)
 
     def troubles(self) -> tuple[str, ...]:
         """All current problems, a sentence each."""
@@ -202,6 +220,7 @@ class Service(Records):
         """Set the controller that leads in this process, None if none does. Findings of its first observation are not reported as new."""
         self._controller, self._led_since = controller, self.context.now()
         self.forget_observation()
+        self.cluster_checks.forget()
         self.latest.inventory = lambda: None if controller is None else controller.cloud.inventory
         if controller is not None:
             if self.context.dry_run:
@@ -225,7 +244,7 @@ class Service(Records):
             await self._serve()
             async with asyncio.TaskGroup() as tasks:
                 parts = (self.history_writer.run, self.reporter.run, self.events.run, self._measure_lag, self._log_health)
-                for part in (*parts, self._log_cloud_outages):
+                for part in (*parts, self._log_cloud_outages, self.cluster_checks.run):
                     tasks.create_task(self._keep_running(part))
                 for tls in self.listeners.tls:
                     tasks.create_task(self._keep_running(tls.run))

@@ -3,6 +3,7 @@
 from gpuscaler.doctor.checks import api_services, budgets, clocks
 from gpuscaler.doctor.checks.autoscalers import beside, priorities
 from gpuscaler.doctor.checks.aws import all_aws
+from gpuscaler.doctor.checks.azure import all_azure
 from gpuscaler.doctor.checks.checking import Check
 from gpuscaler.doctor.checks.identity import accounts, bindings, references, roles, secrets, static_keys
 from gpuscaler.doctor.checks.metrics import addresses, autoscalers, certificates, rights, rules, targets, values
@@ -36,4 +37,5 @@ CHECKS: tuple[Check, ...] = (
     *targets.CHECKS,
     *clocks.CHECKS,
     *all_aws.CHECKS,
+    *all_azure.CHECKS,
 )

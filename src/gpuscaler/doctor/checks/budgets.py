@@ -1,7 +1,7 @@
 """PodDisruptionBudgets that never allow an eviction."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from gpuscaler.doctor.checks.checking import Check
 from gpuscaler.doctor.commands import ObjectName, kubectl_delete, kubectl_patch
@@ -10,7 +10,6 @@ from gpuscaler.doctor.evidence import CLUSTER, Evidence
 from gpuscaler.doctor.findings import CRITICAL, WARNING, Finding, Fix
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import Pod
-from gpuscaler.model.wire import UnreadableError, parse_timestamp
 from gpuscaler.model.workloads import PodDisruptionBudget
 
 _EFFECT = "its pods can never be evicted, so their nodes are never removed or repaired"
@@ -20,28 +19,40 @@ _REPLICATED = ("Deployment", "ReplicaSet", "StatefulSet")
 
 
 def find_blocking_budgets(evidence: Evidence) -> Iterable[Finding]:
-    """D34: a rule that never allows an eviction, or a status that allows none although the rule would."""
+    """D34: a rule that never allows an eviction."""
     replicas = _replicas(evidence.cluster)
-    for budget in evidence.of("PodDisruptionBudget"):
+    for budget in evidence.cluster.budgets.values():
         if (limit := _limit(budget, replicas)) is not None:
             field, seen, expected = limit
-            fix = Fix((kubectl_patch(budget, {"spec": {"minAvailable": None, "maxUnavailable": 1}}),))
-            yield Finding("D34", CRITICAL, budget.title, field, seen, expected, _EFFECT, fix)
-        else:
-            yield from _status(budget, evidence)
+            target = _target(budget)
+            fix = Fix((kubectl_patch(target, {"spec": {"minAvailable": None, "maxUnavailable": 1}}),))
+            yield Finding("D34", CRITICAL, target.title, field, seen, expected, _EFFECT, fix)
 
 
-def _limit(budget: Document, replicas: dict[str, int]) -> tuple[str, str, str] | None:
+def find_refusing_budgets(evidence: Evidence) -> Iterable[Finding]:
+    """D34: a status that allows no eviction although the rule would."""
+    replicas = _replicas(evidence.cluster)
+    for document in evidence.of("PodDisruptionBudget"):
+        budget = evidence.cluster.budgets.get(f"{document.namespace or 'default'}/{document.name}")
+        if budget is not None and _limit(budget, replicas) is None:
+            yield from _status(document, evidence)
+
+
+def _target(budget: PodDisruptionBudget) -> ObjectName:
+    return ObjectName("PodDisruptionBudget", budget.namespace, budget.name)
+
+
+def _limit(budget: PodDisruptionBudget, replicas: dict[str, int]) -> tuple[str, str, str] | None:
     """The rule of ``budget`` that never allows an eviction: field, what was seen, what was expected."""
-    most, least = budget.value("spec", "maxUnavailable"), budget.value("spec", "minAvailable")
+    most, least = budget.max_unavailable, budget.min_available
     if _amount(most, 100) == 0:
         return "spec.maxUnavailable", str(most), "at least 1"
-    wanted = budget.number("status", "expectedPods") or replicas.get(budget.key, 0)
+    wanted = budget.expected or replicas.get(budget.key, 0)
     if least == "100%":
         return "spec.minAvailable", "100%", "less than all pods"
     needed = _amount(least, wanted)
     if wanted and needed is not None and needed >= wanted:
-        return "spec.minAvailable", f"{least} of {wanted:g} pods", "less than all pods"
+        return "spec.minAvailable", f"{least} of {wanted} pods", "less than all pods"
     return None
 
 
@@ -122,15 +133,13 @@ def find_hindered_pods(evidence: Evidence) -> Iterable[Finding]:
         if len(keys) > 1 and tuple(keys) not in reported:
             reported.add(tuple(keys))
             yield _overlap(cluster, keys, covered)
-    budgets = {f"{budget.namespace or 'default'}/{budget.name}": budget for budget in evidence.of("PodDisruptionBudget")}
-    changes = {pod.key: _ready_changed(pod) for pod in evidence.of("Pod")} if covered else {}
     for key, pods in covered.items():
         budget = cluster.budgets[key]
-        if budget.always_evict_unhealthy or budget.disruptions_allowed > 0 or _is_healthy_enough(budgets.get(key), pods):
+        if budget.always_evict_unhealthy or budget.disruptions_allowed > 0 or _is_healthy_enough(budget, pods):
             continue
-        stuck = [pod for pod in pods if _is_stuck(pod, evidence.now, changes)]
+        stuck = [pod for pod in pods if _is_stuck(pod, evidence.now)]
         if stuck and len(over[stuck[0].key]) == 1:
-            target = ObjectName("PodDisruptionBudget", budget.namespace, budget.name)
+            target = _target(budget)
             yield Finding(
                 "D34",
                 WARNING,
@@ -150,7 +159,7 @@ def _overlap(cluster: Cluster, keys: list[str], covered: dict[str, list[Pod]]) -
     # Of two budgets for the same pods, the one that allows less stays.
     key = min(spare or keys, key=lambda key: (-cluster.budgets[key].disruptions_allowed, key))
     budget = cluster.budgets[key]
-    target = ObjectName("PodDisruptionBudget", budget.namespace, budget.name)
+    target = _target(budget)
     others = ", ".join(cluster.budgets[other].name for other in keys if other != key)
     return Finding(
         "D34",
@@ -188,33 +197,22 @@ def _covered(cluster: Cluster, budget: PodDisruptionBudget) -> list[Pod]:
     return [pod for pod in cluster.pods.values() if pod.namespace == budget.namespace and budget.selector.matches(pod.labels)]
 
 
-def _is_healthy_enough(budget: Document | None, pods: list[Pod]) -> bool:
+def _is_healthy_enough(budget: PodDisruptionBudget, pods: list[Pod]) -> bool:
     """Whether so many pods are healthy that the eviction API evicts the others: as many as the budget wants."""
-    healthy, desired = (
-        (None, None) if budget is None else (budget.number("status", "currentHealthy"), budget.number("status", "desiredHealthy"))
-    )
-    if healthy is None or desired is None:
+    if budget.healthy is None or budget.desired is None:
         return any(pod.ready for pod in pods)
-    return healthy >= desired > 0
+    return budget.healthy >= budget.desired > 0
 
 
-def _ready_changed(pod: Document) -> float:
-    """When the condition Ready of ``pod`` changed, in seconds since the epoch; 0 if unknown."""
-    ready = next((item for item in pod.parts("status", "conditions") if item.text("type") == "Ready"), None)
-    try:
-        return parse_timestamp(ready.text("lastTransitionTime"), "status.conditions") if ready is not None else 0.0
-    except UnreadableError:
-        return 0.0
-
-
-def _is_stuck(pod: Pod, now: float, changes: Mapping[str, float]) -> bool:
-    """Whether ``pod`` runs and has not been Ready for long; by its age, if its document is not known."""
+def _is_stuck(pod: Pod, now: float) -> bool:
+    """Whether ``pod`` runs and has not been Ready for long; by its age, if it is not known since when."""
     if pod.phase != "Running" or pod.ready is not False or pod.deleted:
         return False
-    return now - max(pod.started, pod.created, changes.get(pod.key, 0.0)) >= _UNREADY_FOR
+    return now - max(pod.started, pod.created, pod.unready_since) >= _UNREADY_FOR
 
 
 CHECKS = (
-    Check("D34", "budgets that never allow an eviction", ("PodDisruptionBudget",), find_blocking_budgets),
+    Check("D34", "budgets that never allow an eviction", ("PodDisruptionBudget",), find_blocking_budgets, continuous=True),
+    Check("D34", "budgets whose status allows no eviction", ("PodDisruptionBudget",), find_refusing_budgets),
     Check("D34", "pods that budgets keep on their nodes", (CLUSTER, "Pod", "PodDisruptionBudget"), find_hindered_pods, continuous=True),
 )

@@ -66,6 +66,8 @@ class Contents:
         self.restrictions: dict[tuple[str, str, str], tuple[str, ...]] = {}
         #: Changes of prices: (size in lower case, location, market) and dollars per hour.
         self.prices: dict[tuple[str, str, str], float] = {}
+        #: Locks, autoscale settings, policies and identities, by folded id.
+        self.documents: dict[str, dict[str, Any]] = {}
         self.events: dict[str, ScheduledEvent] = {}
         self.incarnation = 1
         #: Tokens that were issued, with the time until which they are valid.

@@ -6,7 +6,7 @@ node counts with the devices that it had, so that nothing is bought in its place
 them, and is reported.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -75,9 +75,9 @@ def as_before(cluster: Cluster, absences: Mapping[str, AbsentDevices], now: floa
     return cluster.apply(Delta(upserts=changed)) if changed else cluster
 
 
-def reports(absences: Mapping[str, AbsentDevices], now: float) -> Iterator[str]:
-    """Report each node whose devices have been missing for too long, in one sentence."""
-    for name in sorted(absences.keys() - coming_back(absences, now)):
+def reports(absences: Mapping[str, AbsentDevices], now: float, *, known: Collection[str] = ()) -> Iterator[str]:
+    """Report each node whose devices have been missing for too long, in one sentence; nodes in ``known`` are reported elsewhere."""
+    for name in sorted(absences.keys() - coming_back(absences, now) - set(known)):
         away = absences[name]
         shown = ", ".join(f"{amount} {resource}" for resource, amount in sorted(away.amounts.items()))
         yield (

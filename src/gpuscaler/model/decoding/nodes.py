@@ -9,7 +9,7 @@ from gpuscaler.model.decoding.interning import Interner
 from gpuscaler.model.decoding.pods import Condition
 from gpuscaler.model.decoding.selecting import WireTaint
 from gpuscaler.model.nodes import Node
-from gpuscaler.model.options import parse_boolean
+from gpuscaler.model.options import IGNORE_FINDINGS, parse_boolean, parse_ignored_findings
 from gpuscaler.model.quantities import describe_unreadable
 from gpuscaler.model.requests import node_resources
 from gpuscaler.model.scheduled_events import SCHEDULED_EVENT, ScheduledEvent, parse_scheduled_event
@@ -20,6 +20,7 @@ class NodeAnnotations(Wire):
     scale_down_disabled: str | None = field(default=None, name="cluster-autoscaler.kubernetes.io/scale-down-disabled")
     do_not_disrupt: str | None = field(default=None, name="karpenter.sh/do-not-disrupt")
     scheduled_event: str | None = field(default=None, name=SCHEDULED_EVENT)
+    ignore_findings: str | None = field(default=None, name=IGNORE_FINDINGS)
 
 
 class NodeMetadata(Metadata):
@@ -73,6 +74,7 @@ def read_node(wire: WireNode, interner: Interner) -> Node:
         unready_since=_unready_since(status.conditions or ()),
         scheduled_event=_scheduled_event(annotations.scheduled_event, warnings),
         warnings=tuple(warnings),
+        ignored_findings=parse_ignored_findings(annotations.ignore_findings),
     )
 
 

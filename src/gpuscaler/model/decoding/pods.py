@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from gpuscaler.model.decoding.interning import Interner
 from gpuscaler.model.decoding.specs import WirePodSpec, intern_spec
-from gpuscaler.model.options import PodAnnotations, parse_checkpoint
+from gpuscaler.model.options import NO_CHECKS, PodAnnotations, parse_checkpoint, parse_ignored_findings
 from gpuscaler.model.pods import NO_OWNER, Owner, Pod
 from gpuscaler.model.requests import Container, ContainerStatus, ResourceRequirements
-from gpuscaler.model.wire import Metadata, OwnerReference, Wire, WireObject, parse_timestamp, require_name
+from gpuscaler.model.wire import Metadata, OwnerReference, UnreadableError, Wire, WireObject, parse_timestamp, require_name
 
 
 class PodMetadata(Metadata):
@@ -87,8 +87,10 @@ def read_pod(wire: WirePod, interner: Interner) -> Pod:
         warnings=warnings,
         checkpoint_requested=requested,
         checkpointed=answered,
-        ready=ready,
+        ready=None if ready is None else ready.status == "True",
         reason=interner.text(status.reason) if status.reason and status.phase == "Failed" else "",
+        unready_since=_unready_since(ready) if ready is not None and ready.status != "True" else 0.0,
+        ignored_findings=parse_ignored_findings(metadata.annotations.ignore_findings) if metadata.annotations is not None else NO_CHECKS,
     )
 
 
@@ -100,8 +102,16 @@ def controller(references: Sequence[OwnerReference] | None, uid: str | None, int
     return NO_OWNER
 
 
-def _conditions(conditions: Sequence[Condition]) -> tuple[Condition | None, bool, bool | None]:
-    """Return the condition PodScheduled, whether a pending resize is infeasible, and the status of the condition Ready."""
+def _unready_since(ready: Condition) -> float:
+    """Return when the condition Ready changed. An unreadable time does not cause the pod to be skipped."""
+    try:
+        return parse_timestamp(ready.last_transition_time, "status.conditions")
+    except UnreadableError:
+        return 0.0
+
+
+def _conditions(conditions: Sequence[Condition]) -> tuple[Condition | None, bool, Condition | None]:
+    """Return the condition PodScheduled, whether a pending resize is infeasible, and the condition Ready."""
     scheduled, infeasible, ready = None, False, None
     for condition in conditions:
         if condition.type == "PodScheduled":
@@ -109,7 +119,7 @@ def _conditions(conditions: Sequence[Condition]) -> tuple[Condition | None, bool
         elif condition.type == "PodResizePending":
             infeasible = condition.reason == "Infeasible"
         elif condition.type == "Ready":
-            ready = condition.status == "True"
+            ready = condition
     return scheduled, infeasible, ready
 
 

@@ -1,5 +1,7 @@
 """Decoding of controllers, budgets and classes."""
 
+from typing import Any
+
 from msgspec import field
 
 from gpuscaler.model.decoding.interning import Interner
@@ -7,7 +9,15 @@ from gpuscaler.model.decoding.pods import Condition, controller
 from gpuscaler.model.decoding.selecting import WireLabelSelector, label_selector
 from gpuscaler.model.decoding.specs import WirePodSpec, daemon_tolerations, intern_spec
 from gpuscaler.model.labels import NO_LABELS, LabelSet
-from gpuscaler.model.options import DISRUPTION, STEERING, parse_disruption, parse_steering
+from gpuscaler.model.options import (
+    DISRUPTION,
+    IGNORE_FINDINGS,
+    NO_CHECKS,
+    STEERING,
+    parse_disruption,
+    parse_ignored_findings,
+    parse_steering,
+)
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.requests import node_resources
 from gpuscaler.model.selectors import LabelSelector
@@ -41,10 +51,11 @@ class ControllerStatus(Wire):
 
 
 class Annotations(Wire):
-    """The annotations that are read from owners and namespaces of pods."""
+    """The annotations that are read from owners and namespaces of pods, and from budgets."""
 
     disruption: str | None = field(default=None, name=DISRUPTION)
     steering: str | None = field(default=None, name=STEERING)
+    ignore_findings: str | None = field(default=None, name=IGNORE_FINDINGS)
 
 
 class AnnotatedMetadata(Metadata):
@@ -119,12 +130,17 @@ def _workload(wire: WireController, interner: Interner, kind: str, *, replicas: 
         template_labels=labels,
         disruption=disruption,
         warnings=warnings,
+        ignored_findings=_ignored_findings(metadata),
     )
 
 
 def disruption_annotation(metadata: AnnotatedMetadata) -> tuple[str, tuple[str, ...]]:
     """Return the object's annotation about moving its pods to save money, and warnings."""
     return parse_disruption(metadata.annotations.disruption) if metadata.annotations is not None else ("", ())
+
+
+def _ignored_findings(metadata: AnnotatedMetadata) -> frozenset[str]:
+    return parse_ignored_findings(metadata.annotations.ignore_findings) if metadata.annotations is not None else NO_CHECKS
 
 
 def _template(template: Template | None, namespace: str, interner: Interner) -> tuple[PodSpec | None, LabelSet]:
@@ -139,14 +155,19 @@ def _template(template: Template | None, namespace: str, interner: Interner) -> 
 class BudgetSpec(Wire):
     selector: WireLabelSelector | None = None
     unhealthy_pod_eviction_policy: str | None = None
+    min_available: Any = None
+    max_unavailable: Any = None
 
 
 class BudgetStatus(Wire):
     disruptions_allowed: Int32 | None = None
+    expected_pods: Int32 | None = None
+    current_healthy: Int32 | None = None
+    desired_healthy: Int32 | None = None
 
 
 class WireBudget(WireObject):
-    metadata: Metadata | None = None
+    metadata: AnnotatedMetadata | None = None
     spec: BudgetSpec | None = None
     status: BudgetStatus | None = None
 
@@ -154,7 +175,7 @@ class WireBudget(WireObject):
 def read_budget(wire: WireBudget, interner: Interner) -> PodDisruptionBudget:
     """Decode a budget; an empty selector selects every pod of the namespace in v1, and none in v1beta1."""
     name, metadata = require_name(wire.metadata)
-    spec = wire.spec or BudgetSpec()
+    spec, status = wire.spec or BudgetSpec(), wire.status or BudgetStatus()
     selector = label_selector(spec.selector)
     if wire.api_version == "policy/v1beta1" and selector == LabelSelector():
         selector = None
@@ -162,9 +183,21 @@ def read_budget(wire: WireBudget, interner: Interner) -> PodDisruptionBudget:
         namespace=interner.text(metadata.namespace or "default"),
         name=name,
         selector=selector,
-        disruptions_allowed=max(0, (wire.status.disruptions_allowed if wire.status else None) or 0),
+        disruptions_allowed=max(0, status.disruptions_allowed or 0),
         always_evict_unhealthy=spec.unhealthy_pod_eviction_policy == "AlwaysAllow",
+        uid=metadata.uid or "",
+        min_available=_rule(spec.min_available),
+        max_unavailable=_rule(spec.max_unavailable),
+        expected=status.expected_pods,
+        healthy=status.current_healthy,
+        desired=status.desired_healthy,
+        ignored_findings=_ignored_findings(metadata),
     )
+
+
+def _rule(value: object) -> int | str | None:
+    """A number or a percentage of pods; None for what is neither, which must not hide the budget."""
+    return value if isinstance(value, int | str) and not isinstance(value, bool) else None
 
 
 class WirePriorityClass(WireObject):
@@ -188,7 +221,7 @@ def read_namespace(wire: WireNamespace, interner: Interner) -> Namespace:
     disruption, warnings = disruption_annotation(metadata)
     steered, unread = parse_steering(metadata.annotations.steering if metadata.annotations is not None else None)
     labels = interner.labels({**(metadata.labels or {}), "kubernetes.io/metadata.name": name})
-    return Namespace(interner.text(name), labels, disruption, (*warnings, *unread), steered)
+    return Namespace(interner.text(name), labels, disruption, (*warnings, *unread), steered, _ignored_findings(metadata))
 
 
 class RuntimeOverhead(Wire):

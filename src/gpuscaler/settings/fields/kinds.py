@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection
+from datetime import date
 from typing import Annotated, Any
 
 from gpuscaler.model.quantities import QuantityError, format_quantity, parse
@@ -15,6 +16,7 @@ GO_DURATION = {
 }
 #: DNS-1123: syntax of names of namespaces and objects.
 _DNS_LABEL = "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+_DATE = "[12][0-9]{3}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
 _ADDRESS = r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]*):[0-9]{1,5}"
 #: Minimum for waits, in seconds: shorter ones would only waste processor time.
 _SHORTEST = 0.01
@@ -167,6 +169,21 @@ def _memory(at: Cursor, _: ReadContext) -> int | None:
     return int(amount)
 
 
+def _date(at: Cursor, _: ReadContext) -> str | None:
+    expected = "a date such as 2027-01-31"
+    if not re.fullmatch(_DATE, at.entry.raw):
+        at.wrong(expected)
+        return None
+    try:
+        date.fromisoformat(at.entry.raw)
+    except ValueError:
+        at.wrong(expected)
+        return None
+    return at.entry.raw
+
+
+#: A day of the years 1000 to 2999, as text.
+DATE = Kind("date, `2027-01-31`", {"type": "string", "pattern": f"^{_DATE}$"}, _date, as_is)
 #: Read as a pair of host and port.
 ADDRESS = Kind(
     "`HOST:PORT`", {"type": "string", "pattern": f"^{_ADDRESS}$"}, _address, lambda host_and_port: "{}:{}".format(*host_and_port)

@@ -8,8 +8,9 @@ from gpuscaler.clouds.aws.api.groups import Group, GroupError, Reply, group_of, 
 from gpuscaler.clouds.aws.discovery.ownership import EKS, EKS_NODEGROUP, Ownership, decide_ownership
 from gpuscaler.clouds.aws.discovery.pools import LaunchOption, RegionData, launch_options_of, markets_of
 from gpuscaler.clouds.aws.discovery.regions import Scope
-from gpuscaler.clouds.aws.inspecting.inspection import Inspection, plain
+from gpuscaler.clouds.aws.inspecting.inspection import Inspection
 from gpuscaler.clouds.discovery.hints import hints_of
+from gpuscaler.clouds.inspected import plain
 from gpuscaler.clouds.protocol import CloudError
 from gpuscaler.model.taints import Taint
 

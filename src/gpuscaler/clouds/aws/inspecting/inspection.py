@@ -1,28 +1,22 @@
-"""Collects answers of AWS as plain data by kind, and the reasons why others are missing."""
+"""Answers of AWS as plain data by kind, and the reasons why others are missing."""
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
 from gpuscaler.clouds.aws.api.calls import Calls, DeniedError
+from gpuscaler.clouds.inspected import Inspected
 from gpuscaler.clouds.protocol import CloudError
 
 T = TypeVar("T")
 
 
-class Inspection:
-    """What was read: ``documents`` by kind such as ``aws/Subnet``, and in ``unread`` why a kind, or a part of it, could not be read."""
+class Inspection(Inspected):
+    """What was read of an account of AWS."""
 
     def __init__(self, calls: Calls) -> None:
+        super().__init__()
         self._calls = calls
-        self.documents: dict[str, list[dict[str, Any]]] = defaultdict(list)
-        self.unread: dict[str, str] = {}
-
-    def add(self, kind: str, entries: Iterable[Mapping[str, Any]], **more: Any) -> None:
-        """Add the entries of an answer, each with the fields ``more``."""
-        self.documents[kind] += [{**plain(entry), **more} for entry in entries]
 
     def ask(self, kind: str, call: Callable[[], T]) -> T | None:
         """The answer of ``call``; None, with the reason in ``unread``, if there is none."""
@@ -48,26 +42,3 @@ class Inspection:
             self.note(kind, f"there is no permission for {error.action} in {error.region}; allow it")
         else:
             self.note(kind, error.detail)
-
-    def note(self, kind: str, reason: str) -> None:
-        """``kind`` could not be read because of ``reason``."""
-        if reason not in self.unread.get(kind, ""):
-            self.unread[kind] = f"{self.unread[kind]}; {reason}" if kind in self.unread else reason
-
-    def merge(self, other: "Inspection") -> None:
-        """Add what ``other`` read, of another region."""
-        for kind, entries in other.documents.items():
-            self.documents[kind] += entries
-        for kind, reason in other.unread.items():
-            self.note(kind, reason)
-
-
-def plain(value: Any) -> Any:
-    """A value of an answer with times as seconds since the epoch, and lists for all sequences."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain(item) for item in value]
-    if isinstance(value, datetime):
-        return value.timestamp()
-    return value if isinstance(value, str | int | float | bool) or value is None else str(value)

@@ -18,6 +18,7 @@ DECIDED, MARKED, DRAINING, ENDING, KEPT, REMOVED = "removal-decided", "marked", 
 HELD, CHECKPOINT, EVICTED = "removal-held", "checkpoint-requested", "evicted"
 UNFAMILIAR, STOPPED = "unfamiliar", "stopped"
 ACTED, FAILED, NOTICED = "act-failed", "failed", "noticed"
+FOUND = "found"
 
 
 class EventTemplate(NamedTuple):
@@ -57,7 +58,7 @@ EVENTS: Mapping[str, EventTemplate] = {
     NOTICED: EventTemplate("MachineNoticed", "Look", "node", warning=True),
 }
 #: Kinds that are logged as warnings.
-TROUBLE = frozenset({UNPLACED, REFUSED, ANSWER_LOST, UNFILLED, UNFAMILIAR, STOPPED, LOST, BROKEN, TURNED_AWAY, ACTED, FAILED})
+TROUBLE = frozenset({UNPLACED, REFUSED, ANSWER_LOST, UNFILLED, UNFAMILIAR, STOPPED, LOST, BROKEN, TURNED_AWAY, ACTED, FAILED, FOUND})
 
 
 class HistoryEvent(Struct, frozen=True, gc=False, omit_defaults=True):

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from gpuscaler.clouds.protocol import AccountReport
 from gpuscaler.control.process.expander import PrioritiesInForce
 from gpuscaler.control.process.pools import DiscoveredPools
+from gpuscaler.control.records.status.doctor_status import DoctorStatus
+from gpuscaler.doctor.findings import Finding
 from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.lifecycle.observed.machine_index import Unpooled
 from gpuscaler.lifecycle.released_pools import ReleasedPool
@@ -32,7 +34,8 @@ class Latest:
     without a node.
     ``released_pools`` are pools that are no longer managed. ``consolidation_blockers`` says why nodes stay, according to the last plan that
     considered consolidation, made at ``consolidation_planned_at``. ``simulated`` is the forecast from the settings of the simulated cloud,
-    ``inventory`` returns the cloud's newest list, and ``priorities`` the priorities of pools that are in force.
+    ``inventory`` returns the cloud's newest list, and ``priorities`` the priorities of pools that are in force. ``doctor`` is the result of
+    the last checks, and ``findings`` all that they found.
     """
 
     cluster: Cluster = field(default_factory=Cluster)
@@ -54,6 +57,8 @@ class Latest:
     simulated: Forecast | None = None
     inventory: Callable[[], Inventory | None] = lambda: None
     priorities: Callable[[], PrioritiesInForce] = PrioritiesInForce
+    doctor: DoctorStatus = field(default_factory=DoctorStatus)
+    findings: tuple[Finding, ...] = ()
     _cached_times: tuple[Inventory, Boots] | None = None
 
     @property

@@ -141,4 +141,6 @@ def _from_wire(pod: WirePod, spec: PodSpec, labels: LabelSet, *, options: PodOpt
         checkpointed=pod.checkpointed,
         ready=pod.ready,
         reason=pod.reason,
+        unready_since=pod.unready_since,
+        ignored_findings=pod.ignored_findings,
     )

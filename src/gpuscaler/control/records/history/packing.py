@@ -205,4 +205,6 @@ def _to_wire(pod: Pod, tables: Tables) -> WirePod:
         pod.checkpointed,
         pod.ready,
         pod.reason,
+        pod.unready_since,
+        pod.ignored_findings,
     )

@@ -78,6 +78,8 @@ class WirePod(Struct, frozen=True, array_like=True, gc=False):
     checkpointed: float
     ready: bool | None = None
     reason: str = ""
+    unready_since: float = 0.0
+    ignored_findings: frozenset[str] = frozenset()
 
 
 class SharedObjects:

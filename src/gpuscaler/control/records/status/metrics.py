@@ -223,6 +223,10 @@ def _status_metrics(status: Status) -> Iterator[Metric]:
     waiting.add_metric(("coming",), status.coming)
     yield from (machines, gpus, used, dollars, waiting, *_removal_metrics(status))
     yield from _unready_metrics(status)
+    findings = GaugeMetricFamily("gpuscaler_doctor_findings", "Mistakes that the last checks found.", labels=("check", "severity"))
+    for entry in status.doctor.counts:
+        findings.add_metric((entry.check, entry.severity), entry.count)
+    yield findings
     stopping = sum(breaker.open for breaker in status.breakers)
     holds = GaugeMetricFamily("gpuscaler_hold", "1 while a person holds this activity.", labels=("activity",))
     held = {hold.activity for hold in status.holds}

@@ -156,7 +156,9 @@ def _without_durations(status: Status) -> Status:
     waiting = tuple(replace(entry, reason=_NUMBERS.sub("", entry.reason)) for entry in status.waiting)
     unready = tuple(replace(entry, text=_NUMBERS.sub("", entry.text)) for entry in status.unready)
     troubles = tuple(_NUMBERS.sub("", entry) for entry in status.troubles)
-    return replace(status, at=0.0, looked_at=0.0, planned_at=0.0, waiting=waiting, unready=unready, troubles=troubles)
+    groups = tuple(replace(group, text=_NUMBERS.sub("", group.text)) for group in status.doctor.groups)
+    doctor = replace(status.doctor, at=0.0, groups=groups)
+    return replace(status, at=0.0, looked_at=0.0, planned_at=0.0, waiting=waiting, unready=unready, troubles=troubles, doctor=doctor)
 
 
 def status_config_map(status: Status, namespace: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from gpuscaler.control.records.findings import (
     describe_released_pool,
     describe_unbound_pools,
 )
+from gpuscaler.control.records.status.doctor_status import DoctorStatus
 from gpuscaler.control.records.status.held import HeldMachines, held_machines
 from gpuscaler.control.records.status.misplaced import describe_misplaced
 from gpuscaler.control.records.status.removals import RemovalStatus, removal_statuses
@@ -169,6 +170,7 @@ class Status(Struct, frozen=True):
     unready: tuple[UnreadyNode, ...] = ()
     held: tuple[HeldMachines, ...] = ()
     priorities: str = ""
+    doctor: DoctorStatus = DoctorStatus()
 
 
 def status_of(
@@ -214,7 +216,7 @@ def status_of(
                 *describe_faulty_machines(memory.ledger, latest.faults),
                 *(node.text for node in unready),
                 *uneven(memory.guarding, policy),
-                *device_plugins.reports(memory.absent_devices, now),
+                *device_plugins.reports(memory.absent_devices, now, known=_nodes_without_devices(latest)),
                 *describe_unbound_pools(memory.unbinding, now),
                 *windows.reports(memory.windows),
             )
@@ -236,7 +238,13 @@ def status_of(
         unready=unready[:MOST],
         held=held_machines(latest, pool_members, now),
         priorities=cut_to_bytes(in_force.text, SENTENCE),
+        doctor=latest.doctor,
     )
+
+
+def _nodes_without_devices(latest: Latest) -> frozenset[str]:
+    """The nodes that a finding of the doctor reports, with a way to mend them."""
+    return frozenset(finding.object.removeprefix("Node ") for finding in latest.findings if finding.check == "D12")
 
 
 def _unready(latest: Latest, policy: Policy, now: float) -> tuple[UnreadyNode, ...]:

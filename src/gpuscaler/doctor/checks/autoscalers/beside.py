@@ -29,7 +29,9 @@ def find_rivals(evidence: Evidence) -> Iterable[Finding]:
         if program.name == CLUSTER_AUTOSCALER and (shared := sorted(groups_of(program) & pools)):
             yield _rivals(program, f"{CLUSTER_AUTOSCALER} with --nodes of {', '.join(shared[:3])}, pools of the run file", CRITICAL)
     for first, second in combinations(acting, 2):
-        yield from _pair(first, second)
+        # With the account, its groups show exactly which of them two programs scale.
+        if not (evidence.of("aws/AutoScalingGroup") and {first.name, second.name} == {CLUSTER_AUTOSCALER, GPUSCALER}):
+            yield from _pair(first, second)
     open_pools = [pool for pool in evidence.of("NodePool") if not pool.parts("spec", "template", "spec", "taints")]
     for program in acting:
         if program.name in (CLUSTER_AUTOSCALER, GPUSCALER) and open_pools:
@@ -94,7 +96,8 @@ def find_hidden_autoscalers(evidence: Evidence) -> Iterable[Finding]:
     """D3: a Cluster Autoscaler that runs outside of the cluster, as that of AKS does, and shows only by its Lease or status."""
     known = [program for program in programs(evidence) if program.runs]
     acting = any(program.name == GPUSCALER and not _only_watches(program) for program in known)
-    if not acting or any(program.name == CLUSTER_AUTOSCALER for program in known):
+    # The pools of AKS show exactly which of them it scales.
+    if evidence.of("azure/AgentPool") or not acting or any(program.name == CLUSTER_AUTOSCALER for program in known):
         return
     for sign in (*evidence.of("Lease"), *evidence.of("ConfigMap")):
         time = (

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from gpuscaler.doctor.checks.checking import Check
-from gpuscaler.doctor.checks.identity.credentials import SECRETS, credential_of, is_guid
+from gpuscaler.doctor.checks.identity.credentials import GUID, SECRETS, credential_of, is_guid
 from gpuscaler.doctor.checks.pods.owners import CHANGEABLE
 from gpuscaler.doctor.checks.programs import NODE_AUTOSCALERS, Program, account_of, programs, workloads
 from gpuscaler.doctor.commands import ObjectName, kubectl_annotate, patch_template, restart
@@ -35,9 +35,7 @@ _ANNOTATIONS: Mapping[str, _Annotation] = {
     _AWS_ROLE: _Annotation(
         re.compile(r"arn:aws(-[a-z]+)*:iam::\d{12}:role/[\w+=,.@/-]+"), "arn:aws:iam::ACCOUNT:role/NAME", "aws", "eks.amazonaws.com/"
     ),
-    _AZURE_CLIENT: _Annotation(
-        re.compile(r"[0-9a-fA-F-]{36}"), "the client ID of the identity, a GUID", "azure", "azure.workload.identity/"
-    ),
+    _AZURE_CLIENT: _Annotation(GUID, "the client ID of the identity, a GUID", "azure", "azure.workload.identity/"),
     _GOOGLE_ACCOUNT: _Annotation(
         re.compile(r"[a-z0-9-]+@[a-z0-9.:-]+\.iam\.gserviceaccount\.com"), "NAME@PROJECT.iam.gserviceaccount.com", "gcp", "iam.gke.io/"
     ),
@@ -60,7 +58,7 @@ def find_malformed_annotations(evidence: Evidence) -> Iterable[Finding]:
         for key, value in annotations.items():
             known = _ANNOTATIONS.get(key)
             if known is not None and not known.pattern.fullmatch(value):
-                bare = value.strip()
+                bare = value.strip().strip("'\"").strip()
                 commands = (kubectl_annotate(account, key, bare),) if known.pattern.fullmatch(bare) else ()
                 advice = "" if commands else "set the value that the cloud shows"
                 yield _annotation(account, key, seen=_short(value), expected=known.expected, commands=commands, advice=advice)
@@ -108,7 +106,7 @@ def find_unbound_workloads(evidence: Evidence) -> Iterable[Finding]:
             yield _misplaced(document, accounts[name], misplaced)
         elif name in bound:
             if _AZURE_CLIENT in bound[name] and template.labels.get(_AZURE_USE) != "true" and not _has_token(template):
-                yield _unlabelled(document, CRITICAL if program else WARNING)
+                yield _unlabelled(document)
         elif template.labels.get(_AZURE_USE) == "true":
             if not _has_variable(template, "AZURE_CLIENT_ID"):
                 yield _nameless(document, name)
@@ -150,11 +148,11 @@ def _misplaced(document: Document, account: Document, annotations: Mapping[str, 
     )
 
 
-def _unlabelled(document: Document, severity: str) -> Finding:
+def _unlabelled(document: Document) -> Finding:
     patch = {"metadata": {"labels": {_AZURE_USE: "true"}}}
     return Finding(
         "D28",
-        severity,
+        CRITICAL,
         document.title,
         ".".join((*TEMPLATES[document.kind], "metadata", f"labels[{_AZURE_USE}]")),
         "no such label",
@@ -168,12 +166,12 @@ def _unlabelled(document: Document, severity: str) -> Finding:
 def _nameless(document: Document, name: tuple[str, str]) -> Finding:
     return Finding(
         "D28",
-        CRITICAL,
+        WARNING,
         f"ServiceAccount {name[0]}/{name[1]}",
         f"metadata.annotations[{_AZURE_CLIENT}]",
         "no such annotation",
         "the client ID of the identity, because pods ask for its token",
-        "the pods have a token, but no identity to ask for, and Azure refuses their requests",
+        "AZURE_CLIENT_ID is not set in its pods: only programs that know their identity by themselves can sign in",
         Fix(advice=f"annotate it; {_TRUST.format(*name)}"),
         document.place,
     )

@@ -18,14 +18,16 @@ _DEFAULTS = "kubernetes.io/bootstrapping"
 def find_missing_accounts(evidence: Evidence) -> Iterable[Finding]:
     """D31: workloads whose ServiceAccount does not exist in their namespace."""
     existing = {(item.namespace or "default", item.name) for item in evidence.of("ServiceAccount")}
-    if not existing:
-        return  # Each namespace has one: they were not read.
+    # Each namespace has an account: where none is, they were not read.
+    read = {namespace for namespace, _ in existing}
     namespaces: dict[str, list[str]] = {}
     for namespace, name in existing:
         namespaces.setdefault(name, []).append(namespace)
     for document, template in workloads(evidence):
         name, namespace = account_of(template), document.namespace or "default"
         if name == "default" or (namespace, name) in existing:
+            continue
+        if namespace not in read and name not in namespaces:
             continue
         elsewhere = ", ".join(sorted(namespaces.get(name, []))[:3])
         metadata = json.dumps({"name": name, "namespace": namespace})
@@ -53,6 +55,7 @@ def find_stale_subjects(evidence: Evidence) -> Iterable[Finding]:
         used.setdefault(account_of(template), set()).add(document.namespace or "default")
     known = {(program.namespace, program.account) for program in programs(evidence)}
     spaces = {item.name for item in evidence.of("Namespace")}
+    read = {namespace for namespace, _ in existing}
     for binding in evidence.of(*BINDINGS):
         if _DEFAULTS in binding.labels or binding.name.startswith("system:"):
             continue
@@ -67,7 +70,7 @@ def find_stale_subjects(evidence: Evidence) -> Iterable[Finding]:
             best = [where for where in users if (where, name) in known] or [where for where in users if (where, name) in existing] or users
             if len(best) == 1:
                 yield _moved(binding, index, best[0], known=(best[0], name) in known)
-            else:
+            elif namespace in read or (spaces and namespace not in spaces):
                 yield _left(binding, index, namespace, gone=bool(spaces) and namespace not in spaces)
 
 

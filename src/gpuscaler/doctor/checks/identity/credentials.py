@@ -42,13 +42,13 @@ _SETS: Final[tuple[Mapping[str, str], ...]] = (
 )
 #: The parts of a credential that are secret.
 SECRETS: Final = (AWS_SECRET, AWS_TOKEN, AZURE_SECRET, STORAGE_KEY, ALIBABA_SECRET)
-_GUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+GUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _SHAPES: Final[Mapping[str, re.Pattern[str]]] = {
     AWS_ID: re.compile(r"(AKIA|ASIA)[A-Z0-9]{16}"),
     AWS_SECRET: re.compile(r"[A-Za-z0-9/+]{40}"),
-    AZURE_ID: _GUID,
-    AZURE_TENANT: _GUID,
-    AZURE_SUBSCRIPTION: _GUID,
+    AZURE_ID: GUID,
+    AZURE_TENANT: GUID,
+    AZURE_SUBSCRIPTION: GUID,
 }
 _PRINTABLE = re.compile(r"[\x20-\x7e]+\s*")
 #: Shorter texts are base64 by chance.
@@ -78,7 +78,7 @@ def has_shape(value: str, credential: str) -> bool:
 
 
 def is_guid(value: str) -> bool:
-    return _GUID.fullmatch(value) is not None
+    return GUID.fullmatch(value) is not None
 
 
 def decode_base64(value: str) -> bytes | None:

@@ -54,6 +54,7 @@ class _Reference(NamedTuple):
     key: str
     rename: _Rename | None
     variable: str = ""
+    is_volume: bool = False
 
 
 def _find_missing(kind: str) -> Find:
@@ -100,6 +101,7 @@ def _problem(kind: str, document: Document, reference: _Reference, existing: _Ex
 
 def _missing(kind: str, document: Document, reference: _Reference, existing: _Existing) -> Finding:
     namespace, name = document.namespace or "default", reference.name
+    severity = CRITICAL
     elsewhere = sorted(existing.namespaces.get(name, ()))
     seen, expected, near = f"{kind} {name}, which does not exist", f"a {kind} that exists", ""
     advice = f"create the {kind}, or correct its name"
@@ -118,9 +120,10 @@ def _missing(kind: str, document: Document, reference: _Reference, existing: _Ex
         similar = [other for other, item in existing.by_namespace.get(namespace, {}).items() if _has(item, reference.key)]
         near = next(iter(difflib.get_close_matches(name, similar, 1)), "")
         expected = f"{kind} {near}" if near else expected
-    return _finding(
-        document, reference, seen=seen, expected=expected, fix=_fix(document, reference, (near, reference.key) if near else None, advice)
-    )
+        # Operators make Secrets of certificates after the pods, which wait for their volumes.
+        severity = WARNING if reference.is_volume and not near else CRITICAL
+    fix = _fix(document, reference, (near, reference.key) if near else None, advice)
+    return _finding(document, reference, seen=seen, expected=expected, fix=fix, severity=severity)
 
 
 def _has(item: Document, key: str) -> bool:
@@ -148,10 +151,17 @@ def _fix(document: Document, reference: _Reference, to: tuple[str, str] | None, 
 
 
 def _finding(
-    document: Document, reference: _Reference, *, seen: str, expected: str, fix: Fix, effect: str = "the containers never start"
+    document: Document,
+    reference: _Reference,
+    *,
+    seen: str,
+    expected: str,
+    fix: Fix,
+    severity: str = CRITICAL,
+    effect: str = "the containers never start",
 ) -> Finding:
     path = ".".join((*TEMPLATES[document.kind], reference.field))
-    severity = WARNING if document.number("spec", "replicas") == 0 else CRITICAL
+    severity = WARNING if document.number("spec", "replicas") == 0 else severity
     return Finding("D26", severity, document.title, path, seen, expected, effect, fix, document.place)
 
 
@@ -176,7 +186,7 @@ def _references(template: Document, kind: str) -> Iterator[_Reference]:
             if name and not source.flag("optional"):
                 field = f"spec.volumes[{volume.text('name')}]"
                 keys = [item.text("key") for item in source.parts("items")] or [""]
-                yield from (_Reference(field, name, key, None) for key in keys)
+                yield from (_Reference(field, name, key, None, is_volume=True) for key in keys)
 
 
 def _rename_variable(path: str, container: str, variable: str, part: str) -> _Rename:

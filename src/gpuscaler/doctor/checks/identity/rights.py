@@ -128,7 +128,11 @@ def role_of(binding: Document) -> tuple[str, str, str]:
 def is_built_in(role: tuple[str, str, str]) -> bool:
     """Whether every cluster has the role."""
     kind, _, name = role
-    return name.startswith("system:") or (kind == "ClusterRole" and name in ("cluster-admin", *_BUILT_IN))
+    return (
+        name.startswith("system:")
+        or name == "extension-apiserver-authentication-reader"
+        or (kind == "ClusterRole" and name in ("cluster-admin", *_BUILT_IN))
+    )
 
 
 def _rules(evidence: Evidence) -> Iterator[tuple[tuple[str, str, str], tuple[Document, ...]]]:

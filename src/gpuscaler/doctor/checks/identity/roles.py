@@ -9,13 +9,12 @@ from gpuscaler.doctor.checks.checking import Check
 from gpuscaler.doctor.checks.identity.needed_rights import needed_rights
 from gpuscaler.doctor.checks.identity.rights import BINDINGS, NEEDS, Account, Right, Rights, rights_in, subjects_of
 from gpuscaler.doctor.checks.programs import NODE_AUTOSCALERS, Program, programs
-from gpuscaler.doctor.commands import ObjectName, kubectl_apply, kubectl_patch
+from gpuscaler.doctor.commands import ObjectName, kubectl_apply
 from gpuscaler.doctor.documents import Document
 from gpuscaler.doctor.evidence import Evidence
-from gpuscaler.doctor.findings import CRITICAL, INFO, WARNING, Finding, Fix
+from gpuscaler.doctor.findings import CRITICAL, WARNING, Finding, Fix
 
 _RBAC = "rbac.authorization.k8s.io"
-_METRICS_GROUPS = ("custom.metrics.k8s.io", "external.metrics.k8s.io")
 #: For how many kinds of objects a finding names the rights.
 _NAMED = 6
 #: Without these, Cluster Autoscaler may go on: it depends on the version and on the volumes of pods.
@@ -115,32 +114,17 @@ def _yaml(document: dict[str, Any]) -> str:
 
 
 def find_wide_roles(evidence: Evidence) -> Iterable[Finding]:
-    """D31: programs that may do everything, and users of metrics that may do more than read them."""
+    """D31: programs that may do everything."""
     rights = rights_in(evidence)
-    if rights is not None:
-        seen: set[Account] = set()
-        for program in programs(evidence):
-            account = Account(program.namespace, program.account)
-            own = subjects_of(account)[:2]
-            if account not in seen and any(_is_everything(rule) for where, rule in rights.rules_of_subjects(own) if not where):
-                seen.add(account)
-                yield _wide(program, account)
-    for role in evidence.of("ClusterRole"):
-        for index, rule in enumerate(role.parts("rules")):
-            groups = rule.texts("apiGroups")
-            if groups and set(groups) <= set(_METRICS_GROUPS) and "*" in rule.texts("verbs"):
-                operation = {"op": "replace", "path": f"/rules/{index}/verbs", "value": ["get", "list"]}
-                yield Finding(
-                    "D31",
-                    INFO,
-                    role.title,
-                    f"rules[{index}].verbs",
-                    "*",
-                    "get, list",
-                    "metrics can only be read, so that a wider rule only hides what is allowed",
-                    Fix((kubectl_patch(role, [operation], strategy="json"),)),
-                    role.place,
-                )
+    if rights is None:
+        return
+    seen: set[Account] = set()
+    for program in programs(evidence):
+        account = Account(program.namespace, program.account)
+        own = subjects_of(account)[:2]
+        if account not in seen and any(_is_everything(rule) for where, rule in rights.rules_of_subjects(own) if not where):
+            seen.add(account)
+            yield _wide(program, account)
 
 
 def _is_everything(rule: Document) -> bool:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from gpuscaler.doctor.checks.checking import Check
-from gpuscaler.doctor.checks.identity.credentials import AWS_ID, AWS_SECRET, SECRETS, credential_of
+from gpuscaler.doctor.checks.identity.credentials import AWS_ID, AWS_SECRET, AZURE_SECRET, SECRETS, STORAGE_KEY, credential_of
 from gpuscaler.doctor.checks.programs import NODE_AUTOSCALERS, account_of, flags_of, programs, workloads
 from gpuscaler.doctor.documents import TEMPLATES, Document, containers_of
 from gpuscaler.doctor.evidence import Evidence
@@ -12,7 +12,7 @@ from gpuscaler.doctor.findings import CRITICAL, INFO, WARNING, Finding, Fix
 
 #: Names of variables and flags whose value is a credential. Names that only end with SECRET often hold the name of one.
 _NAMES = re.compile(
-    r"(password|passwd|client_?secret|secret_?key|secret_?access_?key|account_?key|storage_?key|api_?key|private_?key|"
+    r"(password|passwd|client_?secret|secret_?key|secret_?access_?key|account_?key|storage_?key|storage_?access_?key|connection_?string|api_?key|private_?key|"
     r"(auth|access|api|bot|bearer)token|(^|_)token)$"
 )
 #: Values that are credentials under any name.
@@ -35,6 +35,8 @@ _IDENTITIES = {
     "cloud.google.com/gke-": ("gcp", "Workload Identity Federation for GKE"),
 }
 _CLOUD_OF = {"AWS": "aws", "Azu": "azure", "key": "azure", "Ali": "alibaba"}
+#: Keys that only Azure takes; programs have keys of AWS for other storage with the same API, too.
+_OF_AZURE = (AZURE_SECRET, STORAGE_KEY)
 _ROLE = "eks.amazonaws.com/role-arn"
 
 
@@ -97,7 +99,7 @@ def _public(document: Document, field: str) -> Finding:
 
 
 def find_static_keys(evidence: Evidence) -> Iterable[Finding]:
-    """D27: autoscalers with keys that never expire, where their cluster offers an identity; and keys that take precedence over a role."""
+    """D27: keys that never expire, where the cluster offers an identity; and keys that take precedence over a role."""
     offered = dict(_offered(evidence))
     secrets = {(item.namespace or "default", item.name): item for item in evidence.of("Secret")}
     autoscalers = {program.workload.key for program in programs(evidence) if program.name in NODE_AUTOSCALERS}
@@ -111,7 +113,7 @@ def find_static_keys(evidence: Evidence) -> Iterable[Finding]:
             identity = offered.get(_CLOUD_OF.get(secret[:3], ""), "")
             if (namespace, account_of(template)) in roles and {AWS_ID, AWS_SECRET} <= given:
                 yield _masking(document, field)
-            elif secret and document.key in autoscalers:
+            elif secret and (document.key in autoscalers or secret in _OF_AZURE):
                 yield _static(document, field, secret, identity)
 
 
@@ -155,7 +157,7 @@ def _static(document: Document, field: str, secret: str, identity: str) -> Findi
         field,
         f"{secret} from a Secret, which does not expire by itself",
         identity or "an identity of the cloud for its ServiceAccount, if the cluster publishes its issuer of tokens",
-        "a key that leaks buys machines until an operator notices",
+        "a key that leaks is used by others until an operator notices",
         Fix(advice="give its ServiceAccount an identity, remove the variables, and delete the key in the cloud"),
         document.place,
     )

@@ -120,7 +120,7 @@ def nodes_without_gpus(evidence: Evidence) -> Iterator[tuple[Node, str]]:
     for node in evidence.cluster.nodes.values():
         vendor = vendor_of(node)
         # Shares of GPUs have the names that their plugins choose: aliyun.com/gpu-mem.
-        offered = any("gpu" in name and amount for name, amount in {**node.allocatable, **node.capacity}.items())
+        offered = any("gpu" in name and amount for shown in (node.allocatable, node.capacity) for name, amount in shown.items())
         if vendor and not offered and not devices_in(node.capacity) and node.name not in claimed and is_settled(node, evidence.now):
             yield node, vendor
 

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Iterator
 
 from gpuscaler.doctor.checks.checking import Check
-from gpuscaler.doctor.checks.pods.owners import CHANGEABLE, source_of_workload
+from gpuscaler.doctor.checks.pods.owners import CHANGEABLE
 from gpuscaler.doctor.commands import ObjectName, kubectl_patch
 from gpuscaler.doctor.documents import TEMPLATES, Document, containers_of, template_of
 from gpuscaler.doctor.evidence import CLUSTER, Evidence
 from gpuscaler.doctor.findings import CRITICAL, Finding, Fix
-from gpuscaler.model.workloads import Workload
+from gpuscaler.model.pods import PodSpec
 
 #: What is meant by names that look like those of GPUs, in lower case.
 _MEANT = {
@@ -51,8 +51,13 @@ def find_wrong_resource_names(evidence: Evidence) -> Iterable[Finding]:
             read.add(ObjectName(document.kind, document.namespace or "default", document.name))
         yield from found
     for workload in evidence.cluster.workloads.values():
-        if ObjectName(workload.kind, workload.namespace, workload.name) not in read:
-            yield from _in_workload(workload, known)
+        target = ObjectName(workload.kind, workload.namespace, workload.name)
+        if target not in read and workload.template is not None and not workload.owner.kind:
+            yield from _in_spec(target, "spec.template.spec", workload.template, known)
+    for pod in evidence.cluster.pods.values():
+        target = ObjectName("Pod", pod.namespace, pod.name)
+        if not (pod.owner.kind or pod.finished or target in read):
+            yield from _in_spec(target, "spec", pod.spec, known)
 
 
 def _offered(evidence: Evidence) -> frozenset[str]:
@@ -100,17 +105,15 @@ def _escaped(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
 
 
-def _in_workload(workload: Workload, known: frozenset[str]) -> Iterator[Finding]:
+def _in_spec(target: ObjectName, path: str, spec: PodSpec, known: frozenset[str]) -> Iterator[Finding]:
     """The same where only planning's view of the object is known, without its containers."""
-    if workload.template is None or workload.owner.kind:
-        return
-    for name in workload.template.requests:
+    for name in spec.requests:
         if (meant := right_name(name)) and name not in known:
             yield Finding(
                 "D39",
                 CRITICAL,
-                source_of_workload(workload).title,
-                f"spec.template.spec.containers[].resources.limits[{name}]",
+                target.title,
+                f"{path}.containers[].resources.limits[{name}]",
                 name,
                 f"{meant} (did you mean that?)",
                 _EFFECT,

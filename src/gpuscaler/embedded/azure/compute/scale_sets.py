@@ -125,7 +125,7 @@ def add(account: Contents, scale_set: ScaleSet) -> None:
 def _merged(before: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
     """``before`` with the fields of ``body``; objects are merged, without fields that callers cannot set."""
     kept = {key: value for key, value in body.items() if key in {"sku", "properties", "tags", "zones", "identity", "plan"}}
-    model = _deep(before, kept)
+    model = merged_json(before, kept)
     model["sku"].pop("capacity", None)
     for field in _READ_ONLY:
         model["properties"].pop(field, None)
@@ -134,13 +134,14 @@ def _merged(before: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any
     return model
 
 
-def _deep(before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def merged_json(before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """``before`` with ``changes``: objects are merged, and null changes nothing."""
     merged = dict(before)
     for key, value in changes.items():
         inner = merged.get(key)
         if value is None:
             continue
-        merged[key] = _deep(inner if isinstance(inner, dict) else {}, value) if isinstance(value, dict) else value
+        merged[key] = merged_json(inner if isinstance(inner, dict) else {}, value) if isinstance(value, dict) else value
     return merged
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from gpuscaler.embedded.azure.account import Account
 from gpuscaler.embedded.azure.aks import clusters
-from gpuscaler.embedded.azure.compute import catalogue, machines, operating, reservations, scale_sets
+from gpuscaler.embedded.azure.compute import catalogue, governing, machines, operating, reservations, scale_sets
 from gpuscaler.embedded.azure.serving import control, metadata, prices, tokens
 from gpuscaler.embedded.azure.serving.faults import Fault, Faults
 from gpuscaler.embedded.azure.serving.throttling import Throttling
@@ -22,6 +22,7 @@ ROUTES: Final = (
     *operating.ROUTES,
     *clusters.ROUTES,
     *reservations.ROUTES,
+    *governing.ROUTES,
     *prices.ROUTES,
     *metadata.ROUTES,
 )
