@@ -8,6 +8,8 @@ import msgspec
 import pytest
 
 from gpuscaler.cli import main
+from gpuscaler.model.decoding.nodes import NodeAnnotations
+from gpuscaler.model.decoding.workloads import Annotations
 from gpuscaler.model.options import LABELS, PodAnnotations
 from gpuscaler.planning import plans, scale_down
 
@@ -29,7 +31,9 @@ def test_the_plan_reference_page_names_every_value_of_excluded_by() -> None:
 
 
 def test_the_annotations_reference_page_names_every_annotation_and_label_that_is_read() -> None:
-    read = {field.encode_name for field in msgspec.structs.fields(PodAnnotations)} | LABELS
+    read = {
+        field.encode_name for struct in (PodAnnotations, NodeAnnotations, Annotations) for field in msgspec.structs.fields(struct)
+    } | LABELS
 
     assert read - words("annotations.md") == set()
 

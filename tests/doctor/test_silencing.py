@@ -1,9 +1,9 @@
-"""Findings that somebody has decided to accept are left out, and counted, until that ends."""
+"""Findings that a user accepts are left out, and counted, until that ends."""
 
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from click.testing import CliRunner, Result
@@ -29,7 +29,7 @@ class Exempted(NamedTuple):
     until: str = TODAY
 
 
-def budget(name: str = "web", annotation: str = "") -> dict[str, object]:
+def budget(name: str = "web", annotation: str = "") -> dict[str, Any]:
     annotations = {"gpuscaler.io/ignore-findings": annotation} if annotation else {}
     return {
         "apiVersion": "policy/v1",
@@ -39,7 +39,7 @@ def budget(name: str = "web", annotation: str = "") -> dict[str, object]:
     }
 
 
-def checked(*objects: dict[str, object]) -> tuple[Report, Evidence]:
+def checked(*objects: dict[str, Any]) -> tuple[Report, Evidence]:
     evidence = evidence_of_objects(objects, now=NOW)
     return run_checks(evidence, CHECKS), evidence
 
@@ -82,7 +82,7 @@ def test_an_annotation_silences_the_checks_that_it_names(annotation: str, silenc
 
 
 def test_an_annotation_counts_where_only_what_planning_reads_is_known() -> None:
-    objects = [
+    objects: list[dict[str, Any]] = [
         budget("web", "D34"),
         {"kind": "Node", "apiVersion": "v1", "metadata": {"name": "n", "annotations": {"gpuscaler.io/ignore-findings": "D10"}}},
         {

@@ -93,6 +93,11 @@ def with_pods(cluster: "Cluster", files: Sequence[str], *, now: float) -> "Clust
 
     If a file cannot be used, the command ends with exit code 2.
     """
+    return with_objects(cluster, ((file, raw) for file in files for raw in _read_objects(file)), now=now)
+
+
+def with_objects(cluster: "Cluster", objects: Iterable[tuple[str, dict[str, Any]]], *, now: float) -> "Cluster":
+    """As :func:`with_pods`, with the origin of each object for messages."""
     from gpuscaler.model.aside import Skipped
     from gpuscaler.model.cluster import Delta, Item
     from gpuscaler.model.decoding import Interner, decode_object
@@ -101,8 +106,8 @@ def with_pods(cluster: "Cluster", files: Sequence[str], *, now: float) -> "Clust
     interner = Interner()
     added: list[Item] = []
     added_keys: set[str] = set()
-    for file in files:
-        for raw in _with_template_pods(file, _read_objects(file), now):
+    for file, manifest in objects:
+        for raw in _with_template_pods(file, manifest, now):
             decoded = decode_object(raw, interner)
             if isinstance(decoded, Skipped):
                 _refuse(f"{file}: {decoded.object}: {decoded.reason}")
@@ -200,21 +205,21 @@ def _read_objects(file: str) -> Iterator[dict[str, Any]]:
             yield item
 
 
-def _with_template_pods(file: str, objects: Iterator[dict[str, Any]], now: float) -> Iterator[dict[str, Any]]:
-    for raw in objects:
-        metadata = {"namespace": "default", **raw["metadata"]}
-        if raw["kind"] == "Pod":
-            yield _as_pending({**raw, "metadata": metadata}, now)
-            continue
-        yield {**raw, "metadata": metadata}
-        if raw["kind"] in REPLICA_FIELDS:
-            spec = _mapping(raw.get("spec"))
-            count = spec.get(REPLICA_FIELDS[raw["kind"]], 1)
-            template = _mapping(spec.get("template"))
-            if not template or not isinstance(count, int) or not 0 <= count <= MOST_PODS:
-                name = f"{raw['kind']} {metadata['namespace']}/{metadata.get('name', '')}"
-                _refuse(f"{file}: {name}: saw no template or no usable count, expected a manifest that kubectl apply accepts")
-            yield from (_as_pending(_pod_of_template(raw, metadata, template, number), now) for number in range(count))
+def _with_template_pods(file: str, raw: dict[str, Any], now: float) -> Iterator[dict[str, Any]]:
+    """Yield an object, and the pods that it would create."""
+    metadata = {"namespace": "default", **raw["metadata"]}
+    if raw["kind"] == "Pod":
+        yield _as_pending({**raw, "metadata": metadata}, now)
+        return
+    yield {**raw, "metadata": metadata}
+    if raw["kind"] in REPLICA_FIELDS:
+        spec = _mapping(raw.get("spec"))
+        count = spec.get(REPLICA_FIELDS[raw["kind"]], 1)
+        template = _mapping(spec.get("template"))
+        if not template or not isinstance(count, int) or not 0 <= count <= MOST_PODS:
+            name = f"{raw['kind']} {metadata['namespace']}/{metadata.get('name', '')}"
+            _refuse(f"{file}: {name}: saw no template or no usable count, expected a manifest that kubectl apply accepts")
+        yield from (_as_pending(_pod_of_template(raw, metadata, template, number), now) for number in range(count))
 
 
 def _pod_of_template(owner: Mapping[str, Any], metadata: Mapping[str, Any], template: Mapping[str, Any], number: int) -> dict[str, Any]:

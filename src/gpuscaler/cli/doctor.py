@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuscaler.cli.doctor_manifests import manifests
+from gpuscaler.cli.doctor_smoke import SmokeOptions, smoke_options, smoke_test
 from gpuscaler.cli.reaching import FORBIDDEN, UNREACHABLE, access_options, resolve_access
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ FILE = click.Path(readable=False, allow_dash=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--sarif", "as_sarif", is_flag=True, help="Print SARIF, which code hosts and editors show.")
 @click.option("--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Also write the report as a page in HTML.")
+@smoke_options
 @click.pass_context
 def doctor(
     ctx: click.Context,
@@ -56,8 +58,11 @@ def doctor(
     as_json: bool,
     as_sarif: bool,
     html: Path | None,
+    smoke: SmokeOptions | None,
 ) -> None:
     """Find mistakes in a cluster, and print for each what it breaks and the command that mends it. Nothing is changed.
+
+    Only --smoke changes something: it starts a Job and removes it. It exits with 0 if the Job ran.
 
     Exits with 1 if there is a finding of at least --fail-on, 3 if something could not be checked and nothing was found, 5 if nothing could
     be read.
@@ -75,6 +80,11 @@ def doctor(
         raise click.UsageError("saw --cluster together with --kubeconfig or --context, expected files or a live cluster; omit one of them")
     if as_json and as_sarif:
         raise click.UsageError("saw --json together with --sarif, expected one of them")
+    if smoke is not None:
+        if files or as_sarif or html is not None:
+            other = "--cluster" if files else "--sarif" if as_sarif else "--html"
+            raise click.UsageError(f"saw --smoke together with {other}, expected a live cluster and no report; omit {other}")
+        sys.exit(smoke_test(kubeconfig, context, config, smoke, as_json=as_json))
     now = time.time()
     settings = None if config is None else load_settings(config)
     evidence = _with_settings(_from_files(files, now) if files else _from_cluster(kubeconfig, context, now), settings)

@@ -75,7 +75,7 @@ def _texts(files: Iterable[str]) -> Iterator[tuple[str, str]]:
 def _text(name: str) -> str:
     try:
         with click.open_file(name, "rb") as stream:
-            data: bytes = stream.read()  # type: ignore[assignment]  # a binary mode reads bytes
+            data: bytes = stream.read()
         return data.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "bytes that are not UTF-8"

@@ -74,7 +74,7 @@ def plan(
         raise click.UsageError("saw --cluster together with --kubeconfig or --context, expected files or a live cluster; omit one of them")
     moment = parse_time(now) if now is not None else time.time()
     settings = load_settings(pools)
-    account = _account(settings) if settings.has_account_pools else None
+    account = account_of(settings) if settings.has_account_pools else None
     if account is not None:
         settings = replace(settings, policy=account.policy)
     policy = with_prices(without_pools(settings.policy, without_pool), prices)
@@ -106,7 +106,8 @@ class PlanInputs(NamedTuple):
     unordered: "Policy | None" = None
 
 
-def _account(settings: "RunSettings") -> "Account":
+def account_of(settings: "RunSettings") -> "Account":
+    """Read the account whose pools the settings use."""
     from gpuscaler.cli.account import read_account
     from gpuscaler.serving.cache_folder import cache_of
 

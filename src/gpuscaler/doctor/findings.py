@@ -57,7 +57,7 @@ class Unchecked(Struct, frozen=True, gc=False):
 class Report(Struct, frozen=True, gc=False):
     """The result of all checks: findings in order of severity and check, and what could not be checked.
 
-    ``silenced`` is the number of findings that are left out, since somebody has decided so.
+    ``silenced`` is the number of findings that are left out, because a user accepts them.
     """
 
     findings: tuple[Finding, ...] = ()

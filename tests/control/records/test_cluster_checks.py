@@ -93,7 +93,7 @@ async def test_a_mistake_that_appears_is_in_all_records_and_leaves_the_status_wh
     assert "  CRITICAL D34 PodDisruptionBudget default/web: spec.maxUnavailable: saw 0" in printed
     assert f"    fix: {FIX}" in printed
     assert [line["log_level"] for line in lines if line.get("kind") == "found"] == ["warning"]
-    assert mended.groups == mended.counts == ()
+    assert (mended.groups, mended.counts) == ((), ())
     assert counted_after == []
 
 
@@ -143,8 +143,7 @@ async def test_an_annotation_silences_a_finding() -> None:
         doctor, counted = (await status(here)).doctor, metric(service)
 
     assert before == ONE
-    assert doctor.groups == doctor.counts == ()
-    assert doctor.silenced == 1
+    assert (doctor.groups, doctor.counts, doctor.silenced) == ((), (), 1)
     assert counted == []
 
 

@@ -4,7 +4,7 @@ Results are in the status. New findings are logged, and get a Kubernetes Event o
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 
@@ -140,6 +140,6 @@ def reference_of(title: str, cluster: Cluster) -> Reference | None:
     if kind == "Node":
         # The kubelet's Events about a node have the node's name as uid, and `kubectl describe node` looks for that as well.
         return Reference("Node", name, uid=name)
-    homes = {"Pod": cluster.pods, "PodDisruptionBudget": cluster.budgets}
+    homes: Mapping[str, Mapping[str, object]] = {"Pod": cluster.pods, "PodDisruptionBudget": cluster.budgets}
     found = homes[kind].get(path) if kind in homes else cluster.workloads.get(f"{kind}/{path}")
     return Reference(kind, name, namespace, getattr(found, "uid", ""), _API_VERSIONS.get(kind, ""))

@@ -214,7 +214,7 @@ class _Editor:
         """Add a key after the last key of a mapping in block style; before ``template``, where readers expect a selector."""
         if not old:
             raise _CannotEditError
-        place = "template" if key == "selector" and "template" in old else next(reversed(old))
+        place = "template" if key == "selector" and "template" in old else next(reversed(list(old)))
         match = self._key_match(entry.value[place].line, place)
         column = match.end("before")
         lines = [" " * column + line for line in _dumped({key: value})]

@@ -41,5 +41,5 @@ def path_text(path: Path) -> str:
     """``path`` as findings name fields: ``spec.containers[0].image``."""
     text = ""
     for step in path:
-        text += f"[{step}]" if isinstance(step, int) or (isinstance(step, str) and "/" in step) else f".{step}"
+        text += f"[{step}]" if isinstance(step, int) or "/" in step else f".{step}"
     return text.removeprefix(".") or "the whole object"

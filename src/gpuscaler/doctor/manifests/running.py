@@ -3,6 +3,7 @@
 import copy
 import re
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from gpuscaler.doctor.checks.all_checks import CHECKS
@@ -13,6 +14,7 @@ from gpuscaler.doctor.findings import WARNING, Finding, Fix, Report
 from gpuscaler.doctor.manifests.all_lints import LINTS
 from gpuscaler.doctor.manifests.command_patches import patched
 from gpuscaler.doctor.manifests.editing import patch_of, renamed
+from gpuscaler.doctor.manifests.linting import Lint
 from gpuscaler.doctor.manifests.reading import Manifest, Manifests, Path
 from gpuscaler.doctor.running import run_checks
 
@@ -54,9 +56,13 @@ def check_titles() -> tuple[Check, ...]:
 
 def lint_manifests(manifests: Manifests) -> Report:
     """What is wrong with the files."""
-    checks = [Check(lint.id, lint.title, (), lambda _, find=lint.find: find(manifests)) for lint in LINTS]
+    checks = [Check(lint.id, lint.title, (), partial(_found, lint, manifests)) for lint in LINTS]
     report = run_checks(_evidence(manifests), [*checks, *(_in_files(check, manifests) for check in _CLUSTER_CHECKS)])
     return Report(report.findings, (*manifests.unread, *report.unchecked))
+
+
+def _found(lint: Lint, manifests: Manifests, _: Evidence) -> Iterable[Finding]:
+    return lint.find(manifests)
 
 
 def _evidence(manifests: Manifests) -> Evidence:

@@ -65,7 +65,7 @@ class Group:
         """The texts of a mapping: labels, or tags."""
         at: Any = self.manifest.data
         for step in path:
-            at = at.get(step) if isinstance(at, dict) else at[step] if isinstance(at, list) else None
+            at = at.get(step) if isinstance(at, dict) else at[step] if isinstance(at, list) and isinstance(step, int) else None
         return (
             {str(key): str(value).lower() if isinstance(value, bool) else str(value) for key, value in at.items()}
             if isinstance(at, dict)
@@ -108,10 +108,9 @@ def _of_eksctl(manifest: Manifest) -> Iterator[Group]:
                 continue
             path: Path = (field, index)
             group = Document(data)
-            lists = [("instanceTypes",), ("instancesDistribution", "instanceTypes")]
-            types = [(*path, *names, place) for names in lists for place, _ in enumerate(group.texts(*names))]
+            lists: list[tuple[str, ...]] = [("instanceTypes",), ("instancesDistribution", "instanceTypes")]
+            several = [((*path, *names, place), text) for names in lists for place, text in enumerate(group.texts(*names))]
             named = [((*path, "instanceType"), group.text("instanceType"))] if group.text("instanceType") not in ("", "mixed") else []
-            several = [(place, group.texts(*place[2:-1])[int(place[-1])]) for place in types]
             yield Group(
                 manifest,
                 path,

@@ -7,7 +7,7 @@ from gpuscaler.doctor.findings import CRITICAL, WARNING, Finding
 from gpuscaler.doctor.manifests.editing import changed
 from gpuscaler.doctor.manifests.groups.groups import Group, groups_of, is_acs, sizes_of
 from gpuscaler.doctor.manifests.linting import Lint, Mistake
-from gpuscaler.doctor.manifests.reading import Manifests
+from gpuscaler.doctor.manifests.reading import Manifests, Path
 
 _UNPROTECTED = Mistake("L12", WARNING, "a smaller size of the group ends any machine, also those whose GPUs are in use")
 _REBALANCED = Mistake("L12", WARNING, "AWS ends machines whose GPUs are in use, to have as many in each zone")
@@ -30,7 +30,7 @@ def find_unprotected(manifests: Manifests) -> Iterable[Finding]:
         if greatest <= least or not any(group.gpus(manifests.machines)):
             continue
         if group.maker == "kops" and not group.document.flag("instanceProtection"):
-            path = ("spec", "instanceProtection")
+            path: Path = ("spec", "instanceProtection")
             seen = "false" if group.document.has("instanceProtection") else "none"
             yield _UNPROTECTED.at(group.manifest, path, seen=seen, expected="true", new=changed(group.manifest.data, path, True))
         field = {"kops": "suspendProcesses", "eksctl": "asgSuspendProcesses"}.get(group.maker, "")

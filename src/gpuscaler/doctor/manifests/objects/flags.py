@@ -69,11 +69,9 @@ def _flags(manifest: Manifest) -> Iterator[tuple[str, str, Path]]:
     if document.kind in ("KubeadmControlPlane", "KubeadmConfig", "KubeadmConfigTemplate"):
         bases = (start, ("spec", "clusterConfiguration"), ("spec", "template", "spec", "clusterConfiguration"))
     for base in bases:
-        names = {
-            **{(part, "extraArgs"): program for part, program in _KUBEADM.items()},
-            **{(part,): name for part, name in _FORMER.items()},
-        }
-        for steps, program in names.items():
+        names: list[tuple[Path, str]] = [((part, "extraArgs"), program) for part, program in _KUBEADM.items()]
+        names += [((part,), program) for part, program in _FORMER.items()]
+        for steps, program in names:
             path: Path = (*base, *steps)
             value = document.value(*(str(step) for step in path))
             if isinstance(value, dict):
@@ -96,7 +94,7 @@ def _words(document: Document, text: str, container: Document) -> Iterator[tuple
 
 
 def find_placeholders(manifests: Manifests) -> Iterable[Finding]:
-    """L16: the placeholder of Cluster Autoscaler's example that nobody replaced."""
+    """L16: the placeholder of Cluster Autoscaler's example that was not replaced."""
     for manifest in manifests.of("Deployment"):
         for text, container in containers_of(template_of(manifest.document) or Document({})):
             for name in ("command", "args"):

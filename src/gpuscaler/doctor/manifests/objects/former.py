@@ -14,9 +14,9 @@ from gpuscaler.doctor.manifests.reading import Manifests, Path
 _LABEL = Mistake("L19", WARNING, "autoscalers may not know it, and clouds stop setting it: pods match no node")
 _MASTER = Mistake("L19", WARNING, "no node has it since Kubernetes 1.24: pods match no node")
 _REGISTRY = Mistake("L20", WARNING, "the registry is closed: it has no new versions, and pulls fail one day")
-_ARCHIVED = Mistake("L20", WARNING, "nobody mends its security holes, and it may not know the versions of the API that are served")
+_ARCHIVED = Mistake("L20", WARNING, "its security holes are not mended, and it may not know the versions of the API that are served")
 _OLD = Mistake("L20", WARNING, "it is years old, and does not know the GPUs and drivers of today")
-_DASHBOARD = Mistake("L20", INFO, "nobody mends its security holes any more")
+_DASHBOARD = Mistake("L20", INFO, "its security holes are not mended any more")
 _LABELS: Final = {
     "beta.kubernetes.io/instance-type": "node.kubernetes.io/instance-type",
     "beta.kubernetes.io/arch": "kubernetes.io/arch",
@@ -43,7 +43,7 @@ def find_former_labels(manifests: Manifests) -> Iterable[Finding]:
         terms = list(_expressions(template.value("spec", *(str(step) for step in _TERMS))))
         known = {expression.get("key") for _, expression in terms}
         for place, expression in terms:
-            key = expression.get("key")
+            key = str(expression.get("key"))
             # Terms of which one has the former name, and another that of today, fit both.
             if key in _LABELS and _LABELS[key] not in known:
                 path = (*base, *_TERMS, *place, "key")
