@@ -118,7 +118,7 @@ class _Editor:
         if isinstance(old, dict) and isinstance(new, dict):
             self._rewrite_mapping(entry, old, new)
         elif isinstance(old, list) and isinstance(new, list):
-            self._rewrite_list(entry, old, new)
+            self._rewrite_list(entry, old, new, key)
         elif type(old) is not type(new) or old != new:
             if isinstance(new, dict | list) or isinstance(old, dict | list):
                 raise _CannotEditError
@@ -144,10 +144,12 @@ class _Editor:
         for key in added:
             self._insert(entry, old, key, new[key])
 
-    def _rewrite_list(self, entry: Entry, old: list[Any], new: list[Any]) -> None:
+    def _rewrite_list(self, entry: Entry, old: list[Any], new: list[Any], key: str) -> None:
         if len(old) == len(new):
             for item, before, after in zip(entry.value, old, new, strict=True):
                 self.rewrite(item, before, after)
+            return
+        if self._replace_flow(entry, key, new):
             return
         matcher = difflib.SequenceMatcher(
             None, [json.dumps(item, default=str) for item in old], [json.dumps(item, default=str) for item in new]
@@ -161,6 +163,18 @@ class _Editor:
                 self._add_items(entry, new[start:end])
             elif tag != "equal":
                 raise _CannotEditError
+
+    def _replace_flow(self, entry: Entry, key: str, new: list[Any]) -> bool:
+        """Write a list of plain values in brackets again, if it is on the line of its key."""
+        line = self._lines[entry.line - 1]
+        if not key or len(line) != 1 or any(isinstance(item, dict | list) for item in new):
+            return False
+        matches = list(re.finditer(rf"(?:^|[\s,{{]){re.escape(key)}\s*:\s*(?P<list>\[[^\[\]]*\])", line[0]))
+        if len(matches) != 1:
+            return False
+        text = ", ".join(_scalar(item, "") for item in new)
+        line[0] = f"{line[0][: matches[0].start('list')]}[{text}]{line[0][matches[0].end('list') :]}"
+        return True
 
     def _add_items(self, entry: Entry, items: Iterable[Any]) -> None:
         begin = self._item_line(entry.value[-1])

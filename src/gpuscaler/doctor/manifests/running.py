@@ -29,6 +29,7 @@ _TITLES = frozenset(
         "tokens of ServiceAccounts that do not expire",
         "ServiceAccounts of workloads",
         "rights that are too wide",
+        "roles for metrics",
         "the ConfigMap of priorities",
         "priorities of spot and on-demand groups",
         "drivers of the host in pods",

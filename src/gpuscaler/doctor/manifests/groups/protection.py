@@ -103,7 +103,7 @@ def find_availability_sets(manifests: Manifests) -> Iterable[Finding]:
                 (*group.path, "availabilityProfile"),
                 seen=profile,
                 expected="a node pool of AKS, which is a scale set",
-                advice="make the pool in AKS: az aks nodepool add",
+                advice="make the pool in AKS",
             )
 
 

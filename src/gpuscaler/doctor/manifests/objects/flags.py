@@ -112,5 +112,5 @@ def find_placeholders(manifests: Manifests) -> Iterable[Finding]:
 
 LINTS = (
     Lint("L16", "flags that were removed", find_removed_flags),
-    Lint("L16", "placeholders in flags", find_placeholders),
+    Lint("L16", "names in flags that were not filled in", find_placeholders),
 )

@@ -129,4 +129,4 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-LINTS = (Lint("L5", "booleans and numbers without quotes", find_unquoted),)
+LINTS = (Lint("L5", "values without quotes", find_unquoted),)

@@ -81,4 +81,4 @@ def _namespaces(manifests: Manifests, kind: str) -> dict[str, list[Manifest]]:
     return found
 
 
-LINTS = (Lint("L22", "references to other namespaces", find_moved),)
+LINTS = (Lint("L22", "references to another namespace", find_moved),)

@@ -23,7 +23,7 @@ _PROGRAMS = re.compile(
     r"(^|/)(nvidia-smi|vectorAdd|deviceQuery|nbody|gpu_burn|gpu-burn|bandwidthTest|tf_cnn_benchmarks\.py|all_reduce_perf)$"
 )
 #: Arguments that make nvidia-smi and others go on.
-_GOES_ON = re.compile(r"^(-l|--loop.*|-lms.*|dmon|pmon|daemon)$|while |sleep |tail -f|watch ")
+_GOES_ON = re.compile(r"^(-l|--loop.*|-lms.*|dmon|pmon|daemon)$|while\s|sleep\s|tail\s-f|watch\s")
 
 
 def find_gpu_requests(manifests: Manifests) -> Iterable[Finding]:
