@@ -138,3 +138,14 @@ def test_a_group_whose_cluster_has_the_autoscaler_of_kops_needs_no_tags() -> Non
 
     assert [finding.check for finding in found(group)] == ["L11"]
     assert not found(group, cluster)
+
+
+def test_no_value_of_a_secret_is_shown() -> None:
+    secret = "apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: x}\nstringData:\n  a: 48151623\n  b: hidden\n---\n"
+
+    findings = found(secret + "apiVersion: policy/v1beta1\nkind: PodDisruptionBudget\nmetadata: {name: a}\n")
+
+    assert [finding.check for finding in findings] == ["L4", "L5"]
+    assert findings[0].fix.patch
+    assert "48151623" not in str(findings)
+    assert "hidden" not in str(findings)

@@ -14,6 +14,7 @@ from gpuscaler.model.reading.document import Entry
 
 #: What goes wrong on a way through data that are of other types than they should be.
 _NO_PLACE = (KeyError, IndexError, TypeError, AttributeError)
+_SECRET = re.compile(r"kind['\"]?\s*:\s*['\"]?Secret\b")
 _LINE_BREAKS = re.compile(r"[\r\n]")
 
 
@@ -78,7 +79,9 @@ def patch_of_lines(file: SourceFile, lines: Mapping[int, tuple[str, ...]]) -> st
 
 
 def _diff(file: SourceFile, after: list[str]) -> str:
-    text = "\n".join(difflib.unified_diff(list(file.lines), after, file.name, file.name, lineterm=""))
+    # Lines around a change may be values of a Secret, which no output shows.
+    around = 0 if any(_SECRET.search(line) for line in file.lines) else 3
+    text = "\n".join(difflib.unified_diff(list(file.lines), after, file.name, file.name, lineterm="", n=around))
     return f"{text}\n" if text else ""
 
 

@@ -34,6 +34,9 @@ def find_unquoted(manifests: Manifests) -> Iterable[Finding]:
 
 def _finding(mistake: Mistake, manifest: Manifest, path: Path, entry: Entry) -> Finding:
     kind = "boolean" if isinstance(entry.value, bool) else "number"
+    if manifest.document.kind == "Secret" and path[0] in ("data", "stringData"):
+        # No value of a Secret is shown, and so no patch.
+        return mistake.at(manifest, path, seen=f"a {kind}", expected="the value in quotes", advice="put it in quotes")
     quoted = f'"{entry.raw}"'
     return mistake.at(
         manifest,
