@@ -14,7 +14,7 @@ from gpuscaler.model.reading.document import Entry
 
 #: What goes wrong on a way through data that are of other types than they should be.
 _NO_PLACE = (KeyError, IndexError, TypeError, AttributeError)
-_SECRET = re.compile(r"kind['\"]?\s*:\s*['\"]?Secret\b")
+_HUNK = re.compile(r"([-+])(\d+)(?=[, ])")
 _LINE_BREAKS = re.compile(r"[\r\n]")
 
 
@@ -75,13 +75,22 @@ def patch_of(manifest: Manifest, new: Any) -> str:
 
 def patch_of_lines(file: SourceFile, lines: Mapping[int, tuple[str, ...]]) -> str:
     """The patch that replaces each line by those of ``lines``: no line removes it."""
-    return _diff(file, [text for number, line in enumerate(file.lines, 1) for text in lines.get(number, (line,))])
+    return _diff(file, {number - 1: list(after) for number, after in lines.items()})
 
 
-def _diff(file: SourceFile, after: list[str]) -> str:
+def _diff(file: SourceFile, changed_lines: Mapping[int, list[str]]) -> str:
+    """The unified diff of the lines by index. Only the part of the file around them is compared: a file may have thousands of objects."""
+    if not changed_lines:
+        return ""
+    first, last = max(0, min(changed_lines) - 4), min(len(file.lines), max(changed_lines) + 5)
+    before = list(file.lines[first:last])
+    after = [line for index in range(first, last) for line in changed_lines.get(index, [file.lines[index]])]
     # Lines around a change may be values of a Secret, which no output shows.
-    around = 0 if any(_SECRET.search(line) for line in file.lines) else 3
-    text = "\n".join(difflib.unified_diff(list(file.lines), after, file.name, file.name, lineterm="", n=around))
+    around = 0 if file.has_secret else 3
+    diff = difflib.unified_diff(before, after, file.name, file.name, lineterm="", n=around)
+    text = "\n".join(
+        _HUNK.sub(lambda match: f"{match[1]}{int(match[2]) + first}", line) if line.startswith("@@") else line for line in diff
+    )
     return f"{text}\n" if text else ""
 
 
@@ -104,18 +113,32 @@ def _ordered(like: Any, value: Any) -> Any:
     return value
 
 
+class _Lines(dict[int, list[str]]):
+    """The lines that were looked at to be changed, by index: for each of the file, those that take its place."""
+
+    def __init__(self, lines: tuple[str, ...]) -> None:
+        super().__init__()
+        self._file_lines = lines
+
+    def __missing__(self, index: int) -> list[str]:
+        self[index] = [self._file_lines[index]]
+        return self[index]
+
+
 class _Editor:
     """The lines of a file while they are edited: for each line of the file, those that take its place."""
 
     def __init__(self, file: SourceFile) -> None:
         self._file = file
-        self._lines = [[line] for line in file.lines]
+        self._lines = _Lines(file.lines)
 
     def text(self, first: int, last: int) -> str:
-        return "\n".join(line for lines in self._lines[first - 1 : last] for line in lines) + "\n"
+        """The lines from ``first`` to ``last`` of the file, as they are now."""
+        lines = (self._lines.get(index, [self._file.lines[index]]) for index in range(first - 1, last))
+        return "\n".join(line for changed_lines in lines for line in changed_lines) + "\n"
 
     def patch(self) -> str:
-        return _diff(self._file, [line for lines in self._lines for line in lines])
+        return _diff(self._file, self._lines)
 
     def rewrite(self, entry: Entry, old: Any, new: Any, key: str = "") -> None:
         if isinstance(old, dict) and isinstance(new, dict):

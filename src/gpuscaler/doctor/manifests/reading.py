@@ -14,6 +14,7 @@ from gpuscaler.model.reading.errors import Problem
 #: Aliases may let a file grow without limit.
 MOST_VALUES = 1_000_000
 _STEP = re.compile(r"\[([^\]]*)\]|([^.\[\]]+)")
+_SECRET = re.compile(r"kind['\"]?\s*:\s*['\"]?Secret\b")
 #: Problems that Kubernetes does not mind: keys that are no text are read as text, and tags belong to other programs.
 _HARMLESS = ("saw the tag", "saw the key")
 
@@ -22,10 +23,11 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file: ``name`` is that by which a patch finds it. ``lines`` have no line ends."""
+    """A file: ``name`` is that by which a patch finds it. ``lines`` have no line ends. ``has_secret``: it has a Secret."""
 
     name: str
     lines: tuple[str, ...]
+    has_secret: bool
 
     def part(self, first: int, last: int) -> str:
         """The lines from ``first`` to ``last``, which count from 1."""
@@ -142,7 +144,8 @@ def read_manifests(
     """The objects of ``files``, pairs of name and text."""
     reader = _Reader()
     for name, text in files:
-        reader.read(SourceFile(name, tuple(text.removeprefix("\ufeff").splitlines())))
+        lines = tuple(text.removeprefix("\ufeff").splitlines())
+        reader.read(SourceFile(name, lines, _SECRET.search(text) is not None))
     return Manifests(now, tuple(reader.items), tuple(reader.problems), tuple(reader.unread), machines or {}, read_rules)
 
 
