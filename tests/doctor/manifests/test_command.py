@@ -43,12 +43,14 @@ def test_a_finding_ends_with_1_and_shows_line_and_patch(file: Path) -> None:
     assert "see docs/reference/doctor.md#l4" in result.output
 
 
-def test_the_printed_patch_can_be_run(file: Path) -> None:
-    _, _, rest = run(file).output.partition("fix: patch -p0 <<'EOF'\n")
+@pytest.mark.parametrize("text", [BROKEN, BROKEN.replace("\n", "\r\n"), BROKEN.rstrip("\n")], ids=["lines", "of-windows", "no-end"])
+def test_the_printed_patch_can_be_run(file: Path, text: str) -> None:
+    file.write_bytes(text.encode())
+    (finding,) = json.loads(run("--json", file).output)["findings"]
 
-    subprocess.run(["patch", "-p0"], input=rest.partition("EOF")[0], text=True, check=True, cwd="/", capture_output=True)
+    subprocess.run(["patch", "-p0"], input=finding["patch"].encode(), check=True, cwd="/", capture_output=True)
 
-    assert file.read_text() == SERVED
+    assert file.read_bytes() == text.replace("v1beta1", "v1").encode()
 
 
 def test_folders_are_searched(file: Path) -> None:

@@ -14,6 +14,8 @@ from gpuscaler.model.reading.document import Entry
 
 #: What goes wrong on a way through data that are of other types than they should be.
 _NO_PLACE = (KeyError, IndexError, TypeError, AttributeError)
+#: How a diff marks a last line without a line end.
+_NO_END = "\n\\ No newline at end of file"
 _HUNK = re.compile(r"([-+])(\d+)(?=[, ])")
 _LINE_BREAKS = re.compile(r"[\r\n]")
 
@@ -85,6 +87,9 @@ def _diff(file: SourceFile, changed_lines: Mapping[int, list[str]]) -> str:
     first, last = max(0, min(changed_lines) - 4), min(len(file.lines), max(changed_lines) + 5)
     before = list(file.lines[first:last])
     after = [line for index in range(first, last) for line in changed_lines.get(index, [file.lines[index]])]
+    if not file.ends and last == len(file.lines) and after:
+        before[-1] += _NO_END
+        after[-1] += _NO_END
     # Lines around a change may be values of a Secret, which no output shows.
     around = 0 if file.has_secret else 3
     diff = difflib.unified_diff(before, after, file.name, file.name, lineterm="", n=around)

@@ -23,11 +23,15 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file: ``name`` is that by which a patch finds it. ``lines`` have no line ends. ``has_secret``: it has a Secret."""
+    """A file: ``name`` is that by which a patch finds it. ``lines`` have no line ends. ``has_secret``: it has a Secret.
+
+    ``ends`` says whether the last line ends with a line end.
+    """
 
     name: str
     lines: tuple[str, ...]
     has_secret: bool
+    ends: bool = True
 
     def part(self, first: int, last: int) -> str:
         """The lines from ``first`` to ``last``, which count from 1."""
@@ -144,8 +148,9 @@ def read_manifests(
     """The objects of ``files``, pairs of name and text."""
     reader = _Reader()
     for name, text in files:
-        lines = tuple(text.removeprefix("\ufeff").splitlines())
-        reader.read(SourceFile(name, lines, _SECRET.search(text) is not None))
+        # As patch counts lines: a carriage return belongs to its line.
+        lines = tuple(text.removeprefix("\ufeff").removesuffix("\n").split("\n")) if text else ()
+        reader.read(SourceFile(name, lines, _SECRET.search(text) is not None, text.endswith("\n")))
     return Manifests(now, tuple(reader.items), tuple(reader.problems), tuple(reader.unread), machines or {}, read_rules)
 
 
