@@ -22,7 +22,10 @@ QUOTED = re.compile(r"`[^`]*`|\"[^\"]*\"|(?<!\w)'\w[^']*\w'(?!\w)|--[\w-]+")
 #: A string with fewer spaces is a name, a format or a key.
 SENTENCE = 2
 #: Texts in these folders imitate those of other programs, or are code of another language.
-NOT_OURS = ("embedded", "simulation/papers", "simulation/results/page", "metrics/rules", "metrics/command/command.py")
+NOT_OURS = (
+    *("embedded", "simulation/papers", "simulation/results/page", "metrics/rules", "metrics/command/command.py"),
+    "doctor/manifests/groups/eksctl_fields.py",
+)
 #: Parts of code, of SQL, of patterns and of schedules that stand in strings.
 CODE = frozenset(("dict", "eq", "fira", "gt", "imum", "monospace", "notin", "rowid", "str", "thu", "tr", "tue"))
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpuscaler.cli.doctor_manifests import manifests
 from gpuscaler.cli.doctor_smoke import SmokeOptions, smoke_options, smoke_test
 from gpuscaler.cli.reaching import FORBIDDEN, UNREACHABLE, access_options, resolve_access
 
@@ -100,6 +101,9 @@ def doctor(
     else:
         print_report(report, checks=count)
     sys.exit(_exit_status(report, evidence, fail_on=fail_on, partial_ok=partial_ok))
+
+
+doctor.add_command(manifests)
 
 
 def _from_files(files: tuple[str, ...], now: float) -> "Evidence":

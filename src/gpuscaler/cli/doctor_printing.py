@@ -42,8 +42,10 @@ def _print_group(group: "Group") -> None:
     for finding in group.findings[:_NAMED]:
         for command in finding.fix.commands:
             click.echo(f"  fix: {command}")
-    if more and first.fix.commands:
-        click.echo("  fix: the same for the others (--json has all commands)")
+        if finding.fix.patch:
+            click.echo(f"  fix: patch -p0 <<'EOF'\n{finding.fix.patch}EOF")
+    if more and (first.fix.commands or first.fix.patch):
+        click.echo("  fix: the same for the others (--json has all commands and patches)")
     if first.fix.advice:
         click.echo(f"  fix: {first.fix.advice}")
     click.echo(f"  see {first.page}\n")
@@ -63,6 +65,7 @@ def report_json(report: "Report") -> dict[str, Any]:
                 "effect": finding.effect,
                 "commands": list(finding.fix.commands),
                 "advice": finding.fix.advice,
+                "patch": finding.fix.patch,
                 "page": finding.page,
                 "place": finding.place,
                 "note": finding.note,

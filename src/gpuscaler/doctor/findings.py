@@ -8,10 +8,14 @@ SEVERITIES = (CRITICAL, WARNING, INFO)
 
 
 class Fix(Struct, frozen=True, gc=False):
-    """How a finding is mended: ``commands`` for a shell, each complete, and ``advice`` where a person has to decide or edit a file."""
+    """How a finding is mended: ``commands`` for a shell, each complete, and ``advice`` where a person has to decide or edit a file.
+
+    ``patch`` is a unified diff of the file with the mistake, which ``patch -p0`` applies.
+    """
 
     commands: tuple[str, ...] = ()
     advice: str = ""
+    patch: str = ""
 
 
 class Finding(Struct, frozen=True, gc=False):

@@ -23,19 +23,8 @@ from gpuscaler.metrics.converting.objects import (
     text,
 )
 from gpuscaler.metrics.converting.settling import fix_namespaces
+from gpuscaler.model.api_versions import removal_of
 
-#: Versions that were renamed without a relevant change of fields.
-_RENAMED = {
-    "apiregistration.k8s.io/v1beta1": "apiregistration.k8s.io/v1",
-    "rbac.authorization.k8s.io/v1alpha1": "rbac.authorization.k8s.io/v1",
-    "rbac.authorization.k8s.io/v1beta1": "rbac.authorization.k8s.io/v1",
-    "batch/v1beta1": "batch/v1",
-    "policy/v1beta1": "policy/v1",
-    "scheduling.k8s.io/v1alpha1": "scheduling.k8s.io/v1",
-    "scheduling.k8s.io/v1beta1": "scheduling.k8s.io/v1",
-    "storage.k8s.io/v1beta1": "storage.k8s.io/v1",
-    "coordination.k8s.io/v1beta1": "coordination.k8s.io/v1",
-}
 _GROUPS = frozenset({"extensions/v1beta1", "apps/v1beta1", "apps/v1beta2"})
 _WORKLOADS = frozenset({"Deployment", "DaemonSet", "StatefulSet", "ReplicaSet"})
 _INGRESSES = frozenset({"extensions/v1beta1", "networking.k8s.io/v1beta1"})
@@ -137,12 +126,10 @@ def _convert(manifest: Json, add_note: AddNote) -> None:
         workloads.convert(manifest, add_note)
     elif version in _INGRESSES and kind == "Ingress":
         ingresses.convert(manifest, add_note)
-    elif version == "extensions/v1beta1" and kind == "NetworkPolicy":
-        manifest["apiVersion"] = "networking.k8s.io/v1"
     elif version in _AUTOSCALERS and kind == "HorizontalPodAutoscaler":
         autoscalers.convert(manifest, add_note)
-    elif version in _RENAMED:
-        manifest["apiVersion"] = _RENAMED[version]
+    elif (removal := removal_of(version, kind)) is not None and removal.same and removal.instead:
+        manifest["apiVersion"] = removal.instead
     elif version in _GROUPS or version.startswith("autoscaling/v2beta"):
         raise Unconvertible(f"API version {version} never had kind {kind}; correct the kind or the apiVersion")
     if manifest["apiVersion"] != version:

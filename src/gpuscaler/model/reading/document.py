@@ -29,6 +29,8 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SPECIAL = {"inf": math.inf, "+inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 #: Longer integers are read as floats: Python refuses to convert thousands of digits.
 _MAX_DIGITS = 30
+#: How messages about a key that a mapping has twice begin.
+DUPLICATE = "saw this key a second time"
 
 
 class Entry(Struct, frozen=True):
@@ -60,20 +62,25 @@ class _Frame:
 
 
 def read_document(
-    text: str, *, expected: str = "a YAML mapping with the key pools", needs: str = "a pools file needs eight", numbers: bool = False
+    text: str,
+    *,
+    expected: str = "a YAML mapping with the key pools",
+    needs: str = "a pools file needs eight",
+    numbers: bool = False,
+    first: int = 1,
 ) -> tuple[Entry | None, list[Problem]]:
     """Return the single document of the file (None if it is empty or not YAML), and its mistakes as YAML.
 
     In messages, ``expected`` describes a valid file, and ``needs`` states how deeply it is nested. With ``numbers``, keys are whole numbers
-    as written.
+    as written. ``first`` is the line of the file at which ``text`` begins.
     """
-    builder = _Builder(numbers=numbers)
+    builder = _Builder(numbers=numbers, first=first)
     try:
         for event in _events(text):
             builder.feed(event)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        line = mark.line + 1 if mark else None
+        line = mark.line + first if mark else None
         what = " ".join(str(part) for part in (error.context, error.problem) if part)
         return None, [Problem("", line, f"not YAML: {what}; expected {expected}")]
     except yaml.YAMLError as error:
@@ -98,8 +105,9 @@ class _TooDeepError(Exception):
 class _Builder:
     """Builds entries from events."""
 
-    def __init__(self, *, numbers: bool) -> None:
+    def __init__(self, *, numbers: bool, first: int) -> None:
         self._numbers = numbers
+        self._first = first
         self.root: Entry | None = None
         self.problems: list[Problem] = []
         self._documents = 0
@@ -107,7 +115,7 @@ class _Builder:
         self._anchors: dict[str, Entry] = {}
 
     def feed(self, event: Any) -> None:
-        line = event.start_mark.line + 1
+        line = event.start_mark.line + self._first
         if isinstance(event, yaml.ScalarEvent):
             self._scalar(event, line)
         elif isinstance(event, yaml.AliasEvent):
@@ -185,7 +193,7 @@ class _Builder:
             self._merge(frame, entry)
         elif key in frame.members:
             first = frame.members[key].line
-            self._report(frame.key_line, f"saw this key a second time (first on line {first}), expected it once; remove one")
+            self._report(frame.key_line, f"{DUPLICATE} (first on line {first}), expected it once; remove one")
         else:
             frame.members[key] = Entry(entry.value, frame.key_line, entry.raw)
 

@@ -1,0 +1,37 @@
+"""All rules about files, in the order of their ids."""
+
+from gpuscaler.doctor.manifests import syntax
+from gpuscaler.doctor.manifests.groups import eksctl, machines, protection, tags
+from gpuscaler.doctor.manifests.linting import Lint
+from gpuscaler.doctor.manifests.objects import (
+    charts,
+    flags,
+    former,
+    levels,
+    places,
+    quoting,
+    references,
+    rights,
+    rules,
+    versions,
+    workloads,
+)
+
+LINTS: tuple[Lint, ...] = (
+    *syntax.LINTS,
+    *levels.LINTS,
+    *eksctl.LINTS,
+    *versions.LINTS,
+    *quoting.LINTS,
+    *workloads.LINTS,
+    *machines.LINTS,
+    *tags.LINTS,
+    *protection.LINTS,
+    *places.LINTS,
+    *flags.LINTS,
+    *rules.LINTS,
+    *charts.LINTS,
+    *former.LINTS,
+    *rights.LINTS,
+    *references.LINTS,
+)

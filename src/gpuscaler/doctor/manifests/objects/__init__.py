@@ -1,0 +1,1 @@
+"""Objects of Kubernetes in files, and values of charts that make them."""

@@ -1,0 +1,160 @@
+"""Values of Helm charts: keys that the chart does not read any more, or reads elsewhere.
+
+Helm ignores unknown keys. Only keys that are known to be wrong are findings, since charts get new ones with each release. Sources: the
+values.yaml of the charts cluster-autoscaler, karpenter and prometheus-adapter, and the upgrade guide of Karpenter, read on 2026-11-26.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from gpuscaler.doctor.findings import CRITICAL, WARNING, Finding
+from gpuscaler.doctor.manifests.editing import changed, removed, renamed
+from gpuscaler.doctor.manifests.linting import Lint, Mistake
+from gpuscaler.doctor.manifests.reading import Manifest, Manifests, Path
+
+_UNREAD = Mistake("L18", CRITICAL, "the chart does not read it: the program runs without the setting")
+_BROKEN = Mistake("L18", CRITICAL, "the program does not start, or reaches nothing")
+_UNUSED = Mistake("L18", WARNING, "the setting has no effect")
+_SECRET = Mistake("L14", CRITICAL, "everyone who may read the file or its history has the credential")
+_PORT = re.compile(r"(https?://[^/:]+):(\d+)/?$")
+#: Credentials among the values of Cluster Autoscaler's chart.
+_CREDENTIALS = ("awsSecretAccessKey", "azureClientSecret")
+_PLACEHOLDER = re.compile(r"\$.*|<.*>|\{\{.*|")
+#: Keys of Karpenter's chart, with the release that moved them, and where they are now.
+_KARPENTER: tuple[tuple[Path, Path, str], ...] = (
+    (("clusterName",), ("settings", "clusterName"), "0.28"),
+    (("clusterEndpoint",), ("settings", "clusterEndpoint"), "0.28"),
+    (("interruptionQueue",), ("settings", "interruptionQueue"), "0.33"),
+    (("settings", "interruptionQueueName"), ("settings", "interruptionQueue"), "0.33"),
+    *(
+        (("settings", "aws", name), ("settings", name), "0.33")
+        for name in ("clusterName", "clusterEndpoint", "isolatedVPC", "reservedENIs")
+    ),
+    (("settings", "aws", "vmMemoryOverheadPercent"), ("settings", "vmMemoryOverheadPercent"), "0.33"),
+    (("settings", "aws", "interruptionQueueName"), ("settings", "interruptionQueue"), "0.33"),
+    (("settings", "aws", "interruptionQueue"), ("settings", "interruptionQueue"), "0.33"),
+    (("settings", "aws", "assumeRoleARN"), (), "0.33"),
+    (("settings", "aws", "defaultInstanceProfile"), (), "0.33"),
+    (("aws", "defaultInstanceProfile"), (), "0.28"),
+    (("settings", "featureGates", "driftEnabled"), (), "0.33"),
+)
+
+
+def find_wrong_values(manifests: Manifests) -> Iterable[Finding]:
+    """L18: values that charts do not read."""
+    for manifest in manifests.items:
+        if manifest.document.kind or manifest.document.api_version:
+            continue
+        yield from _autoscaler(manifest)
+        yield from _karpenter(manifest)
+        yield from _adapter(manifest)
+
+
+def _autoscaler(manifest: Manifest) -> Iterator[Finding]:
+    document = manifest.document
+    if not (document.has("autoDiscovery") or document.has("autoscalingGroups") or document.has("expanderPriorities")):
+        return
+    discovery = document.part("autoDiscovery")
+    if discovery.flag("enabled") and not discovery.text("clusterName") and not document.has("autoscalingGroups"):
+        yield _UNREAD.at(
+            manifest,
+            ("autoDiscovery", "enabled"),
+            seen="enabled, and no clusterName",
+            expected="autoDiscovery.clusterName, which turns it on",
+            advice="write autoDiscovery.clusterName with the name of the cluster",
+        )
+    if document.has("rbac", "serviceAccountAnnotations"):
+        value = document.value("rbac", "serviceAccountAnnotations")
+        new = changed(removed(manifest.data, ("rbac", "serviceAccountAnnotations")), ("rbac", "serviceAccount", "annotations"), value)
+        yield _moved(manifest, ("rbac", "serviceAccountAnnotations"), ("rbac", "serviceAccount", "annotations"), new)
+    if document.has("serviceAccount") and not document.has("rbac", "serviceAccount"):
+        yield _moved(manifest, ("serviceAccount",), ("rbac", "serviceAccount"), None)
+    if isinstance(document.value("extraArgs"), list):
+        yield _BROKEN.at(
+            manifest,
+            ("extraArgs",),
+            seen="a list",
+            expected="a mapping from flags to values",
+            advice="write scan-interval: 10s for --scan-interval=10s",
+        )
+    expander = document.value("extraArgs", "expander")
+    if document.value("expanderPriorities") and "priority" not in str(expander or "").split(","):
+        new = changed(manifest.data, ("extraArgs", "expander"), "priority")
+        yield _UNUSED.at(
+            manifest, ("expanderPriorities",), seen="priorities, and another expander", expected="extraArgs.expander: priority", new=new
+        )
+    for name in _CREDENTIALS:
+        if not _PLACEHOLDER.fullmatch(document.text(name)):
+            yield _SECRET.at(
+                manifest,
+                (name,),
+                seen="a credential as plain text",
+                expected="no key: a role of the ServiceAccount (rbac.serviceAccount.annotations), or workload identity",
+                advice="remove it, and renew it: everyone who may read the file has read it, and its history keeps it",
+            )
+
+
+def _moved(manifest: Manifest, path: Path, to: Path, new: Any) -> Finding:
+    old, right = (".".join(str(step) for step in steps) for steps in (path, to))
+    return _UNREAD.at(manifest, path, seen=old, expected=f"{right}, which the chart reads", new=new, advice=f"move it to {right}")
+
+
+def _karpenter(manifest: Manifest) -> Iterator[Finding]:
+    document = manifest.document
+    if not (document.has("settings") or (document.has("clusterName") and document.has("clusterEndpoint"))) or document.has("autoDiscovery"):
+        return
+    for path, to, release in _KARPENTER:
+        names = tuple(str(step) for step in path)
+        value = document.value(*names)
+        if value is None:
+            continue
+        old, right = ".".join(names), ".".join(str(step) for step in to)
+        expected = f"{right}, since Karpenter {release}" if to else f"no such key, since Karpenter {release}"
+        same_level = to and to[:-1] == path[:-1]
+        new = (
+            renamed(manifest.data, path, str(to[-1]))
+            if same_level
+            else changed(_pruned(manifest.data, path), to, value)
+            if to
+            else _pruned(manifest.data, path)
+        )
+        yield _UNREAD.at(manifest, path, seen=old, expected=expected, new=new, advice=f"move it to {right}" if to else "remove it")
+
+
+def _pruned(data: Any, path: Path) -> Any:
+    """``data`` without ``path``, and without the mappings that this leaves empty."""
+    new = removed(data, path)
+    for length in range(len(path) - 1, 0, -1):
+        at = new
+        for step in path[:length]:
+            at = at[step]
+        if at:
+            break
+        new = removed(new, path[:length])
+    return new
+
+
+def _adapter(manifest: Manifest) -> Iterator[Finding]:
+    document = manifest.document
+    address = document.text("prometheus", "url")
+    rules = document.value("rules")
+    if not address or not (rules is not None or document.has("metricsRelistInterval") or "prometheus-adapter" in manifest.file.name):
+        return
+    match = _PORT.match(address)
+    if match is not None and document.value("prometheus", "port") not in (0, ""):
+        new = changed(manifest.data, ("prometheus", "url"), match[1])
+        new = changed(new, ("prometheus", "port"), int(match[2]))
+        seen = f"{address}, to which the chart adds :{document.value('prometheus', 'port') or 9090}"
+        yield _BROKEN.at(manifest, ("prometheus", "url"), seen=seen, expected=f"{match[1]}, and the port in prometheus.port", new=new)
+    if isinstance(rules, list):
+        yield _UNREAD.at(
+            manifest,
+            ("rules",),
+            seen="a list",
+            expected="rules.custom with the list",
+            advice="write custom: below rules:, and the list below that",
+        )
+
+
+LINTS = (Lint("L18", "values of charts that are not read", find_wrong_values),)

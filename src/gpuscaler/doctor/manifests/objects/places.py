@@ -1,0 +1,99 @@
+"""Pods with GPUs that no group of the same files takes: too many GPUs, a taint, a label."""
+
+from collections.abc import Iterable, Iterator
+
+from gpuscaler.doctor.documents import TEMPLATES, Document, containers_of, template_of
+from gpuscaler.doctor.findings import CRITICAL, WARNING, Finding
+from gpuscaler.doctor.manifests.groups.groups import Group, groups_of
+from gpuscaler.doctor.manifests.linting import Lint, Mistake
+from gpuscaler.doctor.manifests.reading import Manifest, Manifests, Path
+
+_NOWHERE = Mistake("L15", CRITICAL, "the pods stay pending, and no machine is bought for them")
+_IDLE = Mistake("L15", WARNING, "the pods take room on machines with GPUs, and keep them from being removed")
+_GPU = "nvidia.com/gpu"
+#: Labels that clouds and programs set.
+_SET_BY_OTHERS = ("kubernetes.io", "k8s.io", "amazonaws.com", "eksctl.io", "azure.com", "nvidia.com", "karpenter", "google.com", "lambda")
+
+
+def find_homeless(manifests: Manifests) -> Iterable[Finding]:
+    """L15: pods with GPUs that no group of the files has room for."""
+    groups = [group for group in groups_of(manifests) if any(count or 0 for count in group.gpus(manifests.machines))]
+    for manifest in manifests.of(*TEMPLATES):
+        template = template_of(manifest.document)
+        if template is None:
+            continue
+        wanted = _gpus(template)
+        start = TEMPLATES[manifest.document.kind]
+        if wanted and groups:
+            yield from _homeless(manifests, manifest, template, groups)
+        elif not wanted and manifest.document.kind != "DaemonSet":
+            yield from _idle(manifest, template, (*start, "spec", "tolerations"))
+
+
+def _gpus(template: Document) -> int:
+    """The GPUs of the largest container and of all together."""
+    total = 0
+    for path, container in containers_of(template):
+        amount = container.value("resources", "limits", _GPU)
+        number = int(amount) if str(amount).isdecimal() and len(str(amount)) < 6 else 0
+        total = max(total, number) if "initContainers" in path else total + number
+    return total
+
+
+def _homeless(manifests: Manifests, manifest: Manifest, template: Document, groups: list[Group]) -> Iterator[Finding]:
+    reasons = [_reason(manifests, template, group) for group in groups]
+    if all(reasons):
+        field, seen, expected = next(reason for reason in reasons if reason is not None)
+        start = TEMPLATES[manifest.document.kind]
+        path: Path = (*start, *field)
+        if field[-1] == _GPU:
+            best = max(count or 0 for group in groups for count in group.gpus(manifests.machines))
+            expected = f"at most {best}, what the machines of the groups in these files have"
+        yield _NOWHERE.at(manifest, path, seen=seen, expected=expected, advice="correct the pod or the group")
+
+
+def _reason(manifests: Manifests, template: Document, group: Group) -> tuple[Path, str, str] | None:
+    """Why the group does not take the pod: the field, what it has, and what it should."""
+    wanted, offered = _gpus(template), max(count or 0 for count in group.gpus(manifests.machines))
+    if wanted > offered:
+        index = next((index for index, item in enumerate(template.parts("spec", "containers")) if item.has("resources", "limits", _GPU)), 0)
+        return ("spec", "containers", index, "resources", "limits", _GPU), str(wanted), f"at most {offered}"
+    labels = group.texts_at(group.labels)
+    for key, value in template.pairs("spec", "nodeSelector").items():
+        if not any(part in key for part in _SET_BY_OTHERS) and labels.get(key) != value:
+            have = f"{key}: {labels[key]}" if key in labels else f"no label {key}"
+            return ("spec", "nodeSelector", key), value, f"a label of group {group.name}, which has {have}"
+    tolerations = template.parts("spec", "tolerations")
+    for taint in group.taints:
+        if (
+            taint.effect != "PreferNoSchedule"
+            and taint.key != _GPU
+            and not any(_tolerates(item, taint.key, taint.value) for item in tolerations)
+        ):
+            return ("spec", "tolerations"), f"none of {taint}", f"a toleration of the taint of group {group.name}"
+    # The admission controller ExtendedResourceToleration adds that of the resource itself, where it runs: not in EKS.
+    own = next((taint for taint in group.taints if taint.key == _GPU and taint.effect != "PreferNoSchedule"), None)
+    if own is not None and not any(_tolerates(item, own.key, own.value) for item in tolerations):
+        return ("spec", "tolerations"), f"none of {own}", f"a toleration of the taint of group {group.name}"
+    return None
+
+
+def _tolerates(toleration: Document, key: str, value: str) -> bool:
+    if toleration.text("operator") == "Exists":
+        return toleration.text("key") in ("", key)
+    return toleration.text("key") == key and toleration.text("value") == value
+
+
+def _idle(manifest: Manifest, template: Document, path: Path) -> Iterator[Finding]:
+    """Pods that tolerate GPU machines, choose them, and use no GPU."""
+    for index, toleration in enumerate(template.parts("spec", "tolerations")):
+        selects = any("gpu" in key or "accelerator" in key for key in template.pairs("spec", "nodeSelector"))
+        uses_devices = any("/" in str(name) for _, item in containers_of(template) for name in item.part("resources", "limits").data)
+        if toleration.text("key") == _GPU and selects and not uses_devices and not template.has("spec", "resourceClaims"):
+            advice = f"add {_GPU} to resources.limits, or remove toleration and node selector"
+            yield _IDLE.at(
+                manifest, (*path, index), seen="a toleration of GPU machines and no GPU", expected=f"a limit of {_GPU}", advice=advice
+            )
+
+
+LINTS = (Lint("L15", "pods that no group of the files takes", find_homeless),)

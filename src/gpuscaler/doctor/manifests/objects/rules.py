@@ -1,0 +1,135 @@
+"""Rules of prometheus-adapter in ConfigMaps, in files of their own, and in values of its chart."""
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+import yaml
+
+from gpuscaler.doctor.findings import CRITICAL, WARNING, Finding, Fix
+from gpuscaler.doctor.manifests.editing import patch_of_lines
+from gpuscaler.doctor.manifests.linting import Lint, path_text
+from gpuscaler.doctor.manifests.reading import Manifest, Manifests, Path, tree_of
+from gpuscaler.model.reading.document import Entry
+
+_REFUSED = "prometheus-adapter does not start, and gpuscaler metrics leaves the rule out"
+_NO_QUERY = "every request for its metrics fails, and autoscalers see <unknown>"
+_NEVER = "the rule makes no metric, and autoscalers see <unknown>"
+_LISTS: Final = ("rules", "externalRules")
+_KEYS: Final = (*_LISTS, "resourceRules")
+#: What a query may contain.
+_FIELDS: Final = ("Series", "LabelMatchers", "LabelValuesByName", "GroupBy", "GroupBySlice")
+_ACTION = re.compile(r"<<(.*?)>>", re.DOTALL)
+_FIELD = re.compile(r"(?<![\w$)])\.([A-Za-z]\w*)")
+_NAME = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(\{|$)")
+
+
+class _Rules(NamedTuple):
+    """Rules at ``path`` of ``manifest``, whose text is YAML that begins at the line ``first`` of the file."""
+
+    manifest: Manifest
+    path: Path
+    first: int
+    text: str
+
+
+def find_bad_rules(manifests: Manifests) -> Iterable[Finding]:
+    """L17: rules that prometheus-adapter refuses, that cannot be asked, or that never make a metric."""
+    for manifest in manifests.items:
+        for rules in _texts(manifest):
+            for problem in manifests.read_rules(rules.text):
+                seen, _, expected = problem.message.partition(", expected ")
+                yield _finding(
+                    rules,
+                    (rules.first + (problem.line or 1) - 1, problem.path or "the whole text"),
+                    seen=seen.removeprefix("saw ") if expected else problem.message.partition(";")[0],
+                    expected=expected or "a rule in the language of prometheus-adapter",
+                    effect=_REFUSED,
+                )
+            root, _ = tree_of(rules.text, rules.first)
+            for path, rule in _rules_in(root):
+                yield from _unknown_fields(rules, path, rule)
+                yield from _never(rules, path, rule)
+
+
+def _finding(rules: _Rules, place: tuple[int, str], *, seen: str, expected: str, effect: str, patch: str = "") -> Finding:
+    line, path = place
+    field = f"{path_text(rules.path)}: {path}" if rules.path else path
+    fix = Fix(advice="" if patch else "correct the rule", patch=patch)
+    severity = WARNING if effect == _NEVER else CRITICAL
+    return Finding("L17", severity, rules.manifest.title, field, seen, expected, effect, fix, f"{rules.manifest.file.name}:{line}")
+
+
+def _texts(manifest: Manifest) -> Iterator[_Rules]:
+    document = manifest.document
+    if document.kind == "ConfigMap":
+        for key, text in document.pairs("data").items():
+            entry = manifest.entry(("data", key))
+            if entry is not None and "seriesQuery" in text and text.lstrip().startswith(_KEYS):
+                # The text of a block begins on the line after its key.
+                yield _Rules(manifest, ("data", key), entry.line + 1, text)
+    elif not document.kind and document.data and all(name in _KEYS for name in document.data):
+        yield _Rules(manifest, (), manifest.first, manifest.file.part(manifest.first, manifest.last))
+    elif not document.kind and document.has("prometheus"):
+        yield from _of_chart(manifest)
+
+
+def _of_chart(manifest: Manifest) -> Iterator[_Rules]:
+    """The rules among the values of the chart, each as a text of its own."""
+    for name, key in (("custom", "rules"), ("external", "externalRules")):
+        for index, rule in enumerate(manifest.document.parts("rules", name)):
+            path = ("rules", name, index)
+            yield _Rules(manifest, path, manifest.line(path), yaml.dump({key: [dict(rule.data)]}, sort_keys=False))
+
+
+def _rules_in(root: Entry | None) -> Iterator[tuple[str, Mapping[str, Entry]]]:
+    members: Any = root.value if root is not None else None
+    for name in _LISTS if isinstance(members, dict) else ():
+        listed = members[name].value if name in members else None
+        for index, rule in enumerate(listed if isinstance(listed, list) else []):
+            if isinstance(rule.value, dict):
+                yield f"{name}[{index}]", rule.value
+
+
+def _text(rule: Mapping[str, Entry], *path: str) -> str:
+    value: Any = rule
+    for name in path:
+        value = value.get(name) if isinstance(value, dict) else None
+        value = value.value if value is not None else None
+    return value if isinstance(value, str) else ""
+
+
+def _unknown_fields(rules: _Rules, path: str, rule: Mapping[str, Entry]) -> Iterator[Finding]:
+    query = _text(rule, "metricsQuery")
+    for name in dict.fromkeys(field for action in _ACTION.findall(query) for field in _FIELD.findall(action)):
+        if name in _FIELDS:
+            continue
+        meant = next(iter(difflib.get_close_matches(name, _FIELDS, 1)), "")
+        line = rule["metricsQuery"].line
+        lines = rules.manifest.file.lines
+        written = lines[line - 1] if line <= len(lines) else ""
+        patch = (
+            patch_of_lines(rules.manifest.file, {line: (re.sub(rf"\.{name}\b", f".{meant}", written),)})
+            if meant and f".{name}" in written
+            else ""
+        )
+        expected = f".{meant} (did you mean that?)" if meant else f"one of .{', .'.join(_FIELDS)}"
+        yield _finding(rules, (line, f"{path}.metricsQuery"), seen=f".{name}", expected=expected, effect=_NO_QUERY, patch=patch)
+
+
+def _never(rules: _Rules, path: str, rule: Mapping[str, Entry]) -> Iterator[Finding]:
+    """Rules for one series whose pattern of names does not match that series."""
+    name, pattern = _NAME.match(_text(rule, "seriesQuery")), _text(rule, "name", "matches")
+    if name is None or not pattern:
+        return
+    try:
+        found = re.search(pattern, name[1])
+    except (re.error, RecursionError, OverflowError):
+        return  # A pattern of Go that Python does not have: read_rules knows it.
+    if found is None:
+        line = rule["name"].value["matches"].line
+        yield _finding(rules, (line, f"{path}.name.matches"), seen=pattern, expected=f"a pattern that matches {name[1]}", effect=_NEVER)
+
+
+LINTS = (Lint("L17", "rules of prometheus-adapter", find_bad_rules),)

@@ -1,0 +1,263 @@
+"""Reads files of YAML and JSON as objects whose fields have lines. A file that cannot be read in part loses only that part."""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuscaler.doctor.documents import Document
+from gpuscaler.doctor.findings import Unchecked
+from gpuscaler.model.reading.document import DUPLICATE, Entry, read_document
+from gpuscaler.model.reading.errors import Problem
+
+#: Aliases may let a file grow without limit.
+MOST_VALUES = 1_000_000
+_STEP = re.compile(r"\[([^\]]*)\]|([^.\[\]]+)")
+_SECRET = re.compile(r"kind['\"]?\s*:\s*['\"]?Secret\b")
+#: Problems that Kubernetes does not mind: keys that are no text are read as text, and tags belong to other programs.
+_HARMLESS = ("saw the tag", "saw the key")
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A file: ``name`` is that by which a patch finds it. ``lines`` have no line ends. ``has_secret``: it has a Secret.
+
+    ``ends`` says whether the last line ends with a line end.
+    """
+
+    name: str
+    lines: tuple[str, ...]
+    has_secret: bool
+    ends: bool = True
+
+    def part(self, first: int, last: int) -> str:
+        """The lines from ``first`` to ``last``, which count from 1."""
+        return "\n".join(self.lines[first - 1 : last]) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """An object of a file. The YAML document with it takes the lines from ``first`` to ``last``, and has it at ``prefix``."""
+
+    file: SourceFile
+    root: Entry
+    document: Document
+    first: int
+    last: int
+    prefix: Path = ()
+
+    @property
+    def title(self) -> str:
+        """``Kind namespace/name``; the file of what has no kind."""
+        return self.document.title if self.document.kind else f"file {self.file.name.rpartition('/')[2]}"
+
+    @property
+    def data(self) -> Mapping[str, Any]:
+        return self.document.data
+
+    def entry(self, path: Path) -> Entry | None:
+        """The entry at ``path``; None if there is none."""
+        entry: Entry | None = self.root
+        for step in path:
+            entry = _child(entry, step) if entry is not None else None
+        return entry
+
+    def line(self, path: Path) -> int:
+        """The line of ``path``, or of the closest field around it that exists."""
+        entry = self.root
+        for step in path:
+            child = _child(entry, step)
+            if child is None:
+                break
+            entry = child
+        return entry.line
+
+    def path_of(self, text: str) -> Path:
+        """The longest existing path that ``text`` names: ``spec.containers[0].env[KEY]``."""
+        entry, path = self.root, []
+        for index, name in _STEP.findall(text):
+            step, child = _step(entry, index or name)
+            if child is None:
+                break
+            entry = child
+            path.append(step)
+        return tuple(path)
+
+
+def _child(entry: Entry, step: str | int) -> Entry | None:
+    if isinstance(entry.value, dict) and isinstance(step, str):
+        found: Entry | None = entry.value.get(step)
+        return found
+    if isinstance(entry.value, list) and isinstance(step, int) and step < len(entry.value):
+        item: Entry = entry.value[step]
+        return item
+    return None
+
+
+def _step(entry: Entry, name: str) -> tuple[str | int, Entry | None]:
+    """The child of ``entry`` that ``name`` means: an index, or the name of an item."""
+    if isinstance(entry.value, list):
+        for index, item in enumerate(entry.value):
+            value = item.value.get("name") if isinstance(item.value, dict) else item
+            text = str(value.value) if value is not None else ""
+            if str(index) == name or text == name or (text.startswith(name) and name.startswith("--")):
+                return index, item
+        return name, None
+    return name, _child(entry, name)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What is known about an instance type."""
+
+    gpus: int
+    cpus: int
+    memory_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifests:
+    """All objects of all files at ``now``, in seconds since the epoch.
+
+    ``machines`` are the known instance types. ``read_rules`` finds problems in rules of prometheus-adapter. Problems of files as YAML are
+    in ``problems``; ``unread`` says what could not be looked at.
+    """
+
+    now: float
+    items: tuple[Manifest, ...] = ()
+    problems: tuple[tuple[SourceFile, Problem], ...] = ()
+    unread: tuple[Unchecked, ...] = ()
+    machines: Mapping[str, Machine] = field(default_factory=dict)
+    read_rules: Callable[[str], Iterable[Problem]] = lambda _: ()
+
+    def of(self, *kinds: str) -> Iterator[Manifest]:
+        """The objects of ``kinds``."""
+        return (item for item in self.items if item.document.kind in kinds)
+
+
+def read_manifests(
+    files: Iterable[tuple[str, str]],
+    *,
+    now: float,
+    machines: Mapping[str, Machine] | None = None,
+    read_rules: Callable[[str], Iterable[Problem]] = lambda _: (),
+) -> Manifests:
+    """The objects of ``files``, pairs of name and text."""
+    reader = _Reader()
+    for name, text in files:
+        # As patch counts lines: a carriage return belongs to its line.
+        lines = tuple(text.removeprefix("\ufeff").removesuffix("\n").split("\n")) if text else ()
+        reader.read(SourceFile(name, lines, _SECRET.search(text) is not None, text.endswith("\n")))
+    return Manifests(now, tuple(reader.items), tuple(reader.problems), tuple(reader.unread), machines or {}, read_rules)
+
+
+def tree_of(text: str, first: int = 1) -> tuple[Entry | None, list[Problem]]:
+    """The entries of one document, which begins at line ``first`` of its file."""
+    if text.lstrip()[:1] in ("{", "["):
+        try:
+            json.loads(text)
+        except (ValueError, RecursionError):
+            pass
+        else:  # JSON allows tabs, YAML does not.
+            text = text.replace("\t", " ")
+    return read_document(text, expected="YAML", needs="it is not read", numbers=True, first=first)
+
+
+def data_of(entry: Entry) -> Any:
+    """The plain value of ``entry``."""
+    if isinstance(entry.value, dict):
+        return {key: data_of(item) for key, item in entry.value.items()}
+    return [data_of(item) for item in entry.value] if isinstance(entry.value, list) else entry.value
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.items: list[Manifest] = []
+        self.problems: list[tuple[SourceFile, Problem]] = []
+        self.unread: list[Unchecked] = []
+
+    def read(self, file: SourceFile) -> None:
+        for first, last in _documents(file.lines):
+            text = file.part(first, last)
+            root, problems = tree_of(text, first)
+            if root is None and problems and "{{" in text:
+                reason = "it is a template of Helm; look at what helm template prints"
+                self.unread.append(Unchecked("L1", f"{file.name}:{first}", reason))
+                continue
+            if any("nested more than" in problem.message for problem in problems):
+                self.unread.append(Unchecked("L1", f"{file.name}:{first}", problems[-1].message))
+                continue
+            self.problems += [
+                (file, problem) for problem in problems if not problem.message.startswith(_HARMLESS) or _is_duplicate(problem)
+            ]
+            if root is None:
+                continue
+            if _size(root) > MOST_VALUES:
+                self.unread.append(Unchecked("L1", f"{file.name}:{first}", f"its aliases expand to more than {MOST_VALUES} values"))
+                continue
+            self._add(file, root, (first, last), ())
+
+    def _add(self, file: SourceFile, entry: Entry, lines: tuple[int, int], prefix: Path) -> None:
+        if isinstance(entry.value, list) and len(prefix) <= 2:
+            for index, item in enumerate(entry.value):
+                self._add(file, item, lines, (*prefix, index))
+            return
+        if not isinstance(entry.value, dict):
+            return
+        kind, items = entry.value.get("kind"), entry.value.get("items")
+        if kind is not None and str(kind.value).endswith("List") and items is not None and isinstance(items.value, list):
+            self._add(file, items, lines, (*prefix, "items"))
+            return
+        document = Document(data_of(entry), f"{file.name}:{entry.line}")
+        self.items.append(Manifest(file, entry, document, *lines, prefix))
+
+
+def _is_duplicate(problem: Problem) -> bool:
+    return problem.message.startswith(DUPLICATE)
+
+
+def _documents(lines: tuple[str, ...]) -> Iterator[tuple[int, int]]:
+    """The first and last lines of each document of a file."""
+    if next((line for line in lines if line.strip()), "").startswith("{"):
+        yield from _json_documents(lines)
+        return
+    first = 1
+    for number, line in enumerate(lines, 1):
+        if line.startswith("---") and not line[3:4].strip() and number > first:
+            yield first, number - 1
+            first = number
+    if lines:
+        yield first, len(lines)
+
+
+def _json_documents(lines: tuple[str, ...]) -> Iterator[tuple[int, int]]:
+    """The same of JSON, whose objects may follow each other without anything in between."""
+    decoder, text, at, first = json.JSONDecoder(), "\n".join(lines), 0, 1
+    while text[at:].strip():
+        at += len(text[at:]) - len(text[at:].lstrip())
+        first = text.count("\n", 0, at) + 1
+        try:
+            _, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            break
+        yield first, text.count("\n", 0, at) + 1
+    else:
+        return
+    yield first, len(lines)
+
+
+def _size(entry: Entry) -> float:
+    """The number of values in ``entry`` with its aliases expanded."""
+    sizes: dict[int, float] = {}
+
+    def measure(value: Any) -> float:
+        if not isinstance(value, dict | list):
+            return 1
+        if id(value) not in sizes:
+            sizes[id(value)] = 1 + sum(measure(item.value) for item in (value.values() if isinstance(value, dict) else value))
+        return sizes[id(value)]
+
+    return measure(entry.value)

@@ -1,0 +1,151 @@
+"""Runs the rules about files, and those checks of clusters that files alone answer."""
+
+import copy
+import re
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any
+
+from gpuscaler.doctor.checks.all_checks import CHECKS
+from gpuscaler.doctor.checks.checking import Check
+from gpuscaler.doctor.documents import TEMPLATES, Document
+from gpuscaler.doctor.evidence import Evidence
+from gpuscaler.doctor.findings import WARNING, Finding, Fix, Report
+from gpuscaler.doctor.manifests.all_lints import LINTS
+from gpuscaler.doctor.manifests.command_patches import patched
+from gpuscaler.doctor.manifests.editing import patch_of, renamed
+from gpuscaler.doctor.manifests.linting import Lint
+from gpuscaler.doctor.manifests.reading import Manifest, Manifests, Path
+from gpuscaler.doctor.running import run_checks
+
+#: Checks of clusters that files answer, by what they look for.
+_TITLES = frozenset(
+    {
+        "values of Secrets with keys of a cloud",
+        "Secrets that pods refer to",
+        "ConfigMaps that pods refer to",
+        "names of variables from Secrets",
+        "credentials as plain text",
+        "tokens of ServiceAccounts that do not expire",
+        "ServiceAccounts of workloads",
+        "rights that are too wide",
+        "roles for metrics",
+        "the ConfigMap of priorities",
+        "priorities of spot and on-demand groups",
+        "drivers of the host in pods",
+        "names of resources",
+        "certificates of programs that serve metrics",
+        "rules of metrics programs",
+        "flags of metrics programs",
+        "autoscalers with a minimum of 0",
+        "autoscalers that flap",
+        "targets of several autoscalers",
+        "programs that claim the same API of metrics",
+    }
+)
+_CLUSTER_CHECKS: tuple[Check, ...] = tuple(check for check in CHECKS if check.title in _TITLES)
+#: A line within a text, as checks write it.
+_LINE = re.compile(r"\(line (\d{1,6})\)")
+#: Files are a part of a cluster: what is not in them may exist.
+_MAY_EXIST = re.compile(r"does not exist$|do not exist$|there is no ")
+
+
+def check_titles() -> tuple[Check, ...]:
+    """All that is looked at, for lists of rules."""
+    return (*(Check(lint.id, lint.title, (), lambda _: ()) for lint in LINTS), *_CLUSTER_CHECKS)
+
+
+def lint_manifests(manifests: Manifests) -> Report:
+    """What is wrong with the files."""
+    checks = [Check(lint.id, lint.title, (), partial(_found, lint, manifests)) for lint in LINTS]
+    report = run_checks(_evidence(manifests), [*checks, *(_in_files(check, manifests) for check in _CLUSTER_CHECKS)])
+    return Report(report.findings, (*manifests.unread, *report.unchecked))
+
+
+def _found(lint: Lint, manifests: Manifests, _: Evidence) -> Iterable[Finding]:
+    return lint.find(manifests)
+
+
+def _evidence(manifests: Manifests) -> Evidence:
+    documents: dict[str, list[Document]] = {}
+    for manifest in manifests.items:
+        documents.setdefault(manifest.document.kind, []).append(manifest.document)
+    return Evidence(manifests.now, {kind: tuple(items) for kind, items in documents.items()})
+
+
+def _in_files(check: Check, manifests: Manifests) -> Check:
+    """``check`` without what may exist outside of the files, with lines, and with patches instead of commands."""
+    by_title: dict[str, list[Manifest]] = {}
+    for manifest in manifests.items:
+        by_title.setdefault(manifest.title, []).append(manifest)
+
+    def find(evidence: Evidence) -> Iterator[Finding]:
+        for result in check.find(evidence):
+            if isinstance(result, Finding) and not _MAY_EXIST.search(result.seen):
+                yield _placed(result, by_title.get(result.object, []))
+
+    return Check(check.id, check.title, (), find)
+
+
+def _placed(finding: Finding, manifests: Iterable[Manifest]) -> Finding:
+    owners = [item for item in manifests if not finding.place or item.document.place == finding.place] or list(manifests)
+    if not owners:
+        return finding
+    manifest = owners[0]
+    # What a check says about limits may be true of a request.
+    path = max((manifest.path_of(field) for field in (finding.field, finding.field.replace("limits[", "requests["))), key=len)
+    entry, inside = manifest.entry(path), _LINE.search(finding.seen)
+    line = manifest.line(path)
+    if entry is not None and isinstance(entry.value, str) and "\n" in entry.value and inside is not None:
+        line += int(inside[1])  # The text of a block begins on the line after its key.
+    if finding.field.startswith("--"):  # A flag, wherever the object has it.
+        lines = range(manifest.first, manifest.last + 1)
+        line = next((number for number in lines if f"{finding.field}=" in manifest.file.lines[number - 1]), line)
+    new = patched(manifest.data, finding.fix.commands) if finding.fix.commands else _edited(manifest, finding, path)
+    patch = patch_of(manifest, new) if new is not None else ""
+    advice = finding.fix.advice
+    if not patch and (finding.fix.commands or not advice):
+        advice = "; ".join(filter(None, (f"write {finding.expected}", advice)))
+    elif patch and not finding.fix.commands:
+        advice = ""
+    # Who applies an object without a namespace may name one.
+    unsure = not manifest.document.namespace and "in namespace" in finding.seen
+    return Finding(
+        finding.check,
+        WARNING if unsure else finding.severity,
+        finding.object,
+        finding.field,
+        finding.seen,
+        finding.expected,
+        finding.effect,
+        Fix(advice=advice, patch=patch),
+        f"{manifest.file.name}:{line}",
+    )
+
+
+def _edited(manifest: Manifest, finding: Finding, path: Path) -> Any:
+    """The object without a mistake that no command mends because the object's pods cannot be changed: a file can. None if unknown."""
+    if finding.check == "D39" and path and path[-1] == finding.seen:
+        return renamed(manifest.data, path, finding.expected.partition(" ")[0])
+    if finding.check == "D41" and manifest.document.kind in TEMPLATES:
+        return _without_host_paths(manifest, finding)
+    return None
+
+
+def _without_host_paths(manifest: Manifest, finding: Finding) -> Any:
+    """The object without the volumes of the host that ``finding`` names, and without their mounts."""
+    paths = finding.seen.removeprefix("hostPath ").split(", ")
+    new = copy.deepcopy(manifest.data)
+    spec: Any = new
+    for name in (*TEMPLATES[manifest.document.kind], "spec"):
+        spec = spec[name]
+    volumes = Document(spec).parts("volumes")
+    gone = {item.text("name") for item in volumes if item.text("hostPath", "path").rstrip("/") in paths}
+    containers = [item for kind in ("containers", "initContainers") for item in spec.get(kind) or [] if isinstance(item, dict)]
+    for holder, field in ((spec, "volumes"), *((item, "volumeMounts") for item in containers)):
+        kept = [item for item in holder.get(field) or [] if not (isinstance(item, dict) and item.get("name") in gone)]
+        if kept:
+            holder[field] = kept
+        else:
+            holder.pop(field, None)
+    return new
