@@ -3,9 +3,10 @@
 from typing import Any
 
 import msgspec
+import pytest
 from tests.planning.building import GI, NOW, bought, node, offering, planned, pod, pods, pool, spec
 
-from gpuscaler.lifecycle.actions import Bind, End, Lift
+from gpuscaler.lifecycle.actions import Bind, End, Lift, Mark, Unmark
 from gpuscaler.lifecycle.memory import Memory, state_of
 from gpuscaler.lifecycle.purchase_intents import place_orders
 from gpuscaler.lifecycle.reconcile import Facts, Reconciliation, reconcile
@@ -18,7 +19,7 @@ from gpuscaler.planning.planner import plan
 from gpuscaler.planning.state import boot_times, breakers, learned_templates, node_refusals, offering_events, promises
 from gpuscaler.planning.state.idle_clocks import IdleClocks
 from gpuscaler.planning.state.ledger import ledger
-from gpuscaler.planning.state.ledger.ledger import Ledger, Order, OrderedMachine, Removal
+from gpuscaler.planning.state.ledger.ledger import OPEN, Ledger, Order, OrderedMachine, Promise, Removal
 from gpuscaler.planning.state.node_refusals import Refusals, Wait
 
 KIND = offering("g.1", memory=32)
@@ -170,6 +171,31 @@ def test_a_node_that_refuses_a_pod_is_avoided_by_its_whole_class() -> None:
     assert [(node_refused.node, node_refused.detail) for node_refused in reconciliation.refused] == [("n", "no")]
     assert state_of(reconciliation.memory, POLICY, NOW + 60.0).refusing == {spec(gpus=1).digest: frozenset({"n"})}
     assert sum(order.count for order in plan_and_order(reconciliation.memory, *items, now=NOW + 61.0)[1]) == 1
+
+
+@pytest.mark.parametrize("promised", ["a", "b"])
+def test_no_removal_of_a_promised_node_begins_although_a_plan_has_another_node_for_its_pod(promised: str) -> None:
+    """It would be undone at once, and begin again: each time the leaving taint comes and goes, and the scheduler may miss the node."""
+    opened = Promise(promised, KIND.key, ("default/p",), NOW + 60.0, step=OPEN, nominated=NOW + 60.0)
+    memory = Memory(ledger=Ledger(promises=(opened,)))
+    taints: dict[str, tuple[Taint, ...]] = {"a": (), "b": ()}
+    begun, undone = [], []
+    for turn in range(30):
+        now = NOW + 60.0 + 0.2 * turn
+        nodes = (node(name, KIND, provider_id=f"i-{name}", created=NOW - 100.0, taints=on_node) for name, on_node in taints.items())
+        items = (*nodes, pod("p", uid="u", unschedulable=True))
+        listed = Inventory(now, tuple(Instance(f"i-{name}", *KIND.key, launched=NOW - 100.0) for name in taints))
+        seen = reconciled(memory, *items, now=now, inventory=listed)
+        undone += [name for name, _ in seen.kept]
+        taints |= {act.node: (Taint("gpuscaler.io/leaving"),) for act in seen.acts if isinstance(act, Mark)}
+        taints |= {act.node: () for act in seen.acts if isinstance(act, Unmark)}
+        memory, _ = plan_and_order(seen.memory, *items, now=now)
+        begun += [leaving.node for leaving in memory.ledger.leaving if leaving not in seen.memory.ledger.leaving]
+
+    assert undone == []
+    assert promised not in begun
+    made = plan(Cluster.of(items), state_of(memory, POLICY, now), POLICY, now)
+    assert {blocked.node: blocked.detail for blocked in made.blocked_nodes}[promised] == "it is promised to pod default/p"
 
 
 def test_two_broken_promises_pause_an_offering_for_the_refused_pods() -> None:

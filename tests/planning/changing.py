@@ -209,6 +209,7 @@ class World:
             bought_last_minute=draw.randint(0, 1),
             disrupting=frozenset(name for name in NODES if draw.random() < 0.1 * self.unrest),
             broken_promises=frozenset({"default/p-1"} if draw.random() < 0.2 else ()),
+            promised={name: "default/p-1" for name in NODES if draw.random() < 0.1},
         )
 
     def _some_offerings(self) -> frozenset[OfferingKey]:

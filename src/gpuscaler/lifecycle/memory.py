@@ -97,6 +97,7 @@ def state_of(memory: Memory, policy: Policy, now: float) -> State:
         spared=failed_removals.spared_reasons(memory.spared, now),
         vanishing=vanishing_nodes(memory),
         broken_promises=frozenset(pod for pod, _ in current.broken),
+        promised=ledger.pods_by_promised_node(current),
         ending=unready.ending(memory.unready),
         unbalancing=scale_in_protection.unbalancing_offerings(memory.guarding, policy),
     )

@@ -388,7 +388,7 @@ def plan_removals(request: PlanRequest, draft: PlanDraft, capacity: CapacitySnap
             room=room,
             present=capacity.room if taken else None,
             members=capacity.by_node,
-            taken=frozenset(room.table.names[row] for row in taken),
+            taken=frozenset(room.table.names[row] for row in taken).union(request.state.promised),
             templates=draft.templates.after_purchases(draft.remaining.spent).without_unsettled(
                 request.state.no_moves_to | guessed_offerings(request.policy)
             ),

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from tests.clouds.azure.providers import BEGAN, SIZE
@@ -14,8 +15,9 @@ from gpuscaler.clouds.azure.discovery.accounts import Account as Place
 from gpuscaler.clouds.azure.discovery.discovery import Discovery
 from gpuscaler.clouds.azure.prices.source import PriceSource
 from gpuscaler.clouds.azure.provider import AzureProvider
-from gpuscaler.clouds.protocol import THROTTLED, Order, UnfilledOrder
+from gpuscaler.clouds.protocol import THROTTLED, BuyResult, Order, UnfilledOrder
 from gpuscaler.embedded.azure import SUBSCRIPTION, Account, Conditions, Endpoint, Fault, making
+from gpuscaler.embedded.azure.state import ScaleSet
 from gpuscaler.model.offerings import OfferingKey
 
 KEY = OfferingKey("gpus", "on-demand", SIZE, "eastus-0")
@@ -24,11 +26,11 @@ KEY = OfferingKey("gpus", "on-demand", SIZE, "eastus-0")
 class Scene:
     """A provider for an account with the pool ``gpus``, in virtual time; each answer takes 0.1 s."""
 
-    def __init__(self, api: str, machines: int = 0) -> None:
+    def __init__(self, api: str, machines: int = 0, **conditions: Any) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
         self.now: Callable[[], float] = lambda: BEGAN + loop.time() - began
-        self.account = Account(now=self.now, conditions=Conditions(throttling=False))
+        self.account = Account(now=self.now, conditions=Conditions(throttling=False, **conditions))
         cluster = making.create_cluster(self.account, "aks", "rg")
         making.create_pool(self.account, cluster, "gpus", SIZE, count=machines)
         self.endpoint = Endpoint(self.account)
@@ -38,11 +40,16 @@ class Scene:
         discovery = Discovery(arm, (Place(SUBSCRIPTION, "aks", "rg"),), now=self.now, prices=prices, api=api)
         self.provider = AzureProvider(arm, discovery, now=self.now)
 
-    async def order(self, *tokens: str) -> list[UnfilledOrder]:
-        """Orders of one machine each, sent together."""
-        orders = [Order(token, "gpus", (KEY,), 1) for token in tokens]
+    async def order(self, *tokens: str, count: int = 1) -> list[UnfilledOrder]:
+        """Orders of ``count`` machines each, sent together."""
+        orders = [Order(token, "gpus", (KEY,), count) for token in tokens]
         await asyncio.gather(*map(self.provider.buy, orders))
-        return [UnfilledOrder(order, 1, self.now(), accepted=True) for order in orders]
+        return [UnfilledOrder(order, count, self.now(), accepted=True) for order in orders]
+
+    @property
+    def scale_set(self) -> ScaleSet:
+        (found,) = [one for one in self.account.all_scale_sets() if one.agent_pool is not None and one.agent_pool.name == "gpus"]
+        return found
 
     async def machines(self) -> list[str]:
         return [instance.id for instance in (await self.provider.inventory()).instances if instance.pool == "gpus"]
@@ -53,8 +60,8 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene_of(api: str, machines: int = 0) -> AsyncIterator[Scene]:
-    made = Scene(api, machines)
+async def scene_of(api: str, machines: int = 0, **conditions: Any) -> AsyncIterator[Scene]:
+    made = Scene(api, machines, **conditions)
     await made.provider.read_account()
     try:
         yield made
@@ -75,6 +82,39 @@ async def test_many_orders_of_a_pool_are_followed_with_few_more_reads_than_some(
             reads[orders] = scene.endpoint.count("GET", "") - before
             assert len(await scene.machines()) == orders
     assert reads[40] <= 2 * reads[4]
+
+
+async def test_what_a_refused_order_left_is_lowered_although_the_next_order_made_azure_try_for_it_again() -> None:
+    """While the second order's operation runs, an entry is listed for all of the number, and all entries vanish when the attempt fails."""
+    async with scene_of("vmss", failed="vanish", allocation=20.0) as scene:
+        making.set_limit(scene.account, 0, market="on-demand")
+        unfilled = await scene.order("first")
+        (began,) = [machine.created_at for machine in scene.scale_set.machines.values()]
+        # The second order's number is derived while the first attempt runs, and written when that has just ended.
+        await asyncio.sleep(began + 19.8 - scene.now())
+        unfilled += await scene.order("second")
+        assert scene.scale_set.capacity == 2
+        refused: list[str] = []
+        for _ in range(40):
+            refused += [token for token, bought in await scene.provider.follow(unfilled) if bought.refusals]
+            await asyncio.sleep(3.0)
+        assert sorted(refused) == ["first", "second"]
+        assert (scene.scale_set.capacity, scene.scale_set.machines) == (0, {})
+
+
+@pytest.mark.parametrize("failed", ["stay", "vanish"])
+async def test_what_a_refused_order_left_does_not_become_machines_with_a_smaller_order_that_waits_in_an_agent_pool(failed: str) -> None:
+    async with scene_of("agentpool", failed=failed) as scene:
+        making.set_limit(scene.account, 0, market="on-demand")
+        unfilled = [*await scene.order("large", count=6), *await scene.order("small")]
+        answers: dict[str, BuyResult] = {}
+        for _ in range(60):
+            answers |= dict(await scene.provider.follow([one for one in unfilled if one.order.token not in answers]))
+            if "large" in answers:
+                making.set_limit(scene.account, None, market="on-demand")
+            await asyncio.sleep(3.0)
+        assert answers["large"].refusals
+        assert len(answers["small"].instances) == len(scene.scale_set.machines) == scene.scale_set.capacity == 1
 
 
 async def test_a_pool_that_takes_one_operation_at_a_time_is_not_asked_for_another_one() -> None:

@@ -5,11 +5,11 @@ from gpuscaler.lifecycle.termination.node_pods import NodePods
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.scale_down.blockers import Protection, unreadable_pod_blockers
+from gpuscaler.planning.scale_down.blockers import Protection, promised_to, unreadable_pod_blockers
 from gpuscaler.planning.scale_down.disruption import Disruption
 from gpuscaler.planning.scale_down.pod_classes import Grouping
 from gpuscaler.planning.state.ledger.entries import Removal
-from gpuscaler.planning.state.ledger.ledger import Ledger
+from gpuscaler.planning.state.ledger.ledger import Ledger, pods_by_promised_node
 
 
 class Objections:
@@ -24,11 +24,10 @@ class Objections:
 
     def before(self, removal: Removal, node: Node, node_pods: NodePods) -> str | None:
         """Check a node before its first pod is evicted."""
-        promised = [key for promise in self._ledger.promises if promise.node == node.name for key in promise.pods]
         if not node.ready:
             return "it is not Ready any more"
-        if promised:
-            return f"it is promised to pod {promised[0]}"
+        if (pod := pods_by_promised_node(self._ledger).get(node.name)) is not None:
+            return promised_to(pod).detail
         if (why := self._at_any_time(removal, node, node_pods)) is not None:
             return why
         blocker = Protection(self._cluster, self._policy, self._now).blocker(Grouping(self._cluster, self._now, {}).load(node))

@@ -251,6 +251,22 @@ def is_evicted_anyway(pod: Pod, budget: PodDisruptionBudget) -> bool:
     return budget.always_evict_unhealthy and pod.phase == "Running" and not pod.ready
 
 
+def needed_blocker(situation: Situation, node: str) -> Blocker | None:
+    """The blocker of a node that pods need which are not there yet."""
+    pod = situation.state.promised.get(node)
+    if pod is not None:
+        return promised_to(pod)
+    return NEEDED if node in situation.taken else None
+
+
+def promised_to(pod: str) -> Blocker:
+    """The blocker of a node that is promised to ``pod``.
+
+    It holds for plans and for removals that have begun alike, so that no plan begins what would be undone at once.
+    """
+    return Blocker("needed", f"it is promised to pod {pod}")
+
+
 def promised_nodes(situation: Situation) -> frozenset[str]:
     """Nodes that have registered for a machine of the ledger and are not open yet."""
     return frozenset(machine.node for machine in situation.state.upcoming if machine.node)

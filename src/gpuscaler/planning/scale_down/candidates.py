@@ -12,12 +12,12 @@ from gpuscaler.model.table import NodeTable
 from gpuscaler.model.workloads import PodDisruptionBudget
 from gpuscaler.planning.capacity.pool_membership import Member
 from gpuscaler.planning.scale_down.blockers import (
-    NEEDED,
     Blocker,
     Protection,
     duplicate_blockers,
     health_guard,
     is_leaving,
+    needed_blocker,
     node_blocker,
     own_blocker,
     promised_nodes,
@@ -162,7 +162,7 @@ def survey(situation: Situation, memory: CandidateCache) -> Survey:
         inspection = inspections[name]
         blocker = inspection.own if name not in special else node_blocker(situation, inspection.node, promised)
         if blocker is None:
-            blocker = node_blockers.get(name) or (NEEDED if name in taken else None)
+            blocker = node_blockers.get(name) or needed_blocker(situation, name)
         if blocker is None:
             residents = reader.residents(inspection)
             load, blocker = residents.load, inspection.blocker

@@ -71,7 +71,8 @@ class State(Struct, frozen=True, gc=False, rename=_STORED_NAMES):
 
     ``bought_last_minute``: machines bought in the last 60 s. ``disrupting``: names of nodes whose removal is in progress.
     ``broken_promises``: pods ("namespace/name") that were promised a node and that the scheduler did not bind there; their nomination no
-    longer counts. ``spared``: nodes that are not removed now because a recent removal failed, and why it failed. ``vanishing``: nodes
+    longer counts. ``promised``: nodes that were opened, or open soon, for pods that are not bound yet, each with one of these pods.
+    ``spared``: nodes that are not removed now because a recent removal failed, and why it failed. ``vanishing``: nodes
     whose machines the cloud is taking away; their pods must get a place on other nodes first. ``unlisted``: nodes whose machines the cloud
     does not list for this cluster: they belong to no pool and count for no limit. ``listed``: whether the cloud has listed its machines at
     all; otherwise the ``unlisted`` nodes are those that nothing else shows to be machines of a pool.
@@ -102,6 +103,7 @@ class State(Struct, frozen=True, gc=False, rename=_STORED_NAMES):
     unlisted: frozenset[str] = frozenset()
     listed: bool = True
     broken_promises: frozenset[str] = frozenset()
+    promised: Mapping[str, str] = {}
     progress: Mapping[str, float] = {}
     breakers: Breakers = Breakers()
     consolidating: bool = True

@@ -42,7 +42,7 @@ class Remains:
 class Clearing:
     """Clears remains. ``lock`` is that of a group, ``expected`` how many machines orders still expect in it.
 
-    ``runs`` says whether an order's operation runs or waits in it.
+    ``runs`` says whether an order's operation runs in it. Orders that only wait do not count: they may wait for what is cleared here.
     """
 
     def __init__(
@@ -138,11 +138,11 @@ class Clearing:
             if self._now() < remains.at + READ_LAG:
                 # A list that is behind would make machines that exist look like a number without machines.
                 return False
+            if remains.number and count.busy:
+                # Azure tries for all of the number again: machines may come for it, and what is listed now may vanish.
+                return False
             target = lowered_capacity(count, remains.number, self._expected(group))
             if target < count.capacity:
-                if count.busy:
-                    # Machines may still come for the number.
-                    return False
                 self._deletions.check(group, machines)
                 await group.write(count, target)
             return True

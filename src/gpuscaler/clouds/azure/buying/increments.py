@@ -67,7 +67,7 @@ class Increments:
         self._tasks: set[asyncio.Task[object]] = set()
         self._tending: asyncio.Task[None] | None = None
         self.deletions = Deletions(now=now)
-        self._clearing = Clearing(self.deletions, now=now, lock=self.lock, expected=self.unfilled, runs=self._is_busy)
+        self._clearing = Clearing(self.deletions, now=now, lock=self.lock, expected=self.unfilled, runs=self.is_running)
         self._raising = Raising(self._open, self.deletions, self._clearing, now=now, refuse=refuse, known=known)
         self.attribution = Attribution(self._open)
         progress = Progress(arm, self._open, self.attribution, now=now)

@@ -106,6 +106,7 @@ __all__ = [
     "Withdrawn",
     "fold_events",
     "known_offerings",
+    "pods_by_promised_node",
     "step",
     "unnamed_counts",
     "upcoming_machines",
@@ -355,6 +356,11 @@ def _without_finished_orders(ledger: Ledger) -> Ledger:
     awaited = {machine.order for machine in ledger.coming if not machine.instance}
     orders = tuple(order for order in ledger.orders if order.token in awaited)
     return replace(ledger, orders=orders, departed_ids=ledger.departed_ids if orders else frozenset())
+
+
+def pods_by_promised_node(ledger: Ledger) -> dict[str, str]:
+    """The nodes that are promised to pods, each with the first of its pods, for :class:`~gpuscaler.planning.state.State`."""
+    return {promise.node: promise.pods[0] for promise in ledger.promises if promise.pods}
 
 
 def upcoming_machines(ledger: Ledger) -> tuple[Upcoming, ...]:
