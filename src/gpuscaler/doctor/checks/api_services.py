@@ -241,5 +241,5 @@ def _unserved(group: str, api_service: Document, evidence: Evidence, serving: Se
 
 CHECKS = (
     Check("D42", "APIServices that are not available", ("APIService",), find_unavailable),
-    Check("D43", "programs that claim the same API of metrics", ("APIService",), find_contested),
+    Check("D43", "programs that claim the same API of metrics", ("APIService",), find_contested, on_files=True),
 )

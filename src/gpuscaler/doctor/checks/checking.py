@@ -14,7 +14,8 @@ class Check:
     """The check ``id`` of ``title``, a noun phrase: "budgets that never allow an eviction".
 
     Without one of the sources ``needs`` nothing can be said. ``find`` may also yield what it could not check in part. ``continuous``
-    checks also run inside the controller: they are cheap, and need what it watches anyway.
+    checks also run inside the controller: they are cheap, and need what it watches anyway. ``on_files`` checks also run on files that
+    people write, in which objects have no status.
     """
 
     id: str
@@ -22,6 +23,7 @@ class Check:
     needs: tuple[str, ...]
     find: Find
     continuous: bool = False
+    on_files: bool = False
 
 
 def in_part(check: str, subject: str, evidence: Evidence, *kinds: str) -> Iterator[Unchecked]:

@@ -19,31 +19,7 @@ from gpuscaler.doctor.manifests.reading import Manifest, Manifests, Path
 from gpuscaler.doctor.running import run_checks
 
 #: Checks of clusters that files answer, by what they look for.
-_TITLES = frozenset(
-    {
-        "values of Secrets with keys of a cloud",
-        "Secrets that pods refer to",
-        "ConfigMaps that pods refer to",
-        "names of variables from Secrets",
-        "credentials as plain text",
-        "tokens of ServiceAccounts that do not expire",
-        "ServiceAccounts of workloads",
-        "rights that are too wide",
-        "roles for metrics",
-        "the ConfigMap of priorities",
-        "priorities of spot and on-demand groups",
-        "drivers of the host in pods",
-        "names of resources",
-        "certificates of programs that serve metrics",
-        "rules of metrics programs",
-        "flags of metrics programs",
-        "autoscalers with a minimum of 0",
-        "autoscalers that flap",
-        "targets of several autoscalers",
-        "programs that claim the same API of metrics",
-    }
-)
-_CLUSTER_CHECKS: tuple[Check, ...] = tuple(check for check in CHECKS if check.title in _TITLES)
+_CLUSTER_CHECKS: tuple[Check, ...] = tuple(check for check in CHECKS if check.on_files)
 #: A line within a text, as checks write it.
 _LINE = re.compile(r"\(line (\d{1,6})\)")
 #: Files are a part of a cluster: what is not in them may exist.

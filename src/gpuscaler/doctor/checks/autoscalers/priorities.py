@@ -320,9 +320,9 @@ def _duration(text: str, default: float) -> float:
 
 
 CHECKS = (
-    Check("D36", "the ConfigMap of priorities", ("ConfigMap", "Deployment"), find_mistakes),
+    Check("D36", "the ConfigMap of priorities", ("ConfigMap", "Deployment"), find_mistakes, on_files=True),
     Check("D36", "patterns of priorities", ("ConfigMap", POLICY), find_unmatched),
-    Check("D37", "priorities of spot and on-demand groups", ("ConfigMap",), find_inverted_names),
+    Check("D37", "priorities of spot and on-demand groups", ("ConfigMap",), find_inverted_names, on_files=True),
     Check("D37", "priorities of pools against their prices", ("ConfigMap", POLICY), find_inverted_pools),
     Check("D38", "the time until Cluster Autoscaler turns to on-demand groups", ("ConfigMap", "Deployment"), find_slow_failover),
 )

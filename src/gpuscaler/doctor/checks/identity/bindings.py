@@ -137,7 +137,7 @@ def find_missing_roles(evidence: Evidence) -> Iterable[Finding]:
 
 
 CHECKS = (
-    Check("D31", "ServiceAccounts of workloads", ("ServiceAccount",), find_missing_accounts),
+    Check("D31", "ServiceAccounts of workloads", ("ServiceAccount",), find_missing_accounts, on_files=True),
     Check("D31", "subjects of bindings", ("ServiceAccount", *BINDINGS), find_stale_subjects),
     Check("D31", "roles of bindings", NEEDS, find_missing_roles),
 )

@@ -237,7 +237,7 @@ def _wrong_variables(document: Document, path: str, container: Document, secret:
 
 
 CHECKS = (
-    Check("D26", "Secrets that pods refer to", ("Secret",), _find_missing("Secret")),
-    Check("D26", "ConfigMaps that pods refer to", ("ConfigMap",), _find_missing("ConfigMap")),
-    Check("D26", "names of variables from Secrets", ("Secret",), find_wrong_variables),
+    Check("D26", "Secrets that pods refer to", ("Secret",), _find_missing("Secret"), on_files=True),
+    Check("D26", "ConfigMaps that pods refer to", ("ConfigMap",), _find_missing("ConfigMap"), on_files=True),
+    Check("D26", "names of variables from Secrets", ("Secret",), find_wrong_variables, on_files=True),
 )

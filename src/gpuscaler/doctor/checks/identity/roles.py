@@ -150,5 +150,5 @@ def _wide(program: Program, account: Account) -> Finding:
 
 CHECKS = (
     Check("D31", "rights of autoscalers and of metrics APIs", NEEDS, find_missing_rights),
-    Check("D31", "rights that are too wide", NEEDS, find_wide_roles),
+    Check("D31", "rights that are too wide", NEEDS, find_wide_roles, on_files=True),
 )

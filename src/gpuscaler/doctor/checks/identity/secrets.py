@@ -172,4 +172,4 @@ def _why_kept(secret: Document) -> str:
     return ""
 
 
-CHECKS = (Check("D26", "values of Secrets with keys of a cloud", ("Secret",), find_malformed_values),)
+CHECKS = (Check("D26", "values of Secrets with keys of a cloud", ("Secret",), find_malformed_values, on_files=True),)

@@ -181,7 +181,7 @@ def find_lasting_tokens(evidence: Evidence) -> Iterable[Finding]:
 
 
 CHECKS = (
-    Check("D27", "credentials as plain text", (), find_plain_credentials),
+    Check("D27", "credentials as plain text", (), find_plain_credentials, on_files=True),
     Check("D27", "keys of clouds that do not expire", ("ServiceAccount", "Secret"), find_static_keys),
-    Check("D27", "tokens of ServiceAccounts that do not expire", ("Secret",), find_lasting_tokens),
+    Check("D27", "tokens of ServiceAccounts that do not expire", ("Secret",), find_lasting_tokens, on_files=True),
 )

@@ -173,5 +173,5 @@ def _seconds(text: str) -> float:
 
 CHECKS = (
     Check("D45", "addresses of Prometheus", ("Service",), find_wrong_addresses),
-    Check("D46", "flags of metrics programs", ("Deployment",), find_odd_flags),
+    Check("D46", "flags of metrics programs", ("Deployment",), find_odd_flags, on_files=True),
 )

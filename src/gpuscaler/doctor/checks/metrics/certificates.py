@@ -218,4 +218,4 @@ def _finding(document: Document, field: str, *, severity: str, seen: str, expect
     return Finding("D44", severity, document.title, field, seen, expected, effect, fix, document.place)
 
 
-CHECKS = (Check("D44", "certificates of programs that serve metrics", ("APIService",), find_bad_certificates),)
+CHECKS = (Check("D44", "certificates of programs that serve metrics", ("APIService",), find_bad_certificates, on_files=True),)

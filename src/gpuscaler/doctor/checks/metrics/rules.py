@@ -157,4 +157,4 @@ def _finding(file: _RulesFile, field: str, *, seen: str, expected: str, effect: 
     return Finding("D45", CRITICAL, file.config.title, field, seen, expected, effect, Fix(advice=advice), file.config.place)
 
 
-CHECKS = (Check("D45", "rules of metrics programs", ("ConfigMap", "Deployment"), find_broken_rules),)
+CHECKS = (Check("D45", "rules of metrics programs", ("ConfigMap", "Deployment"), find_broken_rules, on_files=True),)

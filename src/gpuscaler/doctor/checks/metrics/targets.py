@@ -162,6 +162,6 @@ def _finding(document: Document, field: str, *, seen: str, expected: str, effect
 
 CHECKS = (
     Check("D46", "targets of autoscalers", (AUTOSCALER,), find_missing_targets),
-    Check("D46", "targets of several autoscalers", (AUTOSCALER,), find_shared_targets),
+    Check("D46", "targets of several autoscalers", (AUTOSCALER,), find_shared_targets, on_files=True),
     Check("D46", "requests of the targets of autoscalers", (AUTOSCALER,), find_missing_requests),
 )

@@ -121,4 +121,4 @@ def _in_spec(target: ObjectName, path: str, spec: PodSpec, known: frozenset[str]
             )
 
 
-CHECKS = (Check("D39", "names of resources", (CLUSTER,), find_wrong_resource_names, continuous=True),)
+CHECKS = (Check("D39", "names of resources", (CLUSTER,), find_wrong_resource_names, continuous=True, on_files=True),)

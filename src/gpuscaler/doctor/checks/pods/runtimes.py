@@ -106,5 +106,5 @@ def _without(document: Document, template: Document, mounted: dict[str, str]) ->
 
 CHECKS = (
     Check("D41", "RuntimeClasses of pods", ("RuntimeClass",), find_missing_runtime_classes),
-    Check("D41", "drivers of the host in pods", (), find_host_drivers),
+    Check("D41", "drivers of the host in pods", (), find_host_drivers, on_files=True),
 )
