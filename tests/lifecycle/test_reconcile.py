@@ -183,7 +183,7 @@ def test_no_removal_of_a_promised_node_begins_although_a_plan_has_another_node_f
     for turn in range(30):
         now = NOW + 60.0 + 0.2 * turn
         nodes = (node(name, KIND, provider_id=f"i-{name}", created=NOW - 100.0, taints=on_node) for name, on_node in taints.items())
-        items = (*nodes, pod("p", uid="u", unschedulable=True))
+        items: tuple[Item, ...] = (*nodes, pod("p", uid="u", unschedulable=True))
         listed = Inventory(now, tuple(Instance(f"i-{name}", *KIND.key, launched=NOW - 100.0) for name in taints))
         seen = reconciled(memory, *items, now=now, inventory=listed)
         undone += [name for name, _ in seen.kept]
