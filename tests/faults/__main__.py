@@ -3,6 +3,7 @@
 ``python -m tests.faults --table`` prints the rows of the table in the documentation.
 """
 
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -17,6 +18,8 @@ from tests.faults.mutating import Mutant
 
 #: Seconds after which a test counts as hanging, which proves nothing about its case.
 PATIENCE = 300
+#: Errors of names that were changed in the source and not in the text of a mutant. A missing value may well lack an attribute.
+MISNAMED = re.compile(r"(?:NameError|UnboundLocalError): .*?is not defined|'(?!NoneType)[\w.]+' object has no attribute '\w+'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,9 @@ def outcome(place: int) -> Outcome:
     lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("E  ")]
     how = " ".join((errors[0][1:] if errors else lines[-1] if lines else "nothing was printed").split())
+    if misnamed := MISNAMED.search(how):
+        # Any test notices code that cannot run: this proves nothing about the case.
+        return Outcome(MUTANTS[place], False, f"its text uses a name that does not exist: {misnamed[0]}")
     return Outcome(MUTANTS[place], done.returncode == pytest.ExitCode.TESTS_FAILED, how[:300])
 
 

@@ -189,7 +189,7 @@ MUTANTS = (
         case=75,
         at="_Objections.objection",
         old="is_halted(self._ledger, self._index, self._policy)",
-        new="not self._book",
+        new="not self._ledger",
         removes="machines are ended one by one while half of the cluster does not answer",
     ),
     Mutant(

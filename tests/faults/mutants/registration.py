@@ -119,7 +119,7 @@ MUTANTS = (
         case=75,
         at="Binder.decide",
         old="unit in units for pod, _ in unit if pod.gang not in unready",
-        new="unit in whole for pod, _ in unit",
+        new="unit in complete for pod, _ in unit",
         removes="pods wait for ever for a machine that stops being Ready before it opens, and it is never ended",
     ),
     Mutant(
