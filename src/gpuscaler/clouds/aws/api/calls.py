@@ -151,7 +151,10 @@ class Calls:
         if not isinstance(error, self._errors.ClientError):
             if isinstance(error, self._errors.NoCredentialsError | self._errors.PartialCredentialsError):
                 return CloudError(UNAUTHORISED, f"{service} in {region}: {error}; {_CREDENTIALS}")
-            return CloudError(UNKNOWN, f"{service} in {region}: {str(error)[:_LONGEST]}")
+            if isinstance(error, self._garbled):
+                text = "saw an answer that is none of AWS, expected one of this service; is there a proxy, or is endpoint_url wrong?"
+                return CloudError(UNKNOWN, f"{service} in {region}: {operation}: {text}")
+            return CloudError(UNKNOWN, f"{service} in {region}: {' '.join(str(error).split())[:_LONGEST]}")
         code = error.response.get("Error", {}).get("Code", "")
         message = error.response.get("Error", {}).get("Message", "")
         if code in _DENIED:
