@@ -1,10 +1,10 @@
-"""Everything in the broken files is found, and mended by the commands that are printed; the clean files have no finding."""
+"""Everything in the broken files is found, and mended by the commands that are printed; clean files have only those that they name."""
 
 from pathlib import Path
 
 import pytest
 from tests.doctor.applying import apply_command
-from tests.doctor.corpus import BrokenFile, broken_files, clean_files, look_at, objects_of
+from tests.doctor.corpus import FOLDER, BrokenFile, broken_files, clean_files, look_at, objects_of
 
 from gpuscaler.doctor.findings import CRITICAL
 
@@ -23,9 +23,16 @@ def test_a_broken_file_has_exactly_its_findings_and_the_commands_mend_them(file:
     assert {(finding.check, finding.object) for finding in look_at(objects).findings} == file.by_hand
 
 
-@pytest.mark.parametrize("path", clean_files(), ids=lambda path: path.stem)
-def test_a_clean_file_has_no_critical_finding(path: Path) -> None:
+@pytest.mark.parametrize(("path", "expected"), clean_files(), ids=lambda value: value.stem if isinstance(value, Path) else "")
+def test_a_clean_file_has_no_critical_finding_and_only_those_that_it_names(path: Path, expected: frozenset[tuple[str, str]]) -> None:
     report = look_at(objects_of(path))
 
     assert not [finding for finding in report.findings if finding.severity == CRITICAL]
+    assert {(finding.check, finding.object) for finding in report.findings} == expected
     assert not [entry.message for entry in report.unchecked if "please report it" in entry.reason]
+
+
+def test_what_this_project_installs_has_no_finding() -> None:
+    manifest = FOLDER.parent.parent / "deploy" / "gpuscaler.yaml"
+
+    assert not look_at(objects_of(manifest)).findings

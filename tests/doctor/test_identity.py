@@ -210,11 +210,25 @@ def test_values_that_are_credentials_by_name_or_by_shape(name: str, value: str) 
 def test_static_keys_are_an_info_where_no_identity_is_known() -> None:
     keys = secret(AWS_ACCESS_KEY_ID=KEY_ID, AWS_SECRET_ACCESS_KEY=SECRET_KEY) | {"data": {}}
     autoscaler = deployment(image="registry.k8s.io/autoscaling/cluster-autoscaler:v1.34.0", command=["./cluster-autoscaler"])
-    autoscaler["spec"]["template"]["spec"]["containers"][0]["env"] = [variable("AWS_SECRET_ACCESS_KEY", "s", optional=True)]
+    autoscaler["spec"]["template"]["spec"]["containers"][0]["env"] = [variable("AWS_SECRET_ACCESS_KEY", "s")]
 
     (finding,) = found(autoscaler, keys, check="D27")
 
     assert finding.severity == INFO
+
+
+def test_a_key_that_is_optional_and_does_not_exist_is_no_key() -> None:
+    keys = secret(AWS_SECRET_ACCESS_KEY=SECRET_KEY)
+    autoscaler = deployment(image="registry.k8s.io/autoscaling/cluster-autoscaler:v1.34.0", command=["./cluster-autoscaler"])
+    autoscaler["spec"]["template"]["spec"]["containers"][0]["env"] = [variable("AWS_SECRET_ACCESS_KEY", "other", optional=True)]
+
+    assert not found(autoscaler, keys, check="D27")
+
+    autoscaler["spec"]["template"]["spec"]["containers"][0]["env"] = [
+        variable("AWS_SECRET_ACCESS_KEY", "AWS-SECRET-ACCESS-KEY", optional=True)
+    ]
+
+    assert found(autoscaler, keys, check="D27")
 
 
 def test_an_azure_client_id_of_the_container_needs_no_annotation() -> None:

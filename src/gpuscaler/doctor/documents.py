@@ -3,6 +3,7 @@
 The model of planning decodes what planning needs. Checks look at many more fields, of objects that anyone may have written.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import isfinite
@@ -125,3 +126,8 @@ def containers_of(template: Document) -> Iterator[tuple[str, Document]]:
     for name in ("containers", "initContainers"):
         for index, container in enumerate(template.parts("spec", name)):
             yield f"spec.{name}[{index}]", container
+
+
+def without_tag(image: str) -> str:
+    """The name of a container image with its registry, without tag and digest."""
+    return re.sub(r"(@sha256:.*|:[^/:]*)$", "", image)

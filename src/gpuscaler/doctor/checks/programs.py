@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from gpuscaler.doctor.documents import TEMPLATES, Document, containers_of, template_of
+from gpuscaler.doctor.documents import TEMPLATES, Document, containers_of, template_of, without_tag
 from gpuscaler.doctor.evidence import Evidence
 
 CLUSTER_AUTOSCALER, KARPENTER, GPUSCALER = "Cluster Autoscaler", "Karpenter", "gpuscaler"
@@ -97,7 +97,7 @@ def programs(evidence: Evidence) -> Iterator[Program]:
 
 
 def _name_of(image: str, words: tuple[str, ...]) -> str:
-    path = re.sub(r"(@sha256:.*|:[^/:]*)$", "", image)
+    path = without_tag(image)
     base = _ARCHITECTURE.sub("", path.rsplit("/", 1)[-1])
     if base == "gpuscaler":
         return GPUSCALER if "run" in words[:2] else GPUSCALER_METRICS if "metrics" in words[:2] else ""

@@ -22,8 +22,11 @@ _VALUES = re.compile(
 )
 #: Values that are not credentials under any name: switches, numbers, paths, references to variables and placeholders.
 _HARMLESS = re.compile(
-    r"(true|false|<.*|none|null|empty|dummy|\d+|[./~].*|.*\.(key|pem|crt)|file://.*|.*\$[({].*|https?://[^@]*|)", re.IGNORECASE
+    r"(true|false|on|off|yes|no|<.*|none|null|empty|dummy|\d+|[./~].*|.*\.(key|pem|crt)|file://.*|.*\$[({].*|https?://[^@]*|)",
+    re.IGNORECASE,
 )
+#: Tokens that JupyterHub issues to each pod that it starts. They have the rights of one user, and are taken back when the pod ends.
+_ISSUED = ("JUPYTERHUB_API_TOKEN", "JPY_API_TOKEN")
 _PUBLIC = re.compile(r"https?://(gist\.github(usercontent)?\.com|pastebin\.com|raw\.githubusercontent\.com)/")
 _PARAMETERS = re.compile(r"param|credential|secret|config")
 _RENEW = "and renew it: everyone who may read the object has read it, and its history keeps it"
@@ -66,6 +69,8 @@ def find_plain_credentials(evidence: Evidence) -> Iterable[Finding]:
 def _is_credential(name: str, value: str, names: frozenset[str] = frozenset()) -> bool:
     if _VALUES.search(value):
         return True
+    if name in _ISSUED:
+        return False
     named = credential_of(name, names) in SECRETS or _NAMES.search(name.lower().replace("-", "_"))
     return bool(named) and _HARMLESS.fullmatch(value.strip()) is None
 
@@ -128,11 +133,19 @@ def _offered(evidence: Evidence) -> Iterator[tuple[str, str]]:
 
 def _credentials(namespace: str, container: Document, secrets: dict[tuple[str, str], Document]) -> set[str]:
     """The credentials that a container gets in variables from Secrets."""
-    names = {variable.text("name") for variable in container.parts("env") if variable.has("valueFrom", "secretKeyRef")}
+    names = {variable.text("name") for variable in container.parts("env") if _is_given(namespace, variable, secrets)}
     for source in container.parts("envFrom"):
         secret = secrets.get((namespace, source.text("secretRef", "name")), Document({}))
         names |= {str(key) for field in ("data", "stringData") for key in secret.part(field).data}
     return {credential for name in names if (credential := credential_of(name, frozenset(names)))}
+
+
+def _is_given(namespace: str, variable: Document, secrets: dict[tuple[str, str], Document]) -> bool:
+    """Whether ``variable`` gets a value from a Secret: charts refer to a key of a Secret that is optional, and mostly does not exist."""
+    reference = variable.part("valueFrom", "secretKeyRef")
+    secret = secrets.get((namespace, reference.text("name")))
+    exists = secret is not None and any(reference.text("key") in secret.part(field).data for field in ("data", "stringData"))
+    return bool(reference.data) and (exists or not reference.flag("optional"))
 
 
 def _masking(document: Document, field: str) -> Finding:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 
+from gpuscaler.doctor.documents import without_tag
 from gpuscaler.doctor.evidence import Evidence
 from gpuscaler.model.accelerators import is_device
 from gpuscaler.model.cluster import Cluster
@@ -143,21 +144,21 @@ def group_of(node: Node) -> str:
 def plugins(evidence: Evidence) -> tuple[tuple[Workload, str], ...]:
     """The DaemonSets that register GPUs, with the resource that each registers."""
     images = _images(evidence)
-    found = ((daemon, _plugin_vendor(daemon, images.get((daemon.namespace, daemon.name), ""))) for daemon in daemon_sets(evidence.cluster))
+    found = ((daemon, _plugin_vendor(daemon, images.get((daemon.namespace, daemon.name), ()))) for daemon in daemon_sets(evidence.cluster))
     return tuple((daemon, vendor) for daemon, vendor in found if vendor)
 
 
-def _images(evidence: Evidence) -> dict[tuple[str, str], str]:
-    """The images of each DaemonSet, where its document is known."""
+def _images(evidence: Evidence) -> dict[tuple[str, str], tuple[str, ...]]:
+    """The images of each DaemonSet, without tags, where its document is known."""
     return {
-        (document.namespace or "default", document.name): " ".join(
-            container.text("image") for container in document.parts("spec", "template", "spec", "containers")
+        (document.namespace or "default", document.name): tuple(
+            without_tag(container.text("image")) for container in document.parts("spec", "template", "spec", "containers")
         )
         for document in evidence.of("DaemonSet")
     }
 
 
-def _plugin_vendor(daemon: Workload, images: str) -> str:
+def _plugin_vendor(daemon: Workload, images: tuple[str, ...]) -> str:
     words = " ".join((daemon.name, *daemon.template_labels.values()))
     # The same chart has DaemonSets for MPS and for labels, with the name of the release in their names.
     if any(word in daemon.name for word in ("mps-control", "feature-discovery", "-gfd", "dra-driver", "validat")):
@@ -166,13 +167,17 @@ def _plugin_vendor(daemon: Workload, images: str) -> str:
         (
             NVIDIA,
             ("nvidia-device-plugin", "nvidia-gpu-device-plugin", "hami-device-plugin"),
-            ("k8s-device-plugin", "nvidia-gpu-device-plugin"),
+            ("/k8s-device-plugin", "/nvidia-k8s-device-plugin", "/nvidia-gpu-device-plugin"),
         ),
-        (AMD, ("amdgpu-device-plugin", "amd-gpu-device-plugin", "amdgpu-dp", "rocm-device-plugin"), ("rocm/k8s-device-plugin",)),
+        (
+            AMD,
+            ("amdgpu-device-plugin", "amd-gpu-device-plugin", "amdgpu-dp", "rocm-device-plugin"),
+            ("/rocm/k8s-device-plugin", "/rocm-k8s-device-plugin"),
+        ),
     ):
         if any(name in words for name in names):
             return vendor
-        # AMD's image has the same last part.
-        if any(image in images for image in of_images) and (vendor == AMD or "rocm" not in images):
+        # AMD's image has the same last part. Plugins of others have such a name with a word before it: aws-efa-k8s-device-plugin.
+        if any(f"/{image}".endswith(of_images) and (vendor == AMD or "rocm" not in image) for image in images):
             return vendor
     return ""

@@ -51,7 +51,9 @@ def find_held_nodes(evidence: Evidence) -> Iterable[Finding]:
     for node in nodes.values():
         pods = evidence.cluster.on_node.get(node.name, {}).values()
         in_use = any(is_device(name) for pod in pods for name in pod.spec.requests)
-        holds = sorted(_holds(grouping, protection, node), key=lambda hold: (_since(hold.pod), hold.pod.key))
+        # Pods that use the GPUs are what the node is for.
+        holds = [hold for hold in _holds(grouping, protection, node) if not any(map(is_device, hold.pod.spec.requests))]
+        holds.sort(key=lambda hold: (_since(hold.pod), hold.pod.key))
         member = of_pool.get(node.name)
         price = f" and costs ${member.offering.price:.2f} an hour" if member is not None and member.offering is not None else ""
         if holds and evidence.now - min(_since(hold.pod) for hold in holds) >= (_USED_FOR if in_use else _UNUSED_FOR):

@@ -62,14 +62,19 @@ def _gpu_pods_tolerate(cluster: Cluster) -> bool:
 
 def find_needless_tolerations(evidence: Evidence) -> Iterable[Finding]:
     """D40: controllers whose pods tolerate the taint of nodes with GPUs, and request none."""
-    keys = _gpu_taint_keys(evidence.cluster)
+    taints = _gpu_taints(evidence.cluster)
     for workload in evidence.cluster.workloads.values():
         spec = workload.template
         if workload.kind not in _KINDS or workload.owner.kind or spec is None or _uses_gpus(spec) or workload.namespace in _SYSTEM:
             continue
-        if any(name in workload.name for name in _CARETAKERS):
+        if not workload.replicas or any(name in workload.name for name in _CARETAKERS):
             continue
-        places = [place for place, toleration in enumerate(spec.tolerations) if toleration.key in keys]
+        places = [
+            place
+            for place, toleration in enumerate(spec.tolerations)
+            # The key alone may stand for several groups: dedicated=gpu, and dedicated=web.
+            if toleration.key in (NVIDIA, AMD) or (toleration.key and any(map(toleration.tolerates, taints)))
+        ]
         if places:
             target = ObjectName(workload.kind, workload.namespace, workload.name)
             path = "/spec/template/spec/tolerations"
@@ -91,13 +96,13 @@ def find_needless_tolerations(evidence: Evidence) -> Iterable[Finding]:
             )
 
 
-def _gpu_taint_keys(cluster: Cluster) -> frozenset[str]:
-    """The keys of taints that only nodes with GPUs have."""
+def _gpu_taints(cluster: Cluster) -> frozenset[Taint]:
+    """The taints that only nodes with GPUs have."""
     with_gpus = {node.name for node in gpu_nodes(cluster)}
-    keys = {taint.key for name in with_gpus for taint in lasting_taints(cluster.nodes[name])}
-    others = {taint.key for name, node in cluster.nodes.items() if name not in with_gpus for taint in node.taints}
+    taints = {taint for name in with_gpus for taint in lasting_taints(cluster.nodes[name])}
+    others = {taint for name, node in cluster.nodes.items() if name not in with_gpus for taint in node.taints}
     has_others = len(with_gpus) < len(cluster.nodes)
-    return frozenset((keys - others if has_others else set()) | {NVIDIA, AMD})
+    return frozenset(taints - others if has_others else ())
 
 
 CHECKS = (
