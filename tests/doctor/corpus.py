@@ -24,7 +24,7 @@ NOW = 1_796_083_200.0
 
 
 @dataclass(frozen=True)
-class BrokenFile:
+class CorpusFile:
     """A file, the findings that it has to have (check and object), and those of them that no command mends."""
 
     path: Path
@@ -32,19 +32,19 @@ class BrokenFile:
     by_hand: frozenset[tuple[str, str]]
 
 
-def broken_files() -> list[BrokenFile]:
+def broken_files() -> list[CorpusFile]:
     files = [_read(path) for path in sorted((FOLDER / "broken").glob("*.yaml"))]
     silent = [file.path for file in files if not file.expected]
     assert not silent, f"{silent} say nothing about what has to be found"
     return files
 
 
-def clean_files() -> list[tuple[Path, frozenset[tuple[str, str]]]]:
+def clean_files() -> list[CorpusFile]:
     """The files, each with the findings that are right about it."""
-    return [(file.path, file.expected) for file in map(_read, sorted((FOLDER / "clean").glob("*.yaml")))]
+    return [_read(path) for path in sorted((FOLDER / "clean").glob("*.yaml"))]
 
 
-def _read(path: Path) -> BrokenFile:
+def _read(path: Path) -> CorpusFile:
     expected, by_hand = set(), set()
     for line in path.read_text().splitlines():
         for marker in ("# finds: ", "# finds by hand: "):
@@ -53,7 +53,7 @@ def _read(path: Path) -> BrokenFile:
                 expected.add((check, name))
                 if "by hand" in marker:
                     by_hand.add((check, name))
-    return BrokenFile(path, frozenset(expected), frozenset(by_hand))
+    return CorpusFile(path, frozenset(expected), frozenset(by_hand))
 
 
 def objects_of(path: Path) -> list[dict[str, Any]]:

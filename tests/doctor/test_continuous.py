@@ -1,9 +1,7 @@
 """Checks that run inside the controller find the same on what it watches as with all documents, and nothing else."""
 
-from pathlib import Path
-
 import pytest
-from tests.doctor.corpus import NOW, BrokenFile, broken_files, clean_files, objects_of
+from tests.doctor.corpus import NOW, CorpusFile, broken_files, clean_files, objects_of
 
 from gpuscaler.cli.doctor_reading import evidence_of_objects
 from gpuscaler.doctor.checks.all_checks import CHECKS
@@ -26,7 +24,7 @@ def found(path_objects: list[dict[str, object]], *, documents: bool) -> set[tupl
 
 
 @pytest.mark.parametrize("file", broken_files(), ids=lambda file: file.path.stem)
-def test_the_same_is_found_without_documents(file: BrokenFile) -> None:
+def test_the_same_is_found_without_documents(file: CorpusFile) -> None:
     objects = objects_of(file.path)
 
     without, everything = found(objects, documents=False), found(objects, documents=True)
@@ -34,8 +32,8 @@ def test_the_same_is_found_without_documents(file: BrokenFile) -> None:
     assert without == {finding for finding in everything if not finding[2].startswith(NOT_WATCHED)}
 
 
-@pytest.mark.parametrize("path", clean_files(), ids=lambda path: path.stem)
-def test_nothing_critical_is_found_in_clean_clusters_without_documents(path: Path) -> None:
-    objects = objects_of(path)
+@pytest.mark.parametrize("file", clean_files(), ids=lambda file: file.path.stem)
+def test_nothing_critical_is_found_in_clean_clusters_without_documents(file: CorpusFile) -> None:
+    objects = objects_of(file.path)
 
     assert not [finding for finding in found(objects, documents=False) if finding[1] == CRITICAL]

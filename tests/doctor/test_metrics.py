@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.doctor.corpus import FOLDER, NOW, BrokenFile, broken_files, look_at, objects_of
+from tests.doctor.corpus import FOLDER, NOW, CorpusFile, broken_files, look_at, objects_of
 
 from gpuscaler.cli.doctor_reading import evidence_of_files, evidence_of_objects
 from gpuscaler.doctor.checks.all_checks import CHECKS
@@ -23,7 +23,7 @@ FILES = [file for file in broken_files() if file.path.stem.startswith(("d31-righ
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.path.stem)
-def test_a_broken_file_is_found_out_without_the_rest_of_its_cluster(file: BrokenFile) -> None:
+def test_a_broken_file_is_found_out_without_the_rest_of_its_cluster(file: CorpusFile) -> None:
     report = run_checks(evidence_of_files([str(file.path)], now=NOW), CHECKS)
 
     assert {(finding.check, finding.object) for finding in report.findings} == file.expected
