@@ -149,3 +149,16 @@ def test_no_value_of_a_secret_is_shown() -> None:
     assert findings[0].fix.patch
     assert "48151623" not in str(findings)
     assert "hidden" not in str(findings)
+
+
+def test_no_patch_shows_a_credential_of_a_line_beside_it() -> None:
+    variable = "        - name: DB_PASSWORD\n          value: hidden\n"
+    text = (
+        "apiVersion: apps/v1beta1\nkind: Deployment\nmetadata: {name: a, namespace: x}\nspec:\n  selector: {matchLabels: {a: b}}\n"
+        f"  template:\n    metadata: {{labels: {{a: b}}}}\n    spec:\n      containers:\n      - name: a\n        image: b\n        env:\n{variable}"
+        "        resources: {limits: {alpha.kubernetes.io/nvidia-gpu: 1}}\n"
+    )
+    findings = found(text)
+
+    assert any(finding.fix.patch for finding in findings)
+    assert "hidden" not in str(findings)

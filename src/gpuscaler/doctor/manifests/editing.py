@@ -17,6 +17,11 @@ _NO_PLACE = (KeyError, IndexError, TypeError, AttributeError)
 #: How a diff marks a last line without a line end.
 _NO_END = "\n\\ No newline at end of file"
 _HUNK = re.compile(r"([-+])(\d+)(?=[, ])")
+#: Names of variables and keys whose values are not to be seen, and how far away from the name the value may be, in lines.
+_CREDENTIAL, _NEAR = (
+    re.compile(r"secret|passw|token|credential|api_?-?key|access_?-?key|account_?-?key|connection_?-?string", re.IGNORECASE),
+    3,
+)
 _LINE_BREAKS = re.compile(r"[\r\n]")
 
 
@@ -90,8 +95,9 @@ def _diff(file: SourceFile, changed_lines: Mapping[int, list[str]]) -> str:
     if not file.ends and last == len(file.lines) and after:
         before[-1] += _NO_END
         after[-1] += _NO_END
-    # Lines around a change may be values of a Secret, which no output shows.
-    around = 0 if file.has_secret else 3
+    # Lines around a change may be credentials, which no output shows. Their names may be a few lines from their values.
+    near = file.lines[max(0, first - _NEAR) : last + _NEAR]
+    around = 0 if file.has_secret or any(map(_CREDENTIAL.search, near)) else 3
     diff = difflib.unified_diff(before, after, file.name, file.name, lineterm="", n=around)
     text = "\n".join(
         _HUNK.sub(lambda match: f"{match[1]}{int(match[2]) + first}", line) if line.startswith("@@") else line for line in diff
