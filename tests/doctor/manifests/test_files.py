@@ -152,11 +152,9 @@ def test_no_value_of_a_secret_is_shown() -> None:
 
 
 def test_no_patch_shows_a_credential_of_a_line_beside_it() -> None:
-    variable = "        - name: DB_PASSWORD\n          value: hidden\n"
     text = (
-        "apiVersion: apps/v1beta1\nkind: Deployment\nmetadata: {name: a, namespace: x}\nspec:\n  selector: {matchLabels: {a: b}}\n"
-        f"  template:\n    metadata: {{labels: {{a: b}}}}\n    spec:\n      containers:\n      - name: a\n        image: b\n        env:\n{variable}"
-        "        resources: {limits: {alpha.kubernetes.io/nvidia-gpu: 1}}\n"
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: a, namespace: x}\nspec:\n  containers:\n  - name: a\n    image: b\n    env:\n"
+        "    - name: DB_PASSWORD\n      value: hidden\n    resources: {limits: {alpha.kubernetes.io/nvidia-gpu: 1}}\n"
     )
     findings = found(text)
 
