@@ -27,9 +27,23 @@ def test_a_finding_ends_with_1_and_prints_the_command_that_mends_it() -> None:
 
 def test_what_no_file_has_is_unchecked_and_ends_with_3_unless_that_is_accepted() -> None:
     assert doctor("--cluster", CLEAN).exit_code == 3
-    assert "because APIService could not be read: no file has objects of this kind" in doctor("--cluster", CLEAN).output
-    assert "because the time of the API server could not be read: files have none" in doctor("--cluster", CLEAN).output
+    lines = doctor("--cluster", CLEAN).output.splitlines()
+    (objects,) = [line for line in lines if line.endswith("could not be read: no file has such objects")]
+    assert objects.startswith("  D3, ")
+    assert "APIService, ClusterRole, " in objects
+    assert "  D48: the time of the API server could not be read: files have none" in lines
+    assert len(lines) < 10
     assert doctor("--cluster", CLEAN, "--partial-ok").exit_code == 0
+
+
+def test_control_characters_of_files_are_not_printed(tmp_path: Path) -> None:
+    file = tmp_path / "budgets.yaml"
+    file.write_text(Path(BROKEN).read_text().replace("name: never", 'name: "never\\e[2J"'))
+
+    output = doctor("--cluster", str(file)).output
+
+    assert "\x1b" not in output
+    assert "never" in output
 
 
 def test_json_has_every_finding_with_its_commands() -> None:

@@ -132,7 +132,7 @@ def test_the_command_leaves_silenced_findings_out_and_counts_them(run_doctor: Ru
 
     assert text.exit_code == 0, text.output
     assert "D34 PodDisruptionBudget" not in text.stdout
-    assert "0 critical, 0 warning, 0 info, 1 silenced" in text.stdout
+    assert "0 critical, 0 warnings, 0 info, 1 silenced" in text.stdout
     assert " 1 silenced." in page.read_text()
     assert as_json["silenced"] == 1
     assert as_json["findings"] == []

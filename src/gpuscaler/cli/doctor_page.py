@@ -1,10 +1,11 @@
 """The report of ``gpuscaler doctor`` as one HTML page, in the style of all reports."""
 
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from html import escape
 
-from gpuscaler.doctor.findings import SEVERITIES, Group, Report, grouped
+from gpuscaler.doctor.findings import Group, Report, count_words, grouped
 from gpuscaler.simulation.results.page import html_page
 
 #: Objects of a group that are listed with their commands.
@@ -14,7 +15,7 @@ _LISTED = 50
 def doctor_page(report: Report, *, checks: int, now: float) -> str:
     """The page: a summary, the findings in groups, and what could not be checked. It runs nothing and fetches nothing."""
     moment = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%d %H:%M UTC")
-    counts = ", ".join(f"{sum(found.severity == severity for found in report.findings)} {severity}" for severity in SEVERITIES)
+    counts = count_words(Counter(finding.severity for finding in report.findings))
     silenced = f" {report.silenced} silenced." if report.silenced else ""
     parts = [
         "<main>",

@@ -1,8 +1,12 @@
 """Prints the report of ``gpuscaler doctor``, and writes it as JSON."""
 
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from gpuscaler.doctor.running import number_of
 
 if TYPE_CHECKING:
     from gpuscaler.doctor.findings import Group, Report
@@ -14,41 +18,82 @@ _NAMED = 3
 def print_report(report: "Report", *, checks: int) -> None:
     """Print findings in groups, then what could not be checked."""
     from gpuscaler.cli.printing import format_count
-    from gpuscaler.doctor.findings import SEVERITIES, grouped
+    from gpuscaler.doctor.findings import count_words, grouped
 
-    groups = grouped(report.findings)
-    for group in groups:
+    for group in grouped(report.findings):
         _print_group(group)
-    reasons: dict[str, list[str]] = {}
-    for entry in report.unchecked:
-        reasons.setdefault(entry.reason, []).append(f"{entry.subject} ({entry.check})")
-    for reason, subjects in reasons.items():
-        click.echo(f"could not check {', '.join(subjects)} because {reason}")
-    counts = [f"{sum(finding.severity == severity for finding in report.findings)} {severity}" for severity in SEVERITIES]
-    unchecked = f", {format_count(len({entry.check for entry in report.unchecked}), 'check')} incomplete" if report.unchecked else ""
+    if report.unchecked:
+        _echo("not checked, or only in part:")
+        for line in _unchecked_lines(report):
+            _echo(f"  {line}")
+        _echo("  (--json has each check with its reason)\n")
+    counts = count_words(Counter(finding.severity for finding in report.findings))
+    unchecked = f", {len({entry.check for entry in report.unchecked})} incomplete" if report.unchecked else ""
     silenced = f", {report.silenced} silenced" if report.silenced else ""
-    click.echo(f"{format_count(checks, 'check')}: {', '.join(counts)}{silenced}{unchecked}.")
+    _echo(f"{format_count(checks, 'check')}: {counts}{silenced}{unchecked}.")
+
+
+def _unchecked_lines(report: "Report") -> Iterator[str]:
+    """What could not be checked: a line for each reason, with the checks and the sources or subjects that it concerns."""
+    checks: dict[str, set[str]] = {}
+    subjects: dict[str, dict[str, None]] = {}
+    for entry in report.unchecked:
+        for subject, reason in ((source, f" could not be read: {why}") for source, why in entry.unread):
+            checks.setdefault(reason, set()).add(entry.check)
+            subjects.setdefault(reason, {})[subject] = None
+        if not entry.unread:
+            reason = f" because {entry.reason}"
+            checks.setdefault(reason, set()).add(entry.check)
+            subjects.setdefault(reason, {})[entry.subject] = None
+    for reason, names in subjects.items():
+        is_source = reason.startswith(" could")
+        shown = sorted(names) if is_source else list(names)[:_NAMED]
+        more = [f"{len(names) - len(shown)} more"] if len(names) > len(shown) else []
+        yield f"{_joined(_ranges(checks[reason]))}: {_joined([*shown, *more])}{reason}"
+
+
+def _ranges(checks: Iterable[str]) -> list[str]:
+    """Ids of checks in their order, those of three and more in a row as one range: D1 to D8."""
+    runs: list[list[str]] = []
+    for check in sorted(checks, key=number_of):
+        letters, number = number_of(check)
+        if runs and number_of(runs[-1][-1]) == (letters, number - 1):
+            runs[-1].append(check)
+        else:
+            runs.append([check])
+    return [text for run in runs for text in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else run)]
+
+
+def _joined(words: list[str]) -> str:
+    return " and ".join(part for part in (", ".join(words[:-1]), words[-1]) if part)
+
+
+def _echo(text: str) -> None:
+    """Print ``text``, of which parts are from files that anyone may have written: a terminal would obey their control characters."""
+    from gpuscaler.cli.printing import escape_controls
+
+    click.echo("\n".join(map(escape_controls, text.split("\n"))))
 
 
 def _print_group(group: "Group") -> None:
     first = group.first
     names = [f"{finding.object} ({finding.place})" if finding.place else finding.object for finding in group.findings[:_NAMED]]
     more = f" and {len(group.findings) - _NAMED} more" if len(group.findings) > _NAMED else ""
-    click.echo(f"{first.severity.upper()} {first.check} {', '.join(names)}{more}")
-    click.echo(f"  {first.field}: saw {first.seen}, expected {first.expected}")
-    click.echo(f"  effect: {first.effect}")
+    _echo(f"{first.severity.upper()} {first.check} {', '.join(names)}{more}")
+    _echo(f"  {first.field}: saw {first.seen}, expected {first.expected}")
+    _echo(f"  effect: {first.effect}")
     if first.note:
-        click.echo(f"  note: {first.note}")
+        _echo(f"  note: {first.note}")
     for finding in group.findings[:_NAMED]:
         for command in finding.fix.commands:
-            click.echo(f"  fix: {command}")
+            _echo(f"  fix: {command}")
         if finding.fix.patch:
-            click.echo(f"  fix: patch -p0 <<'EOF'\n{finding.fix.patch}EOF")
+            _echo(f"  fix: patch -p0 <<'EOF'\n{finding.fix.patch}EOF")
     if more and (first.fix.commands or first.fix.patch):
-        click.echo("  fix: the same for the others (--json has all commands and patches)")
+        _echo("  fix: the same for the others (--json has all commands and patches)")
     if first.fix.advice:
-        click.echo(f"  fix: {first.fix.advice}")
-    click.echo(f"  see {first.page}\n")
+        _echo(f"  fix: {first.fix.advice}")
+    _echo(f"  see {first.page}\n")
 
 
 def report_json(report: "Report") -> dict[str, Any]:

@@ -118,7 +118,7 @@ def evidence_of_files(files: Iterable[str], *, now: float) -> Evidence:
             reason = getattr(error, "strerror", None) or str(error)
             raise FileError(f"{name}: saw {reason}, expected a readable file with Kubernetes objects") from error
     missing = [resource.kind for resource in (*WATCHED, *OTHERS) if resource.kind not in collector.documents]
-    return collector.evidence(now, {**dict.fromkeys(missing, "no file has objects of this kind"), CLOCKS: "files have none"})
+    return collector.evidence(now, {**dict.fromkeys(missing, "no file has such objects"), CLOCKS: "files have none"})
 
 
 def _objects(stream: BinaryIO, name: str) -> Iterator[tuple[str, Any, str, str]]:

@@ -1,5 +1,7 @@
 """Findings: what is wrong with one object, what that costs, and how it is mended."""
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 
 CRITICAL, WARNING, INFO = "critical", "warning", "info"
@@ -43,11 +45,15 @@ class Finding(Struct, frozen=True, gc=False):
 
 
 class Unchecked(Struct, frozen=True, gc=False):
-    """Something that the check ``check`` could not look at (``subject``), and why."""
+    """Something that the check ``check`` could not look at (``subject``), and why.
+
+    ``unread`` are the sources that could not be read, each with the reason, if nothing else is why.
+    """
 
     check: str
     subject: str
     reason: str
+    unread: tuple[tuple[str, str], ...] = ()
 
     @property
     def message(self) -> str:
@@ -67,6 +73,12 @@ class Report(Struct, frozen=True, gc=False):
     def at_least(self, severity: str) -> tuple[Finding, ...]:
         """The findings of ``severity`` or worse."""
         return tuple(finding for finding in self.findings if SEVERITIES.index(finding.severity) <= SEVERITIES.index(severity))
+
+
+def count_words(counts: Mapping[str, int]) -> str:
+    """Numbers of findings by severity: ``1 critical, 2 warnings, 0 info``."""
+    plural = {WARNING: "" if counts.get(WARNING) == 1 else "s"}
+    return ", ".join(f"{counts.get(severity, 0):,} {severity}{plural.get(severity, '')}" for severity in SEVERITIES)
 
 
 class Group(Struct, frozen=True, gc=False):

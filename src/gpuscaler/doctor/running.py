@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from gpuscaler.doctor.checks.checking import Check
+from gpuscaler.doctor.checks.checking import Check, in_part
 from gpuscaler.doctor.evidence import Evidence
 from gpuscaler.doctor.findings import SEVERITIES, Finding, Report, Unchecked
 
@@ -12,9 +12,8 @@ def run_checks(evidence: Evidence, checks: Iterable[Check]) -> Report:
     findings: list[Finding] = []
     unchecked: list[Unchecked] = []
     for check in checks:
-        reasons = [f"{source} could not be read: {evidence.unread[source]}" for source in check.needs if source in evidence.unread]
-        if reasons:
-            unchecked.append(Unchecked(check.id, check.title, "; ".join(reasons)))
+        if missing := tuple(in_part(check.id, check.title, evidence, *check.needs)):
+            unchecked += missing
             continue
         try:
             results = tuple(check.find(evidence))
@@ -32,12 +31,12 @@ def merged(reports: Iterable[Report]) -> Report:
     """Several reports as one, with findings in order of severity and check."""
     everything = tuple(reports)
     findings = [finding for report in everything for finding in report.findings]
-    findings.sort(key=lambda finding: (SEVERITIES.index(finding.severity), _number(finding.check), finding.object, finding.field))
+    findings.sort(key=lambda finding: (SEVERITIES.index(finding.severity), number_of(finding.check), finding.object, finding.field))
     unchecked = tuple(entry for report in everything for entry in report.unchecked)
     return Report(tuple(findings), unchecked, sum(report.silenced for report in everything))
 
 
-def _number(check: str) -> tuple[str, int]:
+def number_of(check: str) -> tuple[str, int]:
     """The order of check ids: D9 before D10."""
     letters = check.rstrip("0123456789")
     return letters, int(check[len(letters) :] or 0)

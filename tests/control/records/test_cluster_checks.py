@@ -89,7 +89,7 @@ async def test_a_mistake_that_appears_is_in_all_records_and_leaves_the_status_wh
     assert event["regarding"]["uid"]
     assert "series" not in event
     printed = capsys.readouterr().out
-    assert "Findings (1 critical, 0 warning, 0 info; checked" in printed
+    assert "Findings (1 critical, 0 warnings, 0 info; checked" in printed
     assert "  CRITICAL D34 PodDisruptionBudget default/web: spec.maxUnavailable: saw 0" in printed
     assert f"    fix: {FIX}" in printed
     assert [line["log_level"] for line in lines if line.get("kind") == "found"] == ["warning"]

@@ -42,7 +42,6 @@ def find_unavailable(evidence: Evidence) -> Iterable[Finding | Unchecked]:
             if (answer := answers.get(api_service.name)) is not None and (answer.number("status") or 0) >= 500:
                 yield _unavailable(api_service, _refused(api_service, answer))
             continue
-        unread = [f"{kind} could not be read: {evidence.unread[kind]}" for kind in ("Service", "Endpoints") if kind in evidence.unread]
         cause = None if "Service" in evidence.unread else _cause(api_service, evidence, serving)
         # The condition is older than the Service if that is there by now.
         is_old = "Service" not in evidence.unread and condition.text("reason") in _ABOUT_SERVICES
@@ -50,8 +49,8 @@ def find_unavailable(evidence: Evidence) -> Iterable[Finding | Unchecked]:
             cause = _reported(api_service, condition)
         if cause is not None:
             yield _unavailable(api_service, cause)
-        elif unread:
-            yield Unchecked("D42", f"what {api_service.title} leads to", "; ".join(unread))
+        else:
+            yield from in_part("D42", f"what {api_service.title} leads to", evidence, "Service", "Endpoints")
 
 
 def _unavailable(api_service: Document, cause: _Cause) -> Finding:

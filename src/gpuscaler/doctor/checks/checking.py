@@ -28,6 +28,6 @@ class Check:
 
 def in_part(check: str, subject: str, evidence: Evidence, *kinds: str) -> Iterator[Unchecked]:
     """What a check that goes on without some kinds could not look at."""
-    reasons = [f"{kind} could not be read: {evidence.unread[kind]}" for kind in kinds if kind in evidence.unread]
-    if reasons:
-        yield Unchecked(check, subject, "; ".join(reasons))
+    unread = tuple((kind, evidence.unread[kind]) for kind in dict.fromkeys(kinds) if kind in evidence.unread)
+    if unread:
+        yield Unchecked(check, subject, "; ".join(f"{kind} could not be read: {reason}" for kind, reason in unread), unread)

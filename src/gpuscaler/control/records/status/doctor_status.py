@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from gpuscaler.doctor.findings import SEVERITIES, Finding, Group, Report, grouped
+from gpuscaler.doctor.findings import Finding, Group, Report, count_words, grouped
 from gpuscaler.kube.events import cut_to_bytes
 
 #: The maximum number of groups, of objects named in one, of bytes of a sentence, and of a command, which is left out if it is longer.
@@ -87,9 +87,11 @@ def describe_group(group: FindingGroup) -> str:
 
 
 def summarize(status: DoctorStatus) -> str:
-    """``1 critical, 2 warning, 0 info, 3 silenced``."""
-    counts = [f"{sum(entry.count for entry in status.counts if entry.severity == severity)} {severity}" for severity in SEVERITIES]
-    return ", ".join((*counts, *([f"{status.silenced} silenced"] if status.silenced else ())))
+    """``1 critical, 2 warnings, 0 info, 3 silenced``."""
+    counts: Counter[str] = Counter()
+    for entry in status.counts:
+        counts[entry.severity] += entry.count
+    return count_words(counts) + (f", {status.silenced} silenced" if status.silenced else "")
 
 
 def doctor_lines(status: DoctorStatus) -> Iterator[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from gpuscaler.doctor.checks.checking import Check
+from gpuscaler.doctor.checks.checking import Check, in_part
 from gpuscaler.doctor.documents import Document
 from gpuscaler.doctor.evidence import ACCOUNT, Evidence
 from gpuscaler.doctor.findings import Finding, Unchecked
@@ -204,9 +204,8 @@ def aws_check(
     needed = (GROUP, *kinds, *((TEMPLATE, TYPE) if types else ()))
 
     def partly(evidence: Evidence) -> Iterator[Finding | Unchecked]:
-        for kind in dict.fromkeys(needed):
-            if kind in evidence.unread:
-                yield Unchecked(id, title, f"{kind} could not be read: {evidence.unread[kind]}")
+        for kind in needed:
+            yield from in_part(id, title, evidence, kind)
         for group in groups_of(evidence) if types else ():
             if group.incomplete and (group.scaled or group.member):
                 yield Unchecked(id, f"{title} of {group.title}", group.incomplete)

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from gpuscaler.doctor.checks.checking import Check
+from gpuscaler.doctor.checks.checking import Check, in_part
 from gpuscaler.doctor.documents import Document
 from gpuscaler.doctor.evidence import ACCOUNT, Evidence
 from gpuscaler.doctor.findings import Finding, Unchecked
@@ -168,9 +168,8 @@ def azure_check(
     needed = (CLUSTER, AGENT_POOL, SCALE_SET, *kinds)
 
     def partly(evidence: Evidence) -> Iterator[Finding | Unchecked]:
-        for kind in dict.fromkeys(needed):
-            if kind in evidence.unread:
-                yield Unchecked(id, title, f"{kind} could not be read: {evidence.unread[kind]}")
+        for kind in needed:
+            yield from in_part(id, title, evidence, kind)
         for machines in (*agent_pools(evidence), *scale_sets(evidence)):
             # The scale set of a node pool has the same sizes.
             if machines.incomplete and not machines.document.text("AgentPool") and not machines.document.text("Reason"):
