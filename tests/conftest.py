@@ -30,6 +30,9 @@ def pytest_configure() -> None:
     # A shell starts background jobs with SIGINT ignored, and child processes inherit that. Programs that tests interrupt would not stop.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # nohup does the same with SIGHUP, which the tests themselves go on to ignore: a handler is not inherited.
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)
     if sys.version_info < (3, 12):
         ast.parse = _alone(ast.parse)
     # Rendered by rich, with all local variables, the traceback of each logged exception takes half a second.
