@@ -124,8 +124,8 @@ base-image: $(READY) ## write the current digest of the base image's tag into re
 audit: $(READY) $(TOOLS)/.ready ## find unsafe workflows, and locked packages that were withdrawn or have known vulnerabilities; ADVISORIES=no skips the vulnerabilities
 	@$(WITH_TOOLS) $(BIN)/python -m tools.audit $(if $(filter no,$(ADVISORIES)),--no-advisories)
 
-soak: $(READY) ## run RUNS=10000 random schedules of faults and restarts against the controller, and fewer of crashes, two leaders, groups changed by others, hostile workloads and whole AWS worlds; SEED=1; ONLY="test[7]" selects tests
-	@SOAK_RUNS=$(RUNS) SOAK_SEED=$(SEED) $(BIN)/python -m pytest -q -n 2 --dist worksteal $(if $(ONLY),-k "$(ONLY)") tests/control/test_invariants.py tests/control/test_restarts.py tests/control/test_leadership.py tests/clouds/aws/buying/test_withdrawing.py tests/control/test_aws_random.py tests/control/test_aws_balance_random.py tests/hostile/test_random.py
+soak: $(READY) ## run RUNS=10000 random schedules of faults and restarts against the controller, and fewer of crashes, two leaders, groups changed by others, hostile workloads, Azure's operations, and whole AWS and Azure worlds; SEED=1; ONLY="test[7]" selects tests
+	@SOAK_RUNS=$(RUNS) SOAK_SEED=$(SEED) $(BIN)/python -m pytest -q -n 2 --dist worksteal $(if $(ONLY),-k "$(ONLY)") tests/control/test_invariants.py tests/control/test_restarts.py tests/control/test_leadership.py tests/clouds/aws/buying/test_withdrawing.py tests/control/test_aws_random.py tests/control/test_aws_balance_random.py tests/clouds/azure/test_schedules.py tests/control/test_azure_random.py tests/hostile/test_random.py
 
 properties: $(READY) ## try EXAMPLES=10 times as many random examples as each property declares
 	@EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q -n 2 --dist worksteal -m "hypothesis and not conformance and not charts and not e2e"
