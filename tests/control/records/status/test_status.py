@@ -271,4 +271,4 @@ def test_findings_in_the_status_are_bounded_in_number_and_size() -> None:
     lines = list(doctor_lines(result))
     assert lines[:2] == ["WARNING D35 Node 0, Node 1, Node 2 and 497 more: field: saw this, expected that; it costs", "  fix: kubectl"]
     assert "481 more; gpuscaler doctor prints all" in lines
-    assert summarize(result) == "0 critical, 1000 warning, 0 info, 7 silenced"
+    assert summarize(result) == "0 critical, 1,000 warnings, 0 info, 7 silenced"
