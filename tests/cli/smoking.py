@@ -12,7 +12,7 @@ import msgspec
 from tests.control.managing import managed
 from tests.control.process.test_running import Ticking
 
-from gpuscaler.cli.doctor_following import SmokeRun
+from gpuscaler.cli.doctor.following import SmokeRun
 from gpuscaler.control.process.running import ControllerProcess
 from gpuscaler.control.process.settings_file import SettingsFile
 from gpuscaler.control.records import service

@@ -4,18 +4,25 @@ import asyncio
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-
-pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings it")
 
 from gpuscaler.cli import main
 from gpuscaler.embedded.aws.account import Account
 from gpuscaler.embedded.aws.serving.endpoint import Endpoint
 from gpuscaler.embedded.aws.serving.server import serve
 
+boto3 = pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings it")
 pytestmark = pytest.mark.looptime(False)
+NODE = {
+    "apiVersion": "v1",
+    "kind": "Node",
+    "metadata": {"name": "system"},
+    "spec": {},
+    "status": {"allocatable": {"cpu": "4", "memory": "16Gi", "pods": "110"}, "conditions": [{"type": "Ready", "status": "True"}]},
+}
 CLEAN = Path(__file__).parents[1] / "doctor" / "clean" / "budgets.yaml"
 
 
@@ -31,8 +38,8 @@ def write(run_file: Path, url: str) -> None:
     run_file.write_text(f"cloud: aws\naws: {{cluster: research, regions: [us-east-1], endpoint_url: '{url}'}}\n")
 
 
-def doctor(run_file: Path) -> Result:
-    return CliRunner().invoke(main, ["doctor", "--cluster", str(CLEAN), "--config", str(run_file), "--json"], catch_exceptions=False)
+def doctor(run_file: Path, objects: Path = CLEAN) -> Result:
+    return CliRunner().invoke(main, ["doctor", "--cluster", str(objects), "--config", str(run_file), "--json"], catch_exceptions=False)
 
 
 async def test_the_account_of_the_run_file_is_read_beside_the_files_of_a_cluster(run_file: Path) -> None:
@@ -61,3 +68,56 @@ def test_an_account_that_does_not_answer_is_unchecked_and_no_finding(run_file: P
     assert not document["findings"]
     unchecked = {entry["id"] for entry in document["unchecked"]}
     assert {"D1", "D4", "D5", "D7", "D8", "D16", "D17", "D25", "D29", "D33"} <= unchecked
+
+
+def add_group(url: str) -> None:
+    """A group of g5.xlarge of the cluster, without machines."""
+    keys = {"aws_access_key_id": "any", "aws_secret_access_key": "any", "region_name": "us-east-1", "endpoint_url": url}
+    ec2, scaling = boto3.client("ec2", **keys), boto3.client("autoscaling", **keys)
+    ec2.create_launch_template(LaunchTemplateName="gpu", LaunchTemplateData={"InstanceType": "g5.xlarge", "ImageId": "ami-1"})
+    tags = {"k8s.io/cluster-autoscaler/enabled": "true", "k8s.io/cluster-autoscaler/research": "owned"}
+    scaling.create_auto_scaling_group(
+        AutoScalingGroupName="gpus",
+        MinSize=0,
+        MaxSize=2,
+        VPCZoneIdentifier="subnet-useast1b",
+        LaunchTemplate={"LaunchTemplateName": "gpu"},
+        Tags=[{"Key": key, "Value": value} for key, value in tags.items()],
+    )
+    ec2.close()
+    scaling.close()
+
+
+def waiting(name: str, gpus: int) -> dict[str, Any]:
+    """A pod that has been pending for weeks."""
+    long_ago = "2026-11-01T00:00:00Z"
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "lastTransitionTime": long_ago}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", "uid": name, "creationTimestamp": long_ago},
+        "spec": {"containers": [{"name": "a", "image": "b", "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}]},
+        "status": {"phase": "Pending", "conditions": [condition]},
+    }
+
+
+async def test_pods_are_judged_by_the_pools_of_the_account(run_file: Path) -> None:
+    objects = run_file.parent / "objects.json"
+    objects.write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": [waiting("fits", 1), waiting("too-large", 8), NODE]}))
+    serving = await serve(Endpoint(Account(now=time.time)))
+    try:
+        await asyncio.to_thread(add_group, serving.url)
+        write(run_file, serving.url)
+        read = await asyncio.to_thread(doctor, run_file, objects)
+    finally:
+        await serving.close()
+    write(run_file, "http://127.0.0.1:1")
+    unread = await asyncio.to_thread(doctor, run_file, objects)
+
+    assert unplaced(read) == [("critical", "Pod default/too-large")]
+    # Which pools there are is not known: that is no reason to say that a pod fits none.
+    assert "critical" not in {severity for severity, _ in unplaced(unread)}
+
+
+def unplaced(result: Result) -> list[tuple[str, str]]:
+    return [(found["severity"], found["object"]) for found in json.loads(result.output)["findings"] if found["id"] == "D39"]

@@ -11,7 +11,7 @@ from tests.cli.serving import Served, kubeconfig, repeat_reads_at_once, served
 from tests.doctor.corpus import objects_of
 
 from gpuscaler.cli import main
-from gpuscaler.cli.doctor_reading import OTHERS
+from gpuscaler.cli.doctor.reading import OTHERS
 from gpuscaler.doctor.checks.all_checks import CHECKS
 from gpuscaler.embedded.apiserver.faults import Fault
 from gpuscaler.embedded.apiserver.wire.failures import Failure

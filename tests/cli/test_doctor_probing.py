@@ -13,8 +13,8 @@ import msgspec
 import pytest
 from tests.doctor.corpus import NOW
 
-from gpuscaler.cli.doctor_probing import with_probes
-from gpuscaler.cli.doctor_reading import evidence_of_objects
+from gpuscaler.cli.doctor.probing import with_probes
+from gpuscaler.cli.doctor.reading import evidence_of_objects
 from gpuscaler.doctor.checks.all_checks import CHECKS
 from gpuscaler.doctor.findings import Report
 from gpuscaler.doctor.running import run_checks

@@ -11,7 +11,7 @@ from tests.cli.smoking import stage
 from tests.control.world import in_pieces
 from tests.objects import node, pod
 
-from gpuscaler.cli.doctor_following import RefusedError
+from gpuscaler.cli.doctor.following import RefusedError
 from gpuscaler.control.loop.holding import write_holds
 from gpuscaler.doctor.smoke import timeline as stages
 from gpuscaler.doctor.smoke.job import KEPT_SECONDS

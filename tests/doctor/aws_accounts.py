@@ -9,8 +9,8 @@ from botocore.exceptions import ClientError
 from tests.clouds.aws.accounts import CA, CLUSTER, DISCOVERED, Aws, Session
 from tests.clouds.aws.command_line import aws as run_words
 
-from gpuscaler.cli.doctor_account import inspected
-from gpuscaler.cli.doctor_reading import evidence_of_objects
+from gpuscaler.cli.doctor.aws import inspected
+from gpuscaler.cli.doctor.reading import evidence_of_objects
 from gpuscaler.doctor.checks.all_checks import CHECKS
 from gpuscaler.doctor.findings import Report
 from gpuscaler.doctor.running import run_checks

@@ -10,8 +10,8 @@ from tests.clouds.azure.command_line import az
 from tests.clouds.azure.providers import SIZE, AzureHarness, azure_account
 from tests.doctor.applying import apply_command
 
-from gpuscaler.cli.doctor_azure import inspected
-from gpuscaler.cli.doctor_reading import evidence_of_objects
+from gpuscaler.cli.doctor.azure import inspected
+from gpuscaler.cli.doctor.reading import evidence_of_objects
 from gpuscaler.clouds.azure.api.arm import Arm
 from gpuscaler.clouds.azure.api.credentials import FixedToken
 from gpuscaler.clouds.azure.api.http import Http

@@ -5,7 +5,7 @@ from typing import Any
 from tests.doctor.corpus import NOW
 from tests.planning.building import offering, pool
 
-from gpuscaler.cli.doctor_reading import evidence_of_objects
+from gpuscaler.cli.doctor.reading import evidence_of_objects
 from gpuscaler.doctor.checks.all_checks import CHECKS
 from gpuscaler.doctor.evidence import Evidence
 from gpuscaler.doctor.findings import CRITICAL, INFO, WARNING, Finding

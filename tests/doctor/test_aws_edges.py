@@ -9,8 +9,7 @@ pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings i
 from tests.clouds.aws.accounts import CA, CLUSTER, DISCOVERED
 from tests.doctor.aws_accounts import REGION
 
-from gpuscaler.cli.doctor_account import with_documents
-from gpuscaler.cli.doctor_reading import evidence_of_objects
+from gpuscaler.cli.doctor.reading import evidence_of_objects, with_documents
 from gpuscaler.clouds.aws.inspecting.details import quota_of
 from gpuscaler.doctor.checks.all_checks import CHECKS
 from gpuscaler.doctor.findings import CRITICAL, INFO, WARNING, Report

@@ -6,8 +6,7 @@ import pytest
 from tests.doctor.azure_accounts import SUBSCRIPTION, WHOLE
 from tests.doctor.test_azure_broken import GPU, deployment, service_account
 
-from gpuscaler.cli.doctor_account import with_documents
-from gpuscaler.cli.doctor_reading import evidence_of_objects
+from gpuscaler.cli.doctor.reading import evidence_of_objects, with_documents
 from gpuscaler.doctor.checks.all_checks import CHECKS
 from gpuscaler.doctor.findings import Report
 from gpuscaler.doctor.running import run_checks

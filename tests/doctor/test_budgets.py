@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 from tests.doctor.corpus import NOW
 
-from gpuscaler.cli.doctor_reading import evidence_of_objects
+from gpuscaler.cli.doctor.reading import evidence_of_objects
 from gpuscaler.doctor.checks.budgets import find_hindered_pods
 from gpuscaler.doctor.evidence import Evidence
 

@@ -3,7 +3,7 @@
 import pytest
 from tests.doctor.corpus import NOW, CorpusFile, broken_files, clean_files, objects_of
 
-from gpuscaler.cli.doctor_reading import evidence_of_objects
+from gpuscaler.cli.doctor.reading import evidence_of_objects
 from gpuscaler.doctor.checks.all_checks import CHECKS
 from gpuscaler.doctor.evidence import Evidence
 from gpuscaler.doctor.running import run_checks

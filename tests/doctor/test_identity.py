@@ -10,8 +10,8 @@ import pytest
 import yaml
 from tests.doctor.corpus import FOLDER, NOW, objects_of
 
-from gpuscaler.cli.doctor_printing import report_json
-from gpuscaler.cli.doctor_reading import evidence_of_objects
+from gpuscaler.cli.doctor.printing import report_json
+from gpuscaler.cli.doctor.reading import evidence_of_objects
 from gpuscaler.doctor.checks.all_checks import CHECKS
 from gpuscaler.doctor.checks.checking import Check
 from gpuscaler.doctor.checks.identity.needed_rights import needed_rights

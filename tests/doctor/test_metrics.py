@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.doctor.corpus import FOLDER, NOW, CorpusFile, broken_files, look_at, objects_of
 
-from gpuscaler.cli.doctor_reading import evidence_of_files, evidence_of_objects
+from gpuscaler.cli.doctor.reading import evidence_of_files, evidence_of_objects
 from gpuscaler.doctor.checks.all_checks import CHECKS
 from gpuscaler.doctor.checks.metrics.addresses import parse_address
 from gpuscaler.doctor.findings import Finding

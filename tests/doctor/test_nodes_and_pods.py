@@ -7,7 +7,7 @@ from tests.doctor.corpus import FOLDER, objects_of
 from tests.doctor.corpus import NOW as CORPUS_NOW
 from tests.planning.building import NOW, bare_node, node, offering, pod, pool, spec
 
-from gpuscaler.cli.doctor_reading import evidence_of_objects
+from gpuscaler.cli.doctor.reading import evidence_of_objects
 from gpuscaler.doctor.checks.all_checks import CHECKS
 from gpuscaler.doctor.documents import Document
 from gpuscaler.doctor.evidence import Evidence

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tests.doctor.corpus import NOW
 
 from gpuscaler.cli import main
-from gpuscaler.cli.doctor_reading import evidence_of_objects
+from gpuscaler.cli.doctor.reading import evidence_of_objects
 from gpuscaler.doctor.checks.all_checks import CHECKS
 from gpuscaler.doctor.evidence import Evidence
 from gpuscaler.doctor.findings import Report

@@ -18,7 +18,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "cluster": ("gpuscaler.cli.cluster", "Run a small Kubernetes cluster in this process."),
     "convert": ("gpuscaler.cli.convert", "Convert old manifests to API versions that clusters serve now."),
     "demo": ("gpuscaler.cli.demo", "Watch gpuscaler scale a cluster in this process, for about a minute."),
-    "doctor": ("gpuscaler.cli.doctor", "Find mistakes in a cluster, its account and its files."),
+    "doctor": ("gpuscaler.cli.doctor.command", "Find mistakes in a cluster, its account and its files."),
     "exporter": ("gpuscaler.cli.exporter", "Export GPU metrics of this node, per pod, for Prometheus."),
     "generate": ("gpuscaler.cli.generate", "Generate a trace from the marginals of a published one."),
     "hold": ("gpuscaler.cli.hold", "Pause buying or removing machines, for a while or until resumed."),

@@ -12,15 +12,11 @@ import click
 from gpuscaler.cli.reaching import FORBIDDEN, UNREACHABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
     from gpuscaler.clouds.protocol import AccountReport
     from gpuscaler.model.cluster import Cluster
     from gpuscaler.model.instances import Inventory
     from gpuscaler.model.pools import Policy
     from gpuscaler.settings import RunSettings
-
-    Reader = Callable[[], Coroutine[None, None, tuple[AccountReport, Inventory]]]
 
 
 class Account(NamedTuple):
@@ -32,15 +28,16 @@ class Account(NamedTuple):
 
 def read_account(settings: "RunSettings", *, cache: Path) -> Account:
     """Read the account of ``settings``; notes go to standard error. If the account cannot be read, the command exits with 3 or 5."""
-    import asyncio
-
     from msgspec.structs import replace
 
-    read = (_azure_reader if settings.cloud == "azure" else _aws_reader)(settings, cache)
+    from gpuscaler.clouds.aws.api.calls import MissingPackageError
     from gpuscaler.clouds.protocol import UNAUTHORISED, CloudError
 
     try:
-        report, inventory = asyncio.run(read())
+        report, inventory = pools_and_machines(settings, cache=cache)
+    except MissingPackageError as error:
+        click.echo(str(error), err=True)
+        sys.exit(2)
     except CloudError as error:
         click.echo(str(error), err=True)
         sys.exit(FORBIDDEN if error.cause == UNAUTHORISED else UNREACHABLE)
@@ -51,46 +48,41 @@ def read_account(settings: "RunSettings", *, cache: Path) -> Account:
     return Account(replace(settings.policy, pools=report.pools), inventory)
 
 
-def _aws_reader(settings: "RunSettings", cache: Path) -> "Reader":
-    from gpuscaler.clouds.aws.api.calls import Calls, MissingPackageError
+def pools_and_machines(settings: "RunSettings", *, cache: Path) -> "tuple[AccountReport, Inventory]":
+    """Read the pools and machines of the account. Raises CloudError, and MissingPackageError without the cloud's package."""
+    import asyncio
 
+    return asyncio.run((_read_azure if settings.cloud == "azure" else _read_aws)(settings, cache))
+
+
+async def _read_aws(settings: "RunSettings", cache: Path) -> "tuple[AccountReport, Inventory]":
+    from gpuscaler.clouds.aws.api.calls import Calls
+    from gpuscaler.clouds.aws.provider import AwsProvider
+    from gpuscaler.control.process.aws import make_discovery
+    from gpuscaler.control.process.endpoints import dry_run_fence
+
+    calls = Calls(sleep=time.sleep, random=SystemRandom(), endpoint_url=settings.aws.endpoint_url)
+    discovery = make_discovery(settings.aws, calls, now=time.time, folder=cache)
+    provider = AwsProvider(calls, discovery, fence=dry_run_fence, now=time.time)
     try:
-        calls = Calls(sleep=time.sleep, random=SystemRandom(), endpoint_url=settings.aws.endpoint_url)
-    except MissingPackageError as error:
-        click.echo(str(error), err=True)
-        sys.exit(2)
-
-    async def read() -> "tuple[AccountReport, Inventory]":
-        from gpuscaler.clouds.aws.provider import AwsProvider
-        from gpuscaler.control.process.aws import make_discovery
-        from gpuscaler.control.process.endpoints import dry_run_fence
-
-        discovery = make_discovery(settings.aws, calls, now=time.time, folder=cache)
-        provider = AwsProvider(calls, discovery, fence=dry_run_fence, now=time.time)
-        try:
-            return await provider.read_account(), await provider.inventory()
-        finally:
-            await provider.close()
-
-    return read
+        return await provider.read_account(), await provider.inventory()
+    finally:
+        await provider.close()
 
 
-def _azure_reader(settings: "RunSettings", cache: Path) -> "Reader":
-    async def read() -> "tuple[AccountReport, Inventory]":
-        from gpuscaler.clouds.azure.provider import AzureProvider
-        from gpuscaler.control.process.azure import make_arm, make_discovery
-        from gpuscaler.control.process.endpoints import dry_run_fence
+async def _read_azure(settings: "RunSettings", cache: Path) -> "tuple[AccountReport, Inventory]":
+    from gpuscaler.clouds.azure.provider import AzureProvider
+    from gpuscaler.control.process.azure import make_arm, make_discovery
+    from gpuscaler.control.process.endpoints import dry_run_fence
 
-        url = settings.azure.endpoint_url
-        arm, http = make_arm(os.environ, endpoint_url=url, fence=dry_run_fence, now=time.time)
-        discovery = make_discovery(settings.azure, arm, http, now=time.time, endpoint_url=url, folder=cache)
-        provider = AzureProvider(arm, discovery, now=time.time)
-        try:
-            return await provider.read_account(), await provider.inventory()
-        finally:
-            await provider.close()
-
-    return read
+    url = settings.azure.endpoint_url
+    arm, http = make_arm(os.environ, endpoint_url=url, fence=dry_run_fence, now=time.time)
+    discovery = make_discovery(settings.azure, arm, http, now=time.time, endpoint_url=url, folder=cache)
+    provider = AzureProvider(arm, discovery, now=time.time)
+    try:
+        return await provider.read_account(), await provider.inventory()
+    finally:
+        await provider.close()
 
 
 def with_bought_offerings(cluster: "Cluster", inventory: "Inventory") -> "Cluster":

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
 
 import click
 
-from gpuscaler.cli.reaching import access_options, namespace_of, report_api_errors, resolve_access
+from gpuscaler.cli.reaching import (
+    FILE,
+    cluster_options,
+    namespace_of,
+    refuse_files_and_access,
+    report_api_errors,
+    resolve_access,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,20 +28,9 @@ if TYPE_CHECKING:
     from gpuscaler.planning.state import State
     from gpuscaler.settings import RunSettings
 
-#: A path type, so that shells complete file names; unreadable files are reported when they are opened.
-FILE = click.Path(readable=False, allow_dash=True)
-
 
 @click.command()
-@click.option(
-    "--cluster",
-    "files",
-    multiple=True,
-    type=FILE,
-    metavar="FILE",
-    help="Kubernetes objects as printed by kubectl (JSON or YAML); repeatable; - is standard input. Default: read a live cluster.",
-)
-@access_options
+@cluster_options
 @click.option("--pools", "--config", "pools", required=True, type=FILE, metavar="FILE", help="The pools file, or a run file.")
 @click.option("--now", metavar="RFC3339", help="Time of the plan, such as 2026-11-21T12:00:00Z; default: now.")
 @click.option("--add-pods", multiple=True, type=FILE, metavar="FILE", help="Add these pods, Jobs or Deployments; repeatable.")
@@ -70,8 +66,7 @@ def plan(
     from gpuscaler.cli.proofs import write_proof
     from gpuscaler.planning.planner import Planner
 
-    if files and (kubeconfig is not None or context):
-        raise click.UsageError("saw --cluster together with --kubeconfig or --context, expected files or a live cluster; omit one of them")
+    refuse_files_and_access(files, kubeconfig, context)
     moment = parse_time(now) if now is not None else time.time()
     settings = load_settings(pools)
     account = account_of(settings) if settings.has_account_pools else None

@@ -31,6 +31,29 @@ def access_options(command: F) -> F:
     return _KUBECONFIG(_CONTEXT(command))
 
 
+#: A path type, so that shells complete file names; unreadable files are reported when they are opened.
+FILE = click.Path(readable=False, allow_dash=True)
+
+
+def cluster_options(command: F) -> F:
+    """``--cluster``, as the argument ``files``, and the options of :func:`access_options`: files, or a live cluster."""
+    option = click.option(
+        "--cluster",
+        "files",
+        multiple=True,
+        type=FILE,
+        metavar="FILE",
+        help="Kubernetes objects as printed by kubectl (JSON or YAML); repeatable; - is standard input. Default: read a live cluster.",
+    )
+    return option(access_options(command))
+
+
+def refuse_files_and_access(files: tuple[str, ...], kubeconfig: Path | None, context: str) -> None:
+    """Raise a usage error if both files and a live cluster are given."""
+    if files and (kubeconfig is not None or context):
+        raise click.UsageError("saw --cluster together with --kubeconfig or --context, expected files or a live cluster; omit one of them")
+
+
 def resolve_access(kubeconfig: Path | None, context: str) -> "Access":
     """Return the access to the cluster; unusable settings end the command with exit code 2. Warnings go to standard error."""
     from gpuscaler.kube.errors import AccessError

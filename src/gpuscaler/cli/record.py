@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuscaler.cli.plan import FILE, load_pools
-from gpuscaler.cli.reaching import access_options, report_api_errors, resolve_access
+from gpuscaler.cli.plan import load_pools
+from gpuscaler.cli.reaching import FILE, access_options, report_api_errors, resolve_access
 
 if TYPE_CHECKING:
     from gpuscaler.kube.access import Access

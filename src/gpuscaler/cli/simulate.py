@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuscaler.cli.plan import FILE
+from gpuscaler.cli.reaching import FILE
 from gpuscaler.cli.replaying import (
     SWEPT,
     PolicyName,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from gpuscaler.cli.plan import FILE
+from gpuscaler.cli.reaching import FILE
 from gpuscaler.cli.replaying import SWEPT, PolicyName, ReplayOptions, check_options, read_settings, replay_options, report_unusable_files
 from gpuscaler.cli.simulate import POLICIES
 

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from tests.control.records.test_service import events, running_service, status
 from tests.control.world import ONE_GPU_MACHINES, World
 
-from gpuscaler.cli.doctor_reading import evidence_of_objects
+from gpuscaler.cli.doctor.reading import evidence_of_objects
 from gpuscaler.cli.status import print_status
 from gpuscaler.control.records import cluster_checks
 from gpuscaler.control.records.cluster_checks import CONTINUOUS, reference_of

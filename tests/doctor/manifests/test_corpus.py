@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuscaler.cli.doctor_manifests import known_machines, problems_of_rules
+from gpuscaler.cli.doctor.manifests import known_machines, problems_of_rules
 from gpuscaler.doctor.findings import CRITICAL, Finding, Report
 from gpuscaler.doctor.manifests.reading import read_manifests
 from gpuscaler.doctor.manifests.running import lint_manifests

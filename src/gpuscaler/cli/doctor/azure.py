@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpuscaler.cli.doctor_account import with_documents
+from gpuscaler.cli.doctor.reading import with_documents
 from gpuscaler.doctor.evidence import ACCOUNT, Evidence
 
 if TYPE_CHECKING:

@@ -5,13 +5,13 @@ import io
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO, cast
 
 import click
 import msgspec
 
-from gpuscaler.cli.doctor_probing import with_probes
+from gpuscaler.cli.doctor.probing import with_probes
 from gpuscaler.doctor.documents import Document
 from gpuscaler.doctor.evidence import CLOCKS, CLUSTER, Evidence
 from gpuscaler.kube.access import Access
@@ -213,3 +213,9 @@ async def _collect(client: Client, resource: Resource, collector: _Collector) ->
             return str(error)
         return ""
     return "" if resource.optional else f"the server does not know {resource.label}"
+
+
+def with_documents(evidence: Evidence, documents: Mapping[str, Iterable[Mapping[str, Any]]], unread: Mapping[str, str]) -> Evidence:
+    """``evidence`` with more documents and reasons, by kind."""
+    added = {kind: tuple(Document(entry) for entry in entries) for kind, entries in documents.items()}
+    return replace(evidence, documents={**evidence.documents, **added}, unread={**evidence.unread, **unread})

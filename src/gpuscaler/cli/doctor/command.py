@@ -1,6 +1,5 @@
 """``gpuscaler doctor``: finds mistakes in a cluster, its account and its files."""
 
-import json
 import os
 import sys
 import time
@@ -9,40 +8,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuscaler.cli.doctor_manifests import manifests
-from gpuscaler.cli.doctor_smoke import SmokeOptions, smoke_options, smoke_test
-from gpuscaler.cli.reaching import FORBIDDEN, UNREACHABLE, access_options, resolve_access
+from gpuscaler.cli.doctor.manifests import manifests
+from gpuscaler.cli.doctor.output import Output, count_ids, output_options
+from gpuscaler.cli.doctor.smoke import SmokeOptions, smoke_options, smoke_test
+from gpuscaler.cli.reaching import FILE, cluster_options, refuse_files_and_access, resolve_access
 
 if TYPE_CHECKING:
     from gpuscaler.doctor.evidence import Evidence
-    from gpuscaler.doctor.findings import Report
     from gpuscaler.settings.run_settings import RunSettings
-
-#: A path type, so that shells complete file names; unreadable files are reported when they are opened.
-FILE = click.Path(readable=False, allow_dash=True)
 
 
 @click.group(invoke_without_command=True)
-@click.option(
-    "--cluster",
-    "files",
-    multiple=True,
-    type=FILE,
-    metavar="FILE",
-    help="Kubernetes objects as printed by kubectl (JSON or YAML); repeatable; - is standard input. Default: read a live cluster.",
-)
-@access_options
+@cluster_options
 @click.option("--config", type=FILE, metavar="FILE", help="The run file: its settings are checked, and the account that it names is read.")
-@click.option(
-    "--fail-on",
-    type=click.Choice(("critical", "warning", "info")),
-    default="warning",
-    show_default=True,
-    help="The least severity of a finding that ends the command with 1.",
-)
-@click.option("--partial-ok", is_flag=True, help="Exit with 0 instead of 3 if something could not be checked and nothing was found.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--sarif", "as_sarif", is_flag=True, help="Print SARIF, which code hosts and editors show.")
+@output_options
 @click.option("--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Also write the report as a page in HTML.")
 @smoke_options
 @click.pass_context
@@ -53,11 +32,8 @@ def doctor(
     kubeconfig: Path | None,
     context: str,
     config: str | None,
-    fail_on: str,
-    partial_ok: bool,
-    as_json: bool,
-    as_sarif: bool,
     html: Path | None,
+    output: Output,
     smoke: SmokeOptions | None,
 ) -> None:
     """Find mistakes in a cluster, and print for each what it breaks and the command that mends it. Nothing is changed.
@@ -69,45 +45,36 @@ def doctor(
     """
     if ctx.invoked_subcommand is not None:
         return
-    from gpuscaler.cli.doctor_printing import print_report, report_json
-    from gpuscaler.cli.doctor_sarif import report_sarif
     from gpuscaler.cli.plan import load_settings
     from gpuscaler.doctor.checks.all_checks import CHECKS
     from gpuscaler.doctor.running import run_checks
     from gpuscaler.doctor.silencing import silence
 
-    if files and (kubeconfig is not None or context):
-        raise click.UsageError("saw --cluster together with --kubeconfig or --context, expected files or a live cluster; omit one of them")
-    if as_json and as_sarif:
-        raise click.UsageError("saw --json together with --sarif, expected one of them")
+    refuse_files_and_access(files, kubeconfig, context)
     if smoke is not None:
-        if files or as_sarif or html is not None:
-            other = "--cluster" if files else "--sarif" if as_sarif else "--html"
+        if files or output.as_sarif or html is not None:
+            other = "--cluster" if files else "--sarif" if output.as_sarif else "--html"
             raise click.UsageError(f"saw --smoke together with {other}, expected a live cluster and no report; omit {other}")
-        sys.exit(smoke_test(kubeconfig, context, config, smoke, as_json=as_json))
+        sys.exit(smoke_test(kubeconfig, context, config, smoke, as_json=output.as_json))
     now = time.time()
     settings = None if config is None else load_settings(config)
     evidence = _with_settings(_from_files(files, now) if files else _from_cluster(kubeconfig, context, now), settings)
     report = silence(run_checks(evidence, CHECKS), evidence, settings.doctor.ignore if settings is not None else ())
-    count = len({check.id for check in CHECKS})
     if html is not None:
-        from gpuscaler.cli.doctor_page import doctor_page
+        from gpuscaler.cli.doctor.page import doctor_page
 
-        _write_page(html, doctor_page(report, checks=count, now=now))
-    if as_json:
-        click.echo(json.dumps(report_json(report), indent=2))
-    elif as_sarif:
-        click.echo(json.dumps(report_sarif(report, CHECKS), indent=2))
-    else:
-        print_report(report, checks=count)
-    sys.exit(_exit_status(report, evidence, fail_on=fail_on, partial_ok=partial_ok))
+        _write_page(html, doctor_page(report, checks=count_ids(CHECKS), now=now))
+    output.print(report, CHECKS)
+    # What was asked beside the objects has a kind of its own.
+    objects = (documents for kind, documents in evidence.documents.items() if not kind.startswith("probe/"))
+    sys.exit(output.exit_status(report, anything_read=any(objects) or not evidence.unread))
 
 
 doctor.add_command(manifests)
 
 
 def _from_files(files: tuple[str, ...], now: float) -> "Evidence":
-    from gpuscaler.cli.doctor_reading import FileError, evidence_of_files
+    from gpuscaler.cli.doctor.reading import FileError, evidence_of_files
 
     try:
         return evidence_of_files(files, now=now)
@@ -119,7 +86,7 @@ def _from_files(files: tuple[str, ...], now: float) -> "Evidence":
 def _from_cluster(kubeconfig: Path | None, context: str, now: float) -> "Evidence":
     import asyncio
 
-    from gpuscaler.cli.doctor_reading import evidence_of_cluster
+    from gpuscaler.cli.doctor.reading import evidence_of_cluster
 
     access = resolve_access(kubeconfig, context)
     # A pod that names another cluster is not inside it.
@@ -136,7 +103,7 @@ def _write_page(path: Path, page: str) -> None:
 
 
 def _with_settings(evidence: "Evidence", settings: "RunSettings | None") -> "Evidence":
-    """``evidence`` with the pools and settings of the run file."""
+    """``evidence`` with the pools and settings of the run file, and with the account that it names."""
     from dataclasses import replace
 
     from gpuscaler.doctor.evidence import ACCOUNT, POLICY
@@ -144,23 +111,39 @@ def _with_settings(evidence: "Evidence", settings: "RunSettings | None") -> "Evi
     if settings is None:
         reason = "no run file was given; name it with --config"
         return replace(evidence, unread={**evidence.unread, POLICY: reason, ACCOUNT: reason})
-    evidence = replace(evidence, policy=settings.policy)
+    if not settings.has_account_pools:
+        return replace(evidence, policy=settings.policy)
+    evidence = _with_account_pools(evidence, settings)
     if settings.cloud == "aws":
-        from gpuscaler.cli.doctor_account import with_aws_account
+        from gpuscaler.cli.doctor.aws import with_aws_account
 
         return with_aws_account(evidence, settings)
-    if settings.cloud == "azure":
-        from gpuscaler.cli.doctor_azure import with_azure_account
+    from gpuscaler.cli.doctor.azure import with_azure_account
 
-        return with_azure_account(evidence, settings)
-    return evidence
+    return with_azure_account(evidence, settings)
 
 
-def _exit_status(report: "Report", evidence: "Evidence", *, fail_on: str, partial_ok: bool) -> int:
-    if report.at_least(fail_on):
-        return 1
-    # What was asked beside the objects has a kind of its own.
-    objects = (documents for kind, documents in evidence.documents.items() if not kind.startswith("probe/"))
-    if evidence.unread and not any(objects):
-        return FORBIDDEN
-    return UNREACHABLE if report.unchecked and not partial_ok else 0
+def _with_account_pools(evidence: "Evidence", settings: "RunSettings") -> "Evidence":
+    """``evidence`` with the policy whose pools are those of the account; without it, if a part of the account cannot be read."""
+    from dataclasses import replace
+
+    import msgspec.structs
+
+    from gpuscaler.cli.account import pools_and_machines, with_bought_offerings
+    from gpuscaler.clouds.aws.api.calls import MissingPackageError
+    from gpuscaler.clouds.protocol import CloudError
+    from gpuscaler.doctor.evidence import POLICY
+    from gpuscaler.lifecycle.observed.machine_index import MachineIndex
+    from gpuscaler.serving.cache_folder import cache_of
+
+    try:
+        report, inventory = pools_and_machines(settings, cache=cache_of(os.environ))
+        unread = "; ".join(part.text for part in report.failed)
+    except (CloudError, MissingPackageError) as error:
+        unread = str(error)
+    if unread:
+        return replace(evidence, unread={**evidence.unread, POLICY: f"its pools are those of the account: {unread}"})
+    cluster = with_bought_offerings(evidence.cluster, inventory)
+    unlisted = MachineIndex.of(cluster, inventory).unlisted
+    policy = msgspec.structs.replace(settings.policy, pools=report.pools)
+    return replace(evidence, policy=policy, cluster=cluster, unlisted=unlisted)

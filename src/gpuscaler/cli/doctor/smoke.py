@@ -18,7 +18,7 @@ import click
 from gpuscaler.cli.reaching import namespace_of, resolve_access
 
 if TYPE_CHECKING:
-    from gpuscaler.cli.doctor_following import SmokeRun
+    from gpuscaler.cli.doctor.following import SmokeRun
     from gpuscaler.cli.plan import PlanInputs
     from gpuscaler.doctor.smoke.job import SmokeTest
     from gpuscaler.kube.access import Access
@@ -151,7 +151,7 @@ def smoke_test(kubeconfig: Path | None, context: str, config: str | None, option
     idle_after = {pool.name: pool.idle_after for pool in (policy.pools if policy is not None else ())}
 
     def run_of(client: "Client", access: "Access") -> "SmokeRun":
-        from gpuscaler.cli.doctor_following import SmokeRun
+        from gpuscaler.cli.doctor.following import SmokeRun
 
         return SmokeRun(
             client=client,
@@ -270,7 +270,7 @@ def _outlook(plan: "Plan", pod: str, policy: "Policy") -> Outlook:
 
 
 def _run(access: "Access", run_of: "Callable[[Client, Access], SmokeRun]", *, as_json: bool) -> int:
-    from gpuscaler.cli.doctor_following import RefusedError
+    from gpuscaler.cli.doctor.following import RefusedError
     from gpuscaler.cli.leading import run_with_transport
     from gpuscaler.kube.client import Client
 

@@ -1,11 +1,12 @@
 """Reads the account that a run file names, for ``gpuscaler doctor``."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from random import SystemRandom
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from gpuscaler.cli.doctor.reading import with_documents
 from gpuscaler.doctor.documents import Document
 from gpuscaler.doctor.evidence import ACCOUNT, Evidence
 
@@ -45,12 +46,6 @@ def inspected(evidence: Evidence, aws: "AwsSettings", calls: "Calls") -> Evidenc
         principal=_role_of(evidence.of("ServiceAccount")),
     )
     return with_documents(evidence, read.documents, read.unread)
-
-
-def with_documents(evidence: Evidence, documents: Mapping[str, Iterable[Mapping[str, Any]]], unread: Mapping[str, str]) -> Evidence:
-    """``evidence`` with more documents and reasons, by kind."""
-    added = {kind: tuple(Document(entry) for entry in entries) for kind, entries in documents.items()}
-    return replace(evidence, documents={**evidence.documents, **added}, unread={**evidence.unread, **unread})
 
 
 def _role_of(accounts: Iterable[Document]) -> str:

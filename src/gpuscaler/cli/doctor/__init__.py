@@ -1,0 +1,1 @@
+"""``gpuscaler doctor``: what it reads, its subcommands, and its output."""
