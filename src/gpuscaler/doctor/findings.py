@@ -7,6 +7,8 @@ from msgspec import Struct
 CRITICAL, WARNING, INFO = "critical", "warning", "info"
 #: From the most to the least severe.
 SEVERITIES = (CRITICAL, WARNING, INFO)
+#: A finding is only true if something else really does not exist, or if the object really is in the namespace that it is taken to be in.
+ABSENCE, NAMESPACE = "absence", "namespace"
 
 
 class Fix(Struct, frozen=True, gc=False):
@@ -24,7 +26,8 @@ class Finding(Struct, frozen=True, gc=False):
     """A mistake in ``field`` of ``object``, which is ``Kind namespace/name``, found by the check with the id ``check``.
 
     ``seen`` and ``expected`` are the values; ``effect`` is what it breaks or costs, as a clause: "no pod can be evicted". ``place`` is
-    ``file:line`` where a file was read. ``note`` is a remark, as a clause: that an exception for it has ended.
+    ``file:line`` where a file was read. ``note`` is a remark, as a clause: that an exception for it has ended. ``relies_on`` is what the
+    finding relies on beside the object itself, since files are only a part of a cluster: :data:`ABSENCE` or :data:`NAMESPACE`.
     """
 
     check: str
@@ -37,6 +40,7 @@ class Finding(Struct, frozen=True, gc=False):
     fix: Fix = Fix()
     place: str = ""
     note: str = ""
+    relies_on: str = ""
 
     @property
     def page(self) -> str:

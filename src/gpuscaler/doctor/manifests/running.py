@@ -10,7 +10,7 @@ from gpuscaler.doctor.checks.all_checks import CHECKS
 from gpuscaler.doctor.checks.checking import Check
 from gpuscaler.doctor.documents import TEMPLATES, Document
 from gpuscaler.doctor.evidence import Evidence
-from gpuscaler.doctor.findings import WARNING, Finding, Fix, Report
+from gpuscaler.doctor.findings import ABSENCE, NAMESPACE, WARNING, Finding, Fix, Report
 from gpuscaler.doctor.manifests.all_lints import LINTS
 from gpuscaler.doctor.manifests.command_patches import patched
 from gpuscaler.doctor.manifests.editing import patch_of, renamed
@@ -22,8 +22,6 @@ from gpuscaler.doctor.running import run_checks
 _CLUSTER_CHECKS: tuple[Check, ...] = tuple(check for check in CHECKS if check.on_files)
 #: A line within a text, as checks write it.
 _LINE = re.compile(r"\(line (\d{1,6})\)")
-#: Files are a part of a cluster: what is not in them may exist.
-_MAY_EXIST = re.compile(r"does not exist$|do not exist$|there is no ")
 
 
 def check_titles() -> tuple[Check, ...]:
@@ -57,7 +55,7 @@ def _in_files(check: Check, manifests: Manifests) -> Check:
 
     def find(evidence: Evidence) -> Iterator[Finding]:
         for result in check.find(evidence):
-            if isinstance(result, Finding) and not _MAY_EXIST.search(result.seen):
+            if isinstance(result, Finding) and result.relies_on != ABSENCE:
                 yield _placed(result, by_title.get(result.object, []))
 
     return Check(check.id, check.title, (), find)
@@ -85,7 +83,7 @@ def _placed(finding: Finding, manifests: Iterable[Manifest]) -> Finding:
     elif patch and not finding.fix.commands:
         advice = ""
     # Who applies an object without a namespace may name one.
-    unsure = not manifest.document.namespace and "in namespace" in finding.seen
+    unsure = not manifest.document.namespace and finding.relies_on == NAMESPACE
     return Finding(
         finding.check,
         WARNING if unsure else finding.severity,

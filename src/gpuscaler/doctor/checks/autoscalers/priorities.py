@@ -11,7 +11,7 @@ from gpuscaler.doctor.checks.programs import CLUSTER_AUTOSCALER, GPUSCALER, Prog
 from gpuscaler.doctor.commands import kubectl_apply, kubectl_delete, kubectl_patch
 from gpuscaler.doctor.documents import Document
 from gpuscaler.doctor.evidence import POLICY, Evidence
-from gpuscaler.doctor.findings import INFO, WARNING, Finding, Fix
+from gpuscaler.doctor.findings import ABSENCE, INFO, WARNING, Finding, Fix
 from gpuscaler.model.durations import parse_duration
 from gpuscaler.model.priorities.inverting import find_inverted, unmatched_patterns
 from gpuscaler.model.priorities.priorities import Priorities, apply_priorities, parse_priorities
@@ -111,6 +111,7 @@ def _unread(item: Document) -> Finding:
         _UNUSED,
         Fix(advice="start Cluster Autoscaler with --expander=priority, or delete the ConfigMap"),
         item.place,
+        relies_on=ABSENCE,
     )
 
 
@@ -125,6 +126,7 @@ def _absent(program: Program) -> Finding:
         "groups are chosen at random",
         Fix(advice=f"create it with the key {KEY}, such as 50: [.*spot.*] and 10: [.*], or set another expander"),
         program.workload.place,
+        relies_on=ABSENCE,
     )
 
 

@@ -9,7 +9,7 @@ from gpuscaler.doctor.checks.programs import account_of, programs, workloads
 from gpuscaler.doctor.commands import kubectl_apply, kubectl_patch
 from gpuscaler.doctor.documents import TEMPLATES, Document
 from gpuscaler.doctor.evidence import Evidence
-from gpuscaler.doctor.findings import CRITICAL, INFO, WARNING, Finding, Fix
+from gpuscaler.doctor.findings import ABSENCE, CRITICAL, INFO, NAMESPACE, WARNING, Finding, Fix
 
 #: The label of roles and bindings that the API server makes itself, some for controllers that run elsewhere.
 _DEFAULTS = "kubernetes.io/bootstrapping"
@@ -42,6 +42,7 @@ def find_missing_accounts(evidence: Evidence) -> Iterable[Finding]:
             "the API server refuses to create the pods",
             Fix((made,), "bind its roles to it, too"),
             document.place,
+            relies_on=NAMESPACE if elsewhere else ABSENCE,
         )
 
 

@@ -13,7 +13,7 @@ from gpuscaler.doctor.checks.programs import workloads
 from gpuscaler.doctor.commands import patch_template
 from gpuscaler.doctor.documents import TEMPLATES, Document, containers_of
 from gpuscaler.doctor.evidence import Evidence
-from gpuscaler.doctor.findings import CRITICAL, WARNING, Finding, Fix
+from gpuscaler.doctor.findings import ABSENCE, CRITICAL, NAMESPACE, WARNING, Finding, Fix
 
 #: ConfigMaps that are in each namespace of a cluster, and in no file.
 _EVERYWHERE = ("kube-root-ca.crt", "openshift-service-ca.crt")
@@ -101,7 +101,7 @@ def _problem(kind: str, document: Document, reference: _Reference, existing: _Ex
 
 def _missing(kind: str, document: Document, reference: _Reference, existing: _Existing) -> Finding:
     namespace, name = document.namespace or "default", reference.name
-    severity = CRITICAL
+    severity, relies_on = CRITICAL, ""
     elsewhere = sorted(existing.namespaces.get(name, ()))
     seen, expected, near = f"{kind} {name}, which does not exist", f"a {kind} that exists", ""
     advice = f"create the {kind}, or correct its name"
@@ -109,6 +109,7 @@ def _missing(kind: str, document: Document, reference: _Reference, existing: _Ex
         seen = f"{kind} {name}, which is in namespace {', '.join(elsewhere[:3])}"
         expected = f"a {kind} in namespace {namespace}, that of the pod"
         advice = f"create the {kind} in namespace {namespace} too, or move the pods to the namespace where it is"
+        relies_on = NAMESPACE
     elif kind == "Secret" and _MADE_TOKEN.fullmatch(name):
         seen = f"Secret {name}, a token that Kubernetes no longer makes"
         expected = "a projected token, which the kubelet mounts and renews"
@@ -122,8 +123,9 @@ def _missing(kind: str, document: Document, reference: _Reference, existing: _Ex
         expected = f"{kind} {near}" if near else expected
         # Operators make Secrets of certificates after the pods, which wait for their volumes.
         severity = WARNING if reference.is_volume and not near else CRITICAL
+        relies_on = ABSENCE
     fix = _fix(document, reference, (near, reference.key) if near else None, advice)
-    return _finding(document, reference, seen=seen, expected=expected, fix=fix, severity=severity)
+    return _finding(document, reference, seen=seen, expected=expected, fix=fix, severity=severity, relies_on=relies_on)
 
 
 def _has(item: Document, key: str) -> bool:
@@ -159,10 +161,11 @@ def _finding(
     fix: Fix,
     severity: str = CRITICAL,
     effect: str = "the containers never start",
+    relies_on: str = "",
 ) -> Finding:
     path = ".".join((*TEMPLATES[document.kind], reference.field))
     severity = WARNING if document.number("spec", "replicas") == 0 else severity
-    return Finding("D26", severity, document.title, path, seen, expected, effect, fix, document.place)
+    return Finding("D26", severity, document.title, path, seen, expected, effect, fix, document.place, relies_on=relies_on)
 
 
 def _references(template: Document, kind: str) -> Iterator[_Reference]:
