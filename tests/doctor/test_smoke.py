@@ -8,7 +8,7 @@ import pytest
 from gpuscaler.doctor.documents import Document
 from gpuscaler.doctor.smoke import timeline as stages
 from gpuscaler.doctor.smoke.job import LABEL, SmokeTest, job_of, tolerations_of
-from gpuscaler.doctor.smoke.timeline import Look, Timeline
+from gpuscaler.doctor.smoke.timeline import Observation, Timeline
 from gpuscaler.doctor.smoke.verdicts import Verdict, verdict_of, waits_for
 from gpuscaler.model.taints import Taint, Toleration
 
@@ -61,11 +61,11 @@ def event(reason: str, message: str, at: float) -> Document:
     return Document({"reason": reason, "message": message, "eventTime": moment(at)})
 
 
-def look(at: float, **fields: Any) -> Look:
-    return Look(at=BEGAN + at, **{"job": job(), **fields})
+def look(at: float, **fields: Any) -> Observation:
+    return Observation(at=BEGAN + at, **{"job": job(), **fields})
 
 
-def timeline(*looks: Look) -> Timeline:
+def timeline(*looks: Observation) -> Timeline:
     seen = Timeline(GPU)
     for one in looks:
         seen = seen.seen(one)
@@ -164,7 +164,7 @@ def test_odd_values_break_nothing(odd: Any) -> None:
         Document({"status": {"conditions": odd, "containerStatuses": odd}}),
     ]
     for document in documents:
-        one = Look(at=BEGAN, job=document, pod=document, events=(document,), nodes={"n": document})
+        one = Observation(at=BEGAN, job=document, pod=document, events=(document,), nodes={"n": document})
         seen = timeline(one)
         verdict_of(seen, one)
         assert seen.rows()[0].stage == stages.CREATED
@@ -206,7 +206,7 @@ def test_odd_values_break_nothing(odd: Any) -> None:
         (look(9, pod=pod(), events=(event("NotTriggerScaleUp", "nothing yet", 3), ORDER)), None),
     ],
 )
-def test_the_verdict(one: Look, verdict: Verdict | None) -> None:
+def test_the_verdict(one: Observation, verdict: Verdict | None) -> None:
     assert verdict_of(timeline(one), one) == verdict
 
 

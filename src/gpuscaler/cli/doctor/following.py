@@ -12,7 +12,7 @@ from gpuscaler.control.records.status.status import Status
 from gpuscaler.control.records.words import format_count, format_duration
 from gpuscaler.doctor.documents import Document
 from gpuscaler.doctor.smoke.job import LABEL, SmokeTest, job_of
-from gpuscaler.doctor.smoke.timeline import FINISHED, GONE, ORDERED, REMOVED, Look, Timeline
+from gpuscaler.doctor.smoke.timeline import FINISHED, GONE, ORDERED, REMOVED, Observation, Timeline
 from gpuscaler.doctor.smoke.verdicts import Verdict, verdict_of, waits_for
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, Forbidden, NotFound, ServerError, TooManyRequests, Unreachable
@@ -24,7 +24,7 @@ from gpuscaler.model.wire import UnreadableError, parse_timestamp
 _REVIEWS = Resource("authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False)
 #: The Lease of the controller.
 LEASE = "gpuscaler"
-#: Seconds between two looks, and between two looks at the controller's status.
+#: Seconds between two observations, and between two reads of the controller's status.
 PAUSE, STATUS_PAUSE = 2.0, 10.0
 #: All nodes are listed at most a tenth of the time, which matters in clusters of thousands.
 NODES_PAUSE = 10.0
@@ -174,12 +174,12 @@ class SmokeRun:
             self._offset = created - asked
 
     async def _follow(self) -> Verdict:
-        """Look at the cluster until there is a verdict. A lost connection is awaited for a while."""
+        """Observe the cluster until there is a verdict. A lost connection is awaited for a while."""
         clock = asyncio.get_running_loop().time
         lost: float | None = None
         while True:
             try:
-                look = await self._look()
+                observed = await self._observe()
             except (Unreachable, ServerError, TooManyRequests) as error:
                 if lost is None:
                     lost = clock()
@@ -188,12 +188,12 @@ class SmokeRun:
                     raise
             else:
                 lost = None
-                self._see(look)
-                if (verdict := verdict_of(self.timeline, look)) is not None:
+                self._see(observed)
+                if (verdict := verdict_of(self.timeline, observed)) is not None:
                     return verdict
             await asyncio.sleep(PAUSE)
 
-    async def _look(self) -> Look:
+    async def _observe(self) -> Observation:
         test = self.test
         try:
             job = Document(msgspec.json.decode(await self.client.get(JOBS, test.name, namespace=test.namespace)))
@@ -202,7 +202,7 @@ class SmokeRun:
         pods = await self.client.list_all(PODS, namespace=test.namespace, query={"labelSelector": f"{LABEL}={test.name}"})
         pod = next((Document(msgspec.json.decode(data)) for data in pods), None)
         pending = pod is None or not pod.text("spec", "nodeName")
-        return Look(
+        return Observation(
             at=self._cluster_time(),
             job=job,
             pod=pod,
@@ -244,7 +244,7 @@ class SmokeRun:
         return nodes
 
     async def _status_words(self, pod: Document | None) -> dict[str, str]:
-        """What the controller's status says about the pending pod, as fields of a Look."""
+        """What the status of the controller says about the pending pod, as fields of the next observation."""
         clock = asyncio.get_running_loop().time
         if clock() < self._status[0] + STATUS_PAUSE:
             return self._status[1]
@@ -261,9 +261,9 @@ class SmokeRun:
         self._status = clock(), words
         return words
 
-    def _see(self, look: Look) -> None:
-        """Add ``look`` to the timeline, and tell about new stages."""
-        self.timeline = self.timeline.seen(look)
+    def _see(self, observed: Observation) -> None:
+        """Add ``observed`` to the timeline, and tell about new stages."""
+        self.timeline = self.timeline.seen(observed)
         for row in self.timeline.rows():
             if row.stage not in self._told:
                 self._told.add(row.stage)
@@ -271,7 +271,7 @@ class SmokeRun:
 
     def _reached(self, stage: str) -> None:
         self.timeline = self.timeline.reached(stage, self._cluster_time())
-        self._see(Look(at=self._cluster_time()))
+        self._see(Observation(at=self._cluster_time()))
 
     def _cluster_time(self) -> float:
         return self.now() + self._offset
@@ -329,7 +329,7 @@ class SmokeRun:
         while True:
             try:
                 document = Document(msgspec.json.decode(await self.client.get(NODES, node)))
-                self._see(Look(at=self._cluster_time(), nodes={node: document}))
+                self._see(Observation(at=self._cluster_time(), nodes={node: document}))
                 if others := await self._others_on(node):
                     more = f"{format_count(len(others), 'other pod')}, such as {others[0]}"
                     return f"Node {node} is kept for {more}: it is removed {format_duration(kept)} after the last of them."

@@ -1,7 +1,7 @@
-"""When the smoke test reached which stage, from what each look at the cluster shows.
+"""When the smoke test reached which stage, from what each observation of the cluster shows.
 
-Times are seconds since the epoch by the cluster's clock: those in objects, and for what no object has a time of, the time of the look that
-showed it first.
+Times are seconds since the epoch by the cluster's clock: those in objects, and for what no object has a time of, the time of the
+observation that showed it first.
 """
 
 from collections.abc import Mapping
@@ -22,8 +22,8 @@ ORDER_EVENT, UNPLACED_EVENT = "TriggeredScaleUp", "NotTriggerScaleUp"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """What one look at the cluster showed at the time ``at``.
+class Observation:
+    """What one observation of the cluster showed at the time ``at``.
 
     ``nodes`` are those that may be new for the test, None if they were not read this time. ``unplaced`` is why the controller's status says
     that nothing can be bought for the pod, ``held`` that buying is on hold, ``stopped`` that no controller runs; all empty if not.
@@ -76,16 +76,16 @@ class Timeline:
         """Whether the pod's node registered after the Job was created."""
         return bool(self.node) and self.node in self.candidates
 
-    def seen(self, look: Look) -> "Timeline":
-        """The timeline with what ``look`` shows; a stage keeps the time at which it was first reached."""
-        marks = {**_of_job(look), **_of_pod(look), **self.marks}
-        node = (look.pod.text("spec", "nodeName") if look.pod is not None else "") or self.node
+    def seen(self, observed: Observation) -> "Timeline":
+        """The timeline with what ``observed`` shows; a stage keeps the time at which it was first reached."""
+        marks = {**_of_job(observed), **_of_pod(observed), **self.marks}
+        node = (observed.pod.text("spec", "nodeName") if observed.pod is not None else "") or self.node
         began = marks[CREATED].at if CREATED in marks else None
         candidates, pool = dict(self.candidates), self.pool
-        for name, document in (look.nodes or {}).items():
+        for name, document in (observed.nodes or {}).items():
             created = _time(document.text("metadata", "creationTimestamp"))
             if began is not None and created >= began:
-                candidates[name] = {**_of_node(document, self.resource, look.at), **candidates.get(name, {})}
+                candidates[name] = {**_of_node(document, self.resource, observed.at), **candidates.get(name, {})}
             if name == node:
                 pool = document.labels.get("gpuscaler.io/pool", pool)
         return replace(self, marks=marks, node=node, candidates=candidates, pool=pool)
@@ -111,32 +111,32 @@ class Timeline:
         marks = dict(self.candidates.get(self.node, {}))
         bound = self.marks.get(BOUND)
         if bound is not None:
-            # The pod was bound because the GPU was there, though the look that showed it came later.
+            # The pod was bound because the GPU was there, though the observation that showed it came later.
             for stage in (REGISTERED, READY, GPU_SEEN):
                 if stage in marks and marks[stage].at > bound.at:
                     marks[stage] = Mark(bound.at, marks[stage].detail)
         return marks
 
 
-def _of_job(look: Look) -> dict[str, Mark]:
-    if look.job is None:
+def _of_job(observed: Observation) -> dict[str, Mark]:
+    if observed.job is None:
         return {}
-    return {CREATED: Mark(_time(look.job.text("metadata", "creationTimestamp")) or look.at, look.job.key)}
+    return {CREATED: Mark(_time(observed.job.text("metadata", "creationTimestamp")) or observed.at, observed.job.key)}
 
 
-def _of_pod(look: Look) -> dict[str, Mark]:
-    pod = look.pod
+def _of_pod(observed: Observation) -> dict[str, Mark]:
+    pod = observed.pod
     if pod is None:
         return {}
     marks: dict[str, Mark] = {}
     scheduled = condition(pod, "PodScheduled")
     if scheduled.text("reason") == "Unschedulable":
-        marks[WAITING] = Mark(_time(scheduled.text("lastTransitionTime")) or look.at, scheduled.text("message"))
-    if (order := newest_event(look, ORDER_EVENT)) is not None:
-        marks[ORDERED] = Mark(event_time(order) or look.at, order.text("message"))
+        marks[WAITING] = Mark(_time(scheduled.text("lastTransitionTime")) or observed.at, scheduled.text("message"))
+    if (order := newest_event(observed, ORDER_EVENT)) is not None:
+        marks[ORDERED] = Mark(event_time(order) or observed.at, order.text("message"))
     if node := pod.text("spec", "nodeName"):
         at = _time(scheduled.text("lastTransitionTime")) if scheduled.text("status") == "True" else 0.0
-        marks[BOUND] = Mark(at or look.at, node)
+        marks[BOUND] = Mark(at or observed.at, node)
     state = container_state(pod)
     for name, stage, time in (
         ("running", STARTED, "startedAt"),
@@ -144,7 +144,7 @@ def _of_pod(look: Look) -> dict[str, Mark]:
         ("terminated", FINISHED, "finishedAt"),
     ):
         if state.has(name) and stage not in marks:
-            marks[stage] = Mark(_time(state.text(name, time)) or look.at)
+            marks[stage] = Mark(_time(state.text(name, time)) or observed.at)
     return marks
 
 
@@ -176,9 +176,9 @@ def container_state(pod: Document) -> Document:
     return statuses[0].part("state") if statuses else Document({})
 
 
-def newest_event(look: Look, *reasons: str) -> Document | None:
+def newest_event(observed: Observation, *reasons: str) -> Document | None:
     """The newest Event with one of ``reasons``."""
-    return max((event for event in look.events if event.text("reason") in reasons), key=event_time, default=None)
+    return max((event for event in observed.events if event.text("reason") in reasons), key=event_time, default=None)
 
 
 def event_time(event: Document) -> float:

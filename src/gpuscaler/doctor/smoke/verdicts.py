@@ -1,4 +1,4 @@
-"""What a look at the cluster says about the end of the smoke test, and what it waits for."""
+"""What the last observation of the cluster says about the end of the smoke test, and what it waits for."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from gpuscaler.doctor.smoke.timeline import (
     STARTED,
     UNPLACED_EVENT,
     WAITING,
-    Look,
+    Observation,
     Timeline,
     condition,
     container_state,
@@ -33,26 +33,26 @@ class Verdict(NamedTuple):
     text: str
 
 
-def verdict_of(timeline: Timeline, look: Look) -> Verdict | None:
+def verdict_of(timeline: Timeline, observed: Observation) -> Verdict | None:
     """The end of the test; None while it goes on."""
-    if look.job is None:
+    if observed.job is None:
         return Verdict(False, "the Job was deleted by something else") if timeline.began is not None else None
-    if (look.pod is not None and look.pod.text("status", "phase") == "Succeeded") or condition(look.job, "Complete").text(
+    if (observed.pod is not None and observed.pod.text("status", "phase") == "Succeeded") or condition(observed.job, "Complete").text(
         "status"
     ) == "True":
         return Verdict(True, "the Job ran")
-    if look.pod is not None and look.pod.text("status", "phase") == "Failed":
-        return Verdict(False, _failure(look.pod))
-    failed = condition(look.job, "Failed")
+    if observed.pod is not None and observed.pod.text("status", "phase") == "Failed":
+        return Verdict(False, _failure(observed.pod))
+    failed = condition(observed.job, "Failed")
     if failed.text("status") == "True":
         return Verdict(False, f"the Job failed: {failed.text('reason')}: {failed.text('message')}")
-    if look.pod is None:
-        refusal = newest_event(look, *_NOT_CREATED)
+    if observed.pod is None:
+        refusal = newest_event(observed, *_NOT_CREATED)
         return None if refusal is None else Verdict(False, f"its pod cannot be created: {refusal.text('message')}")
-    if not look.pod.text("spec", "nodeName"):
-        text = _unserved(timeline, look)
+    if not observed.pod.text("spec", "nodeName"):
+        text = _unserved(timeline, observed)
         return Verdict(False, text) if text else None
-    waiting = container_state(look.pod).part("waiting")
+    waiting = container_state(observed.pod).part("waiting")
     if waiting.text("reason") in _HOPELESS:
         return Verdict(False, f"its container cannot start: {waiting.text('reason')}: {waiting.text('message')}")
     return None
@@ -69,20 +69,20 @@ def _failure(pod: Document) -> str:
     return f"its pod failed{f': {reason}' if reason else ''}"
 
 
-def _unserved(timeline: Timeline, look: Look) -> str:
+def _unserved(timeline: Timeline, observed: Observation) -> str:
     """Why nothing will be bought for a pending pod; empty if something may be."""
     if WAITING not in timeline.marks:
         # The scheduler has not tried yet.
-        return look.stopped
-    newest = newest_event(look, ORDER_EVENT, UNPLACED_EVENT)
+        return observed.stopped
+    newest = newest_event(observed, ORDER_EVENT, UNPLACED_EVENT)
     if newest is not None and newest.text("reason") == UNPLACED_EVENT:
         return newest.text("message")
     if ORDERED not in timeline.marks:
-        if look.unplaced:
-            return f"no machine can be bought for it now: {look.unplaced}"
-        if look.held:
-            return look.held
-    return look.stopped
+        if observed.unplaced:
+            return f"no machine can be bought for it now: {observed.unplaced}"
+        if observed.held:
+            return observed.held
+    return observed.stopped
 
 
 def waits_for(timeline: Timeline) -> str:

@@ -12,7 +12,22 @@ ROLES, BINDINGS = ("ClusterRole", "Role"), ("ClusterRoleBinding", "RoleBinding")
 NEEDS = (*ROLES, *BINDINGS)
 #: ClusterRoles that every cluster has, and files do not.
 _BUILT_IN = ("admin", "edit", "view")
-_EVERYTHING = Document({"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]})
+DELEGATOR, READER = "system:auth-delegator", "extension-apiserver-authentication-reader"
+
+
+def _rule(group: str, resource: str, *verbs: str) -> Document:
+    return Document({"apiGroups": [group], "resources": [resource], "verbs": list(verbs)})
+
+
+#: The rules of roles that every cluster has, for evidence without them. Source: ``bootstrappolicy`` of Kubernetes 1.35.
+_KNOWN: Mapping[tuple[str, str, str], tuple[Document, ...]] = {
+    ("ClusterRole", "", "cluster-admin"): (_rule("*", "*", "*"),),
+    ("ClusterRole", "", DELEGATOR): (
+        _rule("authentication.k8s.io", "tokenreviews", "create"),
+        _rule("authorization.k8s.io", "subjectaccessreviews", "create"),
+    ),
+    ("Role", "kube-system", READER): (_rule("", "configmaps", "get", "list", "watch"),),
+}
 
 
 class Account(NamedTuple):
@@ -107,9 +122,7 @@ def rights_in(evidence: Evidence) -> Rights | None:
     unknown: set[str] = set()
     for binding in evidence.of(*BINDINGS):
         role = role_of(binding)
-        granted = roles.get(role)
-        if granted is None and role == ("ClusterRole", "", "cluster-admin"):
-            granted = (_EVERYTHING,)
+        granted = roles.get(role, _KNOWN.get(role))
         where = binding.namespace if binding.kind == "RoleBinding" else ""
         for subject in binding.parts("subjects"):
             name = subject_of(subject, binding)
@@ -128,11 +141,7 @@ def role_of(binding: Document) -> tuple[str, str, str]:
 def is_built_in(role: tuple[str, str, str]) -> bool:
     """Whether every cluster has the role."""
     kind, _, name = role
-    return (
-        name.startswith("system:")
-        or name == "extension-apiserver-authentication-reader"
-        or (kind == "ClusterRole" and name in ("cluster-admin", *_BUILT_IN))
-    )
+    return name.startswith("system:") or name == READER or (kind == "ClusterRole" and name in ("cluster-admin", *_BUILT_IN))
 
 
 def _rules(evidence: Evidence) -> Iterator[tuple[tuple[str, str, str], tuple[Document, ...]]]:
