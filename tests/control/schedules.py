@@ -336,9 +336,11 @@ class Schedules(RuleBasedStateMachine):
             calls=calls,
             faults=self.faults,
             markets=Markets(capacity, began=BEGAN),
+            steered=Random(f"steered/{seed}").random() < 0.7,
         )
         claims.check_every_plan()
-        self.here = World(policy, conditions=conditions)
+        lag = Random(f"lag/{seed}").choice((0.0, 0.0, 0.0, 2.0))
+        self.here = World(policy, conditions=conditions, watch_lag=lag)
         self.guard = InvariantChecker(self.here)
         self.here.watchman = self.guard
         await self.here.user.create(NODES, objects.node(STRANGER, unschedulable=True))
@@ -408,13 +410,14 @@ class Schedules(RuleBasedStateMachine):
         await asyncio.sleep(pause)
         self.here.start()
 
-    @rule(chance=st.sampled_from((0.1, 0.5)), what=st.sampled_from(("429", "500", "sever", "after")))
+    @rule(chance=st.sampled_from((0.1, 0.5)), what=st.sampled_from(("429", "500", "sever", "after", "late")))
     def spoil(self, chance: float, what: str) -> None:
         fault = {
             "429": faults.Fault(chance=chance, refusal=faults.throttled()),
             "500": faults.Fault(chance=chance, refusal=faults.broken()),
             "sever": faults.Fault(chance=chance, sever="before"),
             "after": faults.Fault(method="PUT", chance=chance, sever="after"),
+            "late": faults.Fault(method="PATCH", path=r"/nodes/[^/]+\?", chance=chance, delay=3.0),
         }[what]
         self.here.cluster.api.faults.add(fault)
         self.do(self._sleep(10.0))

@@ -114,16 +114,20 @@ class CallObserver:
 
 
 class MortalTransport:
-    """A transport with writes as steps."""
+    """A transport with writes as steps, and with watches that are ``watch_lag`` seconds behind, as those of a busy API server are."""
 
-    def __init__(self, inner: MemoryTransport, deaths: DeathPlan, watchman: CallObserver) -> None:
-        self._inner, self._deaths, self._watchman = inner, deaths, watchman
+    def __init__(self, inner: MemoryTransport, deaths: DeathPlan, watchman: CallObserver, watch_lag: float = 0.0) -> None:
+        self._inner, self._deaths, self._watchman, self._watch_lag = inner, deaths, watchman, watch_lag
 
     @asynccontextmanager
     async def exchange(self, request: Request) -> AsyncIterator[Answer]:
         if request.method == "GET":
             async with self._inner.exchange(request) as answer:
-                yield answer
+                if self._watch_lag and "watch" in request.query:
+                    async with delayed(answer.pieces, self._watch_lag) as pieces:
+                        yield Answer(answer.status, answer.headers, pieces)
+                else:
+                    yield answer
             return
 
         with stop_on_violation():
@@ -142,6 +146,39 @@ class MortalTransport:
 
 async def in_pieces(body: bytes) -> AsyncIterator[bytes]:
     yield body
+
+
+@asynccontextmanager
+async def delayed(pieces: AsyncIterator[bytes], seconds: float) -> AsyncIterator[AsyncIterator[bytes]]:
+    """``pieces``, each ``seconds`` after it came."""
+    loop = asyncio.get_running_loop()
+    come = asyncio.Queue[tuple[float, bytes | BaseException | None]]()
+
+    async def receive() -> None:
+        try:
+            async for piece in pieces:
+                come.put_nowait((loop.time(), piece))
+        except Exception as error:  # noqa: BLE001  # it is raised where the pieces are read
+            come.put_nowait((loop.time(), error))
+        else:
+            come.put_nowait((loop.time(), None))
+
+    async def pass_on() -> AsyncIterator[bytes]:
+        while True:
+            at, piece = await come.get()
+            await asyncio.sleep(at + seconds - loop.time())
+            if piece is None:
+                return
+            if isinstance(piece, BaseException):
+                raise piece
+            yield piece
+
+    receiving = asyncio.create_task(receive())
+    try:
+        yield pass_on()
+    finally:
+        receiving.cancel()
+        await asyncio.gather(receiving, return_exceptions=True)
 
 
 class ProviderRelay:
@@ -278,14 +315,18 @@ class CountingRecorder:
 
 
 class World(RunningCluster):
-    """An embedded cluster for ``policy``, and a controller that lives from :meth:`start` to :meth:`kill`."""
+    """An embedded cluster for ``policy``, and a controller that lives from :meth:`start` to :meth:`kill`.
 
-    def __init__(self, policy: Policy, *, conditions: Conditions, pace: Pace | None = None) -> None:
+    The controller's watches are ``watch_lag`` seconds behind.
+    """
+
+    def __init__(self, policy: Policy, *, conditions: Conditions, pace: Pace | None = None, watch_lag: float = 0.0) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
         self.now: Callable[[], float] = lambda: BEGAN + loop.time() - began
         self.policy = policy
         self.pace = pace or Pace()
+        self.watch_lag = watch_lag
         super().__init__(EmbeddedCluster(policy, now=self.now, conditions=conditions))
         self.controller: Controller | None = None
         self.notes = CountingRecorder(newest_list=lambda: None if self.controller is None else self.controller.cloud.inventory)
@@ -305,7 +346,7 @@ class World(RunningCluster):
         self.deaths = deaths or DeathPlan()
         self.network = MemoryTransport(self.cluster.api)
         client = Client(
-            MortalTransport(self.network, self.deaths, self.watchman),
+            MortalTransport(self.network, self.deaths, self.watchman, self.watch_lag),
             field_manager="gpuscaler",
             limit=RateLimit(qps=1e9, burst=1_000_000),
         )
@@ -359,11 +400,12 @@ async def world(
     delays: Delays = QUICK,
     calls: CallFaults | None = None,
     pace: Pace | None = None,
+    watch_lag: float = 0.0,
     **more: Any,
 ) -> AsyncIterator[World]:
     """A world that is closed at the end."""
     conditions = Conditions(seed=seed, delays=delays, calls=calls or CallFaults(), **more)
-    made = World(parse_policy(pools), conditions=conditions, pace=pace)
+    made = World(parse_policy(pools), conditions=conditions, pace=pace, watch_lag=watch_lag)
     try:
         yield made
     finally:

@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import pytest
 from tests.control.test_windows import BIND, NODE, SHOWS, STEADY, is_closed, shows_gpus, watch_nodes
 from tests.faults.guarding import Watch
 from tests.faults.kit import faulty, status
@@ -11,6 +12,7 @@ from gpuscaler.embedded.apiserver.wire.failures import Failure
 from gpuscaler.embedded.nodes.plugins import NAMESPACE, PLUGINS
 from gpuscaler.kube.resources import NODES
 from gpuscaler.kube.transport import Request
+from gpuscaler.simulation.cloud.delays import Delay, Delays
 
 MAKING = f"/namespaces/{NAMESPACE}/pods"
 
@@ -117,3 +119,21 @@ async def test_f108_a_machine_that_a_user_cordons_before_it_opens_stays_cordoned
 
         (node,) = await here.nodes()
         assert (is_closed(node), node["spec"]["unschedulable"]) == (False, True)
+
+
+@pytest.mark.parametrize("watch_lag", [0.0, 3.0])
+@pytest.mark.parametrize("steering", ["bind", "nominate"])
+async def test_f128_machines_that_are_ready_before_a_busy_api_server_has_closed_them_are_not_bought_twice(
+    steering: str, watch_lag: float
+) -> None:
+    quick = Delays(boot=Delay(20, 20, 20), device_plugin=Delay(0.5, 1.0, 4.0), answer=Delay(1, 1, 1), image_pull=Delay(0, 0, 0))
+    limits, pools = "limits: {gpus: 100, machines: 100, machines_per_minute: 100}\n", BIND.replace("bind", steering)
+    async with faulty(limits + pools, delays=quick, steered=False, watch_lag=watch_lag) as here:
+        here.cluster.api.faults.add(Fault("PATCH", r"/nodes/[^/]+\?", chance=0.7, delay=3.0))
+        for number in range(40):
+            await here.submit(f"p{number}")
+        await here.sleep(120.0)
+
+        assert all((await here.bound()).values())
+        assert not any(map(is_closed, await here.nodes()))
+        assert len(here.cluster.core.history()) == 40

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.decode import ObjectDecoder
 from gpuscaler.kube.reflector import Batch, Pace, Reflector
-from gpuscaler.kube.resources import WATCHED, Resource
+from gpuscaler.kube.resources import NODES, WATCHED, Resource
 from gpuscaler.kube.turns import DecodeLock, yield_to_loop
 from gpuscaler.model.aside import Skipped, object_name
 from gpuscaler.model.cluster import HOMES, Cluster, Delta, Item
@@ -31,12 +31,14 @@ INLINE_CHANGES, CHANGES_PER_STEP = 2_000, 250
 class ClusterState(NamedTuple):
     """The picture at one moment; ``version`` is the same for the same picture, and grows with each change.
 
-    ``kinds`` are the kinds that changed since the previous call.
+    ``kinds`` are the kinds that changed since the previous call. All changes of nodes up to resource version ``nodes_at`` are included;
+    it is None if that is unknown, as before they are listed.
     """
 
     cluster: Cluster
     version: int
     kinds: frozenset[str] = frozenset()
+    nodes_at: int | None = None
 
 
 class Picture:
@@ -168,6 +170,7 @@ class Picture:
             self.changed.clear()
             changes, self._pending = self._pending, {}
             set_aside, self._aside = self._aside, {}
+            nodes_at = next((reflector.version for reflector in self.reflectors if reflector.resource is NODES), None)
             if changes or set_aside:
                 self._applying, self._applying_aside = changes, frozenset(set_aside)
                 try:
@@ -179,7 +182,7 @@ class Picture:
                     raise
                 finally:
                     self._applying, self._applying_aside = {}, frozenset()
-            return ClusterState(self._cluster, self._version, kinds)
+            return ClusterState(self._cluster, self._version, kinds, nodes_at)
 
     async def _apply(self, changes: Changes, set_aside: tuple[Skipped, ...]) -> Cluster:
         if sum(map(len, changes.values())) > self._inline:

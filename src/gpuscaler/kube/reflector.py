@@ -108,6 +108,11 @@ class Reflector:
         self._unreadable_at: tuple[str | None] | None = None
 
     @property
+    def version(self) -> int | None:
+        """The resource version up to which all changes were passed on; None while that is unknown, or no number."""
+        return int(self._version) if self._version is not None and self._version.isdecimal() else None
+
+    @property
     def settled(self) -> bool:
         """Whether planning need not wait for this resource: it is listed, or it is optional and unavailable now."""
         return self.synced or (self.resource.optional and self.failures > 0)

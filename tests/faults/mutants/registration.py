@@ -27,7 +27,7 @@ MUTANTS = (
     Mutant(
         case=33,
         at="_machines_of_closed_nodes",
-        old="not is_ordered(instance)",
+        old="not is_ordered(instance, node.created)",
         new="not instance.launched",
         removes="machines that other people add stay closed",
     ),
@@ -219,6 +219,20 @@ MUTANTS = (
         old="if in_window:",
         new="if False:",
         removes="an open window is treated as opened and cordoned by a person",
+    ),
+    Mutant(
+        case=128,
+        at="_Opening.is_unsettled",
+        old="node.name in self.changing",
+        new="False",
+        removes="a machine counts as open while the taint that closes it is being written",
+    ),
+    Mutant(
+        case=128,
+        at="ClusterWriter.nodes_in_change",
+        old="| self._versions.keys()",
+        new="",
+        removes="a taint that was written is forgotten before a slow watch shows it",
     ),
     Mutant(
         case=109,

@@ -135,6 +135,18 @@ def test_a_machine_listed_before_an_order_does_not_fulfil_the_order(orders: tupl
     assert [upcoming.id for upcoming in seen.unordered] == ["found-i-1"] * strangers
 
 
+@pytest.mark.parametrize(("created", "opens"), [(NOW - 100.0, True), (NOW - 10.0, False)])
+def test_a_closed_node_that_is_older_than_an_order_opens_although_the_order_waits(created: float, opens: bool) -> None:
+    """An order of a dry pool may wait for hours, in a cloud that lists no tokens."""
+    order = Order("a", "main", (KIND.key,), 1, NOW - 30.0, NOW - 30.0, ACCEPTED)
+    ledger = Ledger((order,), (OrderedMachine("a-0", "a", (KIND.key,), 1.0, order.at),))
+    closed = node("n", KIND, provider_id="i-1", taints=(ARRIVING,), created=created)
+    seen = reconciled(Memory(ledger=ledger), closed, at=NOW, keeps_tokens=False)
+
+    named = {machine.id: machine.instance for machine in seen.memory.ledger.coming}
+    assert named == ({"a-0": "", "found-i-1": "i-1"} if opens else {"a-0": "i-1"})
+
+
 def test_no_machine_is_adopted_while_a_node_cannot_be_parsed() -> None:
     aside = (Skipped("Node n", "allocatable: saw a list"),)
 

@@ -3,8 +3,10 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
+from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec import Struct
@@ -47,7 +49,13 @@ PAUSE_SECONDS, LONGEST_PAUSE = 10.0, 120.0
 POLICY = ("denied the request", "denied request")
 #: Statuses with which an API server or an admission webhook rejects the request itself: the same request would be rejected again.
 LASTING = frozenset({400, 403, 405, 422})
+#: The subject of acts on a node's closing taint.
+CLOSED = "closed"
 SOFT_KEYS, CLOSING = frozenset(taint.key for taint in SOFT_TAINTS), frozenset(CLOSING_TAINTS)
+
+
+#: What acts are about: the kind, and the name of a node or pod. Two acts on one subject may undo each other.
+Subject = tuple[object, str]
 
 
 class Outcome(Struct, frozen=True, gc=False):
@@ -112,14 +120,19 @@ class ClusterWriter:
     """Carries out acts on nodes and pods. The cloud carries out those on machines (:data:`~gpuscaler.lifecycle.actions.ON_MACHINES`)."""
 
     def __init__(self, client: Client) -> None:
-        self._client = client
+        # A node or a pod is read in a moment; a read without an answer must not delay other tries for as long as one of a long list may.
+        self._client = client = replace(client, read_timeout=client.write_timeout)
         self._slots = asyncio.Semaphore(CONCURRENT_WRITES)
         #: Labels are for people and must not delay anything else. With one slot, a lack of rights is reported once and not for each node.
         self._one_slot = asyncio.Semaphore(1)
         #: Interrupted machines are tainted before anything else is done: their pods have two minutes, or half a minute.
         self._at_once, self._slots_at_once = client.urgently(), asyncio.Semaphore(CONCURRENT_WRITES)
-        #: The last act decided for each subject, while it has not begun.
-        self._decided: dict[tuple[object, ...], Act] = {}
+        #: The last act decided for each subject, until it is finished.
+        self._decided: dict[Subject, Act] = {}
+        #: A lock for each subject that an act is carried out on, or waits for.
+        self._locks = WeakValueDictionary[Subject, asyncio.Lock]()
+        #: The resource versions that nodes had after the last write, until the picture has them.
+        self._versions: dict[str, int] = {}
         #: Nodes that are being read: one answer serves all pods that are bound to the node.
         self._reading: dict[str, asyncio.Task[WireNode]] = {}
         #: Pauses of forbidden acts, by the kind of act and the namespace.
@@ -145,11 +158,20 @@ class ClusterWriter:
             Clear: self._clear,
         }
 
+    def nodes_in_change(self, seen: int | None) -> frozenset[str]:
+        """The nodes whose closing taint is being written, or that were written after resource version ``seen`` (None if it is unknown).
+
+        How these nodes were at ``seen`` says nothing about how they will be.
+        """
+        if seen is not None:
+            self._versions = {node: version for node, version in self._versions.items() if version > seen}
+        return frozenset(name for kind, name in self._decided if kind == CLOSED) | self._versions.keys()
+
     async def carry_out(self, acts: Iterable[Act]) -> list[Outcome]:
         """Do all of ``acts`` concurrently; one that fails does not stop the others. Errors of a fence are raised.
 
-        An act that is queued already is not queued again, and a queued act is dropped if a later one on the same subject differs: neither
-        has an outcome.
+        An act that is not finished is not begun again, and a queued act is dropped if a later one on the same subject differs: neither has
+        an outcome.
         """
         own_acts = [act for act in acts if not isinstance(act, ON_MACHINES)]
         new = [
@@ -161,12 +183,16 @@ class ClusterWriter:
         return [outcome for outcome in await asyncio.gather(*map(self._perform_queued, new)) if outcome is not None]
 
     async def _perform_queued(self, act: Act) -> Outcome | None:
-        async with self._slots_of(act):
-            if self._decided.get(_subject(act)) is not act:
+        subject = _subject(act)
+        # Acts on one subject never overlap: a later one that finds nothing to remove must not end before an earlier one adds it.
+        async with self._slots_of(act), self._locks.setdefault(subject, asyncio.Lock()):
+            if self._decided.get(subject) is not act:
                 return None
-            # An act that has begun and gets no answer must not prevent another try.
-            del self._decided[_subject(act)]
-            return await self._perform(act)
+            try:
+                return await self._perform(act)
+            finally:
+                if self._decided.get(subject) is act:
+                    del self._decided[subject]
 
     async def _perform(self, act: Act) -> Outcome:
         kind = (type(act), act.pod.split("/", 1)[0] if isinstance(act, OnPod) else "")
@@ -238,18 +264,15 @@ class ClusterWriter:
         for _ in range(ATTEMPTS):
             try:
                 wire_node = msgspec.json.decode(await client.get(NODES, node), type=WireNode)
-            except NotFound:
-                return _node_gone_message(node)
-            patch = change(wire_node)
-            if not patch:
-                return ""
-            patch["metadata"] = {"resourceVersion": wire_node.metadata.version, **patch.get("metadata", {})}
-            try:
-                await client.merge_patch(NODES, node, patch)
+                if patch := change(wire_node):
+                    patch["metadata"] = {"resourceVersion": wire_node.metadata.version, **patch.get("metadata", {})}
+                    wire_node = msgspec.json.decode(await client.merge_patch(NODES, node, patch), type=WireNode)
             except Conflict:
                 continue
             except NotFound:
                 return _node_gone_message(node)
+            if (version := wire_node.metadata.version).isdecimal():
+                self._versions[node] = int(version)
             return ""
         return f"node {node} was changed by other programs during each of {ATTEMPTS} attempts to write to it"
 
@@ -290,10 +313,10 @@ class ClusterWriter:
         return ""
 
 
-def _subject(act: Act) -> tuple[object, ...]:
+def _subject(act: Act) -> Subject:
     """The subject of an act: a node's closing taint, a node's leaving taint, or something that only acts of its kind write."""
     kind: object = type(act)
-    for subject, acts in (("closed", (Lift, Close, OpenWindow)), ("leaving", (Mark, Unmark))):
+    for subject, acts in ((CLOSED, (Lift, Close, OpenWindow)), ("leaving", (Mark, Unmark))):
         kind = subject if isinstance(act, acts) else kind
     return kind, getattr(act, "pod", "") or getattr(act, "node", "")
 

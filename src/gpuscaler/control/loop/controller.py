@@ -138,6 +138,7 @@ class Controller:
         self._inventory_wait = InventoryWait()
         self._began = 0.0
         self._version = 0
+        self._nodes_at: int | None = None
         #: The nodes of the last observation.
         self._nodes: Mapping[str, Node] = {}
         #: When consolidation was last considered, and for which version of the cluster.
@@ -276,7 +277,7 @@ class Controller:
         self._picture.set_offerings(self._cloud.inventory, known_offerings(self.memory.ledger))
         self._stage, self._attempt = OBSERVING, (Cluster(), _not_repeatable)
         taken = await self._picture.take()
-        self._version, self._alarm.nodes = taken.version, taken.cluster.nodes
+        self._version, self._nodes_at, self._alarm.nodes = taken.version, taken.nodes_at, taken.cluster.nodes
         cluster = self._with_devices(self._without_poison(taken.cluster))
         # A turn takes long: the event loop runs other tasks between its parts, so that they are not delayed.
         await yield_to_loop()
@@ -372,6 +373,7 @@ class Controller:
             late_pods_by_node=late_pods_by_node,
             end_answers=end_answers,
             holds=self._holds,
+            changing=self._actor.nodes_in_change(self._nodes_at),
             # While an object is skipped that other objects depend on, nothing is removed.
             fresh=self._is_fresh(now) and all(each.kind == Pod.__name__ for each in self.memory.poison),
             waits=Waits(

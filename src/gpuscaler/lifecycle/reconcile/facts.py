@@ -35,7 +35,8 @@ class Facts(Struct, frozen=True, gc=False):
 
     ``refused_evictions`` are the evictions that failed since the last pass, ``refused_bindings`` the bindings that were refused for good.
     ``late_pods_by_node`` are nodes where the final API read found pods missing from the watch, with a description. ``end_answers`` are
-    the cloud's answers to calls to end machines, by node. ``holds`` are the holds that people have set.
+    the cloud's answers to calls to end machines, by node. ``holds`` are the holds that people have set. ``changing`` are nodes whose
+    closing taint is being written, so that the node may soon differ from the cluster.
     """
 
     inventory: Inventory | None = None
@@ -53,6 +54,7 @@ class Facts(Struct, frozen=True, gc=False):
     late_pods_by_node: Mapping[str, str] = {}
     end_answers: Mapping[str, termination.EndAnswered] = {}
     holds: Holds = Holds()
+    changing: frozenset[str] = frozenset()
     fresh: bool = True
     waits: Waits = Waits()
 

@@ -243,6 +243,7 @@ def steer(findings: Reconciliation, view: View) -> Reconciliation:
         messages=facts.messages,
         now=now,
         nominating=memory.unbinding.keys(),
+        changing=facts.changing,
     )
     refused = refusing_nodes.find_refusals(memory.refusals, view.cluster, attempts=facts.attempts, messages=facts.messages, now=now)
     findings = with_findings(

@@ -116,7 +116,7 @@ def _machines_of_closed_nodes(current: Ledger, cluster: Cluster, index: MachineI
         instance = index.listed.alive[node.provider_id]
         # If two nodes have the same provider ID, it is unknown to which of them the machine belongs.
         is_unambiguous = len(index.by_machine[instance.id]) == 1 and node.name not in under_way
-        if is_unambiguous and instance.id not in ledger_ids and instance.pool in pools and not is_ordered(instance):
+        if is_unambiguous and instance.id not in ledger_ids and instance.pool in pools and not is_ordered(instance, node.created):
             yield instance
 
 
@@ -125,10 +125,11 @@ def in_ledger(current: Ledger) -> Set[str]:
     return {machine.instance for machine in current.coming} | {removal.instance for removal in current.leaving} | current.departed_ids
 
 
-def _may_be_ordered(current: Ledger) -> Callable[[Instance], bool]:
+def _may_be_ordered(current: Ledger) -> Callable[..., bool]:
     """Return a function that decides whether a machine may belong to an order that still waits for machines.
 
-    If the cloud lists no tokens, every machine of an offering of the order may, unless it had been seen before the order was made.
+    If the cloud lists no tokens, every machine of an offering of the order may, unless it had been seen before the order was made, or its
+    node had been created before, at ``created`` on the cluster's clock.
     """
     tokens = {order.token for order in current.orders}
     awaited: dict[OfferingKey, float] = {}
@@ -136,9 +137,11 @@ def _may_be_ordered(current: Ledger) -> Callable[[Instance], bool]:
         for key in order.offerings:
             awaited[key] = min(order.at, awaited.get(key, math.inf))
 
-    def is_ordered(instance: Instance) -> bool:
+    def is_ordered(instance: Instance, created: float = math.inf) -> bool:
         if instance.token:
             return instance.token in tokens
+        if instance.key in awaited and created < awaited[instance.key] - SKEW_SECONDS:
+            return False
         return instance.key in awaited and awaited[instance.key] < current.unregistered.get(instance.id, math.inf)
 
     return is_ordered

@@ -66,13 +66,15 @@ def steer(
     messages: Mapping[str, str] | None = None,
     now: float,
     nominating: Set[str] = frozenset(),
+    changing: Set[str] = frozenset(),
 ) -> Steering:
     """Decide which machines open, and which pods are bound or nominated.
 
     ``attempts`` is when kube-scheduler last failed to place a pod, by ``namespace/name``, and ``messages`` its message about that.
-    ``nominating`` are pools where no pods are bound for now.
+    ``nominating`` are pools where no pods are bound for now, ``changing`` nodes whose closing taint is being written.
     """
     opening = _Opening(ledger, cluster, policy, now, nominating)
+    opening.changing = changing
     opening.attempts, opening.messages = attempts, messages or {}
     opening.arrive_all()
     for promise in opening.ledger.promises:
@@ -137,6 +139,7 @@ class _Opening(Draft):
         self.pools = {pool.name: pool for pool in policy.pools}
         self.binder = Binder(cluster, policy, now, nominating, {removal.node for removal in ledger.leaving})
         self.bindings: Mapping[str, Binding] = {}
+        self.changing: Set[str] = frozenset()
         self.attempts: Mapping[str, float] = {}
         self.messages: Mapping[str, str] = {}
         self.outcomes: list[promises.Kept | promises.Broken] = []
@@ -158,6 +161,14 @@ class _Opening(Draft):
         if isinstance(event, ledger.Promised):
             self.busy.update(event.promise.pods)
 
+    def is_unsettled(self, node: Node) -> bool:
+        """Whether a node admits pods, but perhaps not after the writes under way.
+
+        If it were treated as open, a taint that comes later would stay. If it were treated as closed, others could take the room of pods
+        that are bound to it.
+        """
+        return not is_closed(node) and node.name in self.changing
+
     # Ready machines of the ledger
 
     def arrive_all(self) -> None:
@@ -175,7 +186,7 @@ class _Opening(Draft):
     def arrive(self, machine: OrderedMachine) -> None:
         """Make a promise for a ready machine, unless its pods wait for other machines; record when it is open."""
         node = self.cluster.nodes.get(machine.node)
-        if node is None:
+        if node is None or self.is_unsettled(node):
             return
         promise = next((promise for promise in self.ledger.promises if promise.node == node.name), None)
         keeps = machine.key.pool in self.pools and self.pools[machine.key.pool].keeps_closed
@@ -258,6 +269,8 @@ class _Opening(Draft):
         node = self.cluster.nodes.get(promise.node)
         if node is None or node.deleted:
             self.fold(ledger.PromiseFulfilled(promise.node))
+        elif promise.step == NOMINATING and self.is_unsettled(node):
+            return
         elif promise.node in self.bindings:
             self.bind_or_open(promise, node, self.bindings[promise.node])
         elif promise.step == OPEN:
