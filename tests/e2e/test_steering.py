@@ -15,7 +15,8 @@ def test_random_workloads_with_nominations_run_even_if_the_controller_is_killed(
     print(f"\nKubernetes {version()}, 6 random workloads: {tally}")
 
     assert tally.bound == tally.planned
-    assert tally.further <= 1
+    # Other pods may still take the room of a nominated one: 0 to 2 further purchases in 18 runs. Without steering there are about 13.
+    assert tally.further <= 4
     assert tally.broken == 0
     # Without steering, half of the pods run on their machine.
     assert tally.arrived > 0.5 * tally.nominated
