@@ -55,7 +55,7 @@ def set_doctor(service: Service, doctor: DoctorSettings) -> None:
     service.settings_changed(RunSettings(parse_policy(ONE_GPU_MACHINES), doctor=doctor))
 
 
-ONE = [("D34", "critical", 1, ("PodDisruptionBudget default/web",))]
+ONE = [("D34", "warning", 1, ("PodDisruptionBudget default/web",))]
 
 
 async def test_a_mistake_that_appears_is_in_all_records_and_leaves_the_status_when_it_is_mended(capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,7 +77,7 @@ async def test_a_mistake_that_appears_is_in_all_records_and_leaves_the_status_wh
     assert before.at > 0.0
     assert before.groups == ()
     assert appeared == ONE
-    assert counted == ['gpuscaler_doctor_findings{check="D34",severity="critical"} 1.0']
+    assert counted == ['gpuscaler_doctor_findings{check="D34",severity="warning"} 1.0']
     ((name, note),) = written
     assert name == "PodDisruptionBudget web"
     assert note.startswith("D34: spec.maxUnavailable: saw 0, expected at least 1; its pods can never be evicted")
@@ -89,8 +89,8 @@ async def test_a_mistake_that_appears_is_in_all_records_and_leaves_the_status_wh
     assert event["regarding"]["uid"]
     assert "series" not in event
     printed = capsys.readouterr().out
-    assert "Findings (1 critical, 0 warnings, 0 info; checked" in printed
-    assert "  CRITICAL D34 PodDisruptionBudget default/web: spec.maxUnavailable: saw 0" in printed
+    assert "Findings (0 critical, 1 warning, 0 info; checked" in printed
+    assert "  WARNING D34 PodDisruptionBudget default/web: spec.maxUnavailable: saw 0" in printed
     assert f"    fix: {FIX}" in printed
     assert [line["log_level"] for line in lines if line.get("kind") == "found"] == ["warning"]
     assert (mended.groups, mended.counts) == ((), ())

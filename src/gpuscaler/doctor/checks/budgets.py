@@ -1,41 +1,83 @@
 """PodDisruptionBudgets that never allow an eviction."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 from gpuscaler.doctor.checks.checking import Check
+from gpuscaler.doctor.checks.nodes.gpu_nodes import gpu_nodes
 from gpuscaler.doctor.commands import ObjectName, kubectl_delete, kubectl_patch
 from gpuscaler.doctor.documents import Document
 from gpuscaler.doctor.evidence import CLUSTER, Evidence
 from gpuscaler.doctor.findings import CRITICAL, WARNING, Finding, Fix
+from gpuscaler.model.accelerators import is_device
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.workloads import PodDisruptionBudget
+from gpuscaler.planning.capacity.pool_membership import members
 
 _EFFECT = "its pods can never be evicted, so their nodes are never removed or repaired"
+_EFFECT_ELSEWHERE = "its pods can never be evicted, so their nodes are never repaired or upgraded"
 #: A pod that is not Ready for this long does not become Ready by itself, in seconds.
 _UNREADY_FOR = 1800.0
 _REPLICATED = ("Deployment", "ReplicaSet", "StatefulSet")
+#: Owners of pods that a drain leaves where they are.
+_ON_EVERY_NODE = ("DaemonSet", "Node")
 
 
 def find_blocking_budgets(evidence: Evidence) -> Iterable[Finding]:
     """D34: a rule that never allows an eviction."""
     replicas = _replicas(evidence.cluster)
-    for budget in evidence.cluster.budgets.values():
-        if (limit := _limit(budget, replicas)) is not None:
-            field, seen, expected = limit
-            target = _target(budget)
-            fix = Fix((kubectl_patch(target, {"spec": {"minAvailable": None, "maxUnavailable": 1}}),))
-            yield Finding("D34", CRITICAL, target.title, field, seen, expected, _EFFECT, fix)
+    limits = {key: limit for key, budget in evidence.cluster.budgets.items() if (limit := _limit(budget, replicas)) is not None}
+    harmful = _harmful(evidence, _pods_by_budget(evidence.cluster, limits), limits)
+    for key, (field, seen, expected) in limits.items():
+        target = _target(evidence.cluster.budgets[key])
+        severity, effect = (CRITICAL, _EFFECT) if key in harmful else (WARNING, _EFFECT_ELSEWHERE)
+        fix = Fix((kubectl_patch(target, {"spec": {"minAvailable": None, "maxUnavailable": 1}}),))
+        yield Finding("D34", severity, target.title, field, seen, expected, effect, fix)
+
+
+def _harmful(evidence: Evidence, covered: dict[str, list[Pod]], keys: Container[str]) -> frozenset[str]:
+    """Those of the budgets ``keys`` that keep machines from being removed: with pods, ``covered``, on nodes of the pools.
+
+    Without a run file, nodes with GPUs count as those of the pools. So do the nodes that pods will be on which request GPUs.
+    """
+    cluster, managed = evidence.cluster, _managed(evidence)
+    harmful = {key for key, pods in covered.items() if any(_is_on(pod, managed) for pod in pods)}
+    by_namespace = _by_namespace(cluster, keys)
+    for workload in cluster.workloads.values():
+        if workload.kind in _REPLICATED and workload.template is not None and any(map(is_device, workload.template.requests)):
+            here = by_namespace.get(workload.namespace, ())
+            harmful.update(item.key for item in here if item.selector is not None and item.selector.matches(workload.template_labels))
+    return frozenset(harmful)
+
+
+def _managed(evidence: Evidence) -> frozenset[str]:
+    """The nodes of the pools."""
+    if evidence.policy is not None and evidence.policy.pools:
+        return frozenset(members(evidence.cluster.nodes, evidence.policy, evidence.unlisted))
+    return frozenset(node.name for node in gpu_nodes(evidence.cluster))
+
+
+def _is_on(pod: Pod, managed: frozenset[str]) -> bool:
+    if pod.owner.kind in _ON_EVERY_NODE:
+        return False
+    return pod.node_name in managed if pod.node_name else any(map(is_device, pod.spec.requests))
 
 
 def find_refusing_budgets(evidence: Evidence) -> Iterable[Finding]:
     """D34: a status that allows no eviction although the rule would."""
     replicas = _replicas(evidence.cluster)
-    for document in evidence.of("PodDisruptionBudget"):
-        budget = evidence.cluster.budgets.get(f"{document.namespace or 'default'}/{document.name}")
-        if budget is not None and _limit(budget, replicas) is None:
-            yield from _status(document, evidence)
+    documents = {f"{document.namespace or 'default'}/{document.name}": document for document in evidence.of("PodDisruptionBudget")}
+    budgets = {key: evidence.cluster.budgets[key] for key in documents if key in evidence.cluster.budgets}
+    open_rules = {key for key, budget in budgets.items() if _limit(budget, replicas) is None}
+    uncounted = {key: failed for key in open_rules if (failed := _sync_failure(documents[key])) is not None}
+    covered = _pods_by_budget(evidence.cluster, uncounted)
+    harmful = _harmful(evidence, covered, uncounted)
+    for key, document in documents.items():
+        if key in uncounted:
+            yield _uncounted(document, uncounted[key], len(covered.get(key, ())), CRITICAL if key in harmful else WARNING)
+        elif key in open_rules:
+            yield from _outdated(document)
 
 
 def _target(budget: PodDisruptionBudget) -> ObjectName:
@@ -69,9 +111,7 @@ def _amount(rule: object, pods: float) -> int | None:
 
 def _replicas(cluster: Cluster) -> dict[str, int]:
     """The number of pods that controllers want under each budget, where its status does not say."""
-    by_namespace: dict[str, list[PodDisruptionBudget]] = {}
-    for budget in cluster.budgets.values():
-        by_namespace.setdefault(budget.namespace, []).append(budget)
+    by_namespace = _by_namespace(cluster, cluster.budgets)
     counts: dict[str, int] = {}
     for workload in cluster.workloads.values():
         if workload.kind in _REPLICATED and not workload.owner.uid:
@@ -81,28 +121,35 @@ def _replicas(cluster: Cluster) -> dict[str, int]:
     return counts
 
 
-def _status(budget: Document, evidence: Evidence) -> Iterator[Finding]:
-    """A status that allows no eviction although the rule would."""
+def _sync_failure(budget: Document) -> str | None:
+    """The message of Kubernetes that it cannot count the pods; None if it can."""
     # A number of pods needs no controller that says how many there should be: such a status is of an earlier rule.
-    counted = isinstance(budget.value("spec", "minAvailable"), int)
+    if isinstance(budget.value("spec", "minAvailable"), int):
+        return None
     for condition in budget.parts("status", "conditions"):
-        if (condition.text("type"), condition.text("reason")) == ("DisruptionAllowed", "SyncFailed") and not counted:
-            selected = evidence.cluster.budgets.get(f"{budget.namespace or 'default'}/{budget.name}")
-            count = len(_covered(evidence.cluster, selected)) if selected is not None else 0
-            fix = Fix(advice="let a Deployment or StatefulSet own the pods, or set minAvailable to a number")
-            if count:
-                fix = Fix((kubectl_patch(budget, {"spec": {"maxUnavailable": None, "minAvailable": count - 1}}),))
-            yield Finding(
-                "D34",
-                CRITICAL,
-                budget.title,
-                "status.conditions[DisruptionAllowed]",
-                f"SyncFailed: {condition.text('message')}",
-                "SufficientPods",
-                "Kubernetes cannot count its pods, and allows no eviction: their nodes are never removed or repaired",
-                fix,
-            )
-            return
+        if (condition.text("type"), condition.text("reason")) == ("DisruptionAllowed", "SyncFailed"):
+            return condition.text("message")
+    return None
+
+
+def _uncounted(budget: Document, message: str, pods: int, severity: str) -> Finding:
+    fix = Fix(advice="let a Deployment or StatefulSet own the pods, or set minAvailable to a number")
+    if pods:
+        fix = Fix((kubectl_patch(budget, {"spec": {"maxUnavailable": None, "minAvailable": pods - 1}}),))
+    return Finding(
+        "D34",
+        severity,
+        budget.title,
+        "status.conditions[DisruptionAllowed]",
+        f"SyncFailed: {message}",
+        "SufficientPods",
+        "Kubernetes cannot count its pods, and allows no eviction: their nodes are never removed or repaired",
+        fix,
+    )
+
+
+def _outdated(budget: Document) -> Iterator[Finding]:
+    """A count that allows no eviction although the pods would."""
     healthy, desired = budget.number("status", "currentHealthy"), budget.number("status", "desiredHealthy")
     allowed = budget.number("status", "disruptionsAllowed")
     pods = budget.number("status", "expectedPods")
@@ -123,16 +170,18 @@ def _status(budget: Document, evidence: Evidence) -> Iterator[Finding]:
 def find_hindered_pods(evidence: Evidence) -> Iterable[Finding]:
     """D34: pods that several budgets cover, and unhealthy pods that a budget keeps on their nodes."""
     cluster = evidence.cluster
-    covered = _pods_by_budget(cluster)
+    covered = _pods_by_budget(cluster, cluster.budgets)
     over: dict[str, list[str]] = {}
     for key, pods in covered.items():
         for pod in pods:
             over.setdefault(pod.key, []).append(key)
-    reported: set[tuple[str, ...]] = set()
-    for keys in over.values():
-        if len(keys) > 1 and tuple(keys) not in reported:
-            reported.add(tuple(keys))
-            yield _overlap(cluster, keys, covered)
+    shared: dict[tuple[str, ...], list[Pod]] = {}
+    for pod_key, keys in over.items():
+        if len(keys) > 1:
+            shared.setdefault(tuple(keys), []).append(cluster.pods[pod_key])
+    managed = _managed(evidence) if shared else frozenset()
+    for budgets, pods in shared.items():
+        yield _overlap(cluster, budgets, covered, CRITICAL if any(_is_on(pod, managed) for pod in pods) else WARNING)
     for key, pods in covered.items():
         budget = cluster.budgets[key]
         if budget.always_evict_unhealthy or budget.disruptions_allowed > 0 or _is_healthy_enough(budget, pods):
@@ -152,7 +201,7 @@ def find_hindered_pods(evidence: Evidence) -> Iterable[Finding]:
             )
 
 
-def _overlap(cluster: Cluster, keys: list[str], covered: dict[str, list[Pod]]) -> Finding:
+def _overlap(cluster: Cluster, keys: tuple[str, ...], covered: dict[str, list[Pod]], severity: str) -> Finding:
     """The finding about the budget that may go: the one whose pods the others cover as well, if there is one."""
     pods = {key: {pod.key for pod in covered[key]} for key in keys}
     spare = [key for key in keys if any(pods[key] <= pods[other] for other in keys if other != key)]
@@ -163,7 +212,7 @@ def _overlap(cluster: Cluster, keys: list[str], covered: dict[str, list[Pod]]) -
     others = ", ".join(cluster.budgets[other].name for other in keys if other != key)
     return Finding(
         "D34",
-        CRITICAL,
+        severity,
         target.title,
         "spec.selector",
         f"pods that PodDisruptionBudget {others} selects, too",
@@ -173,10 +222,18 @@ def _overlap(cluster: Cluster, keys: list[str], covered: dict[str, list[Pod]]) -
     )
 
 
-def _pods_by_budget(cluster: Cluster) -> dict[str, list[Pod]]:
+def _by_namespace(cluster: Cluster, keys: Container[str]) -> dict[str, list[PodDisruptionBudget]]:
+    """The budgets ``keys`` by namespace, in the order of their names."""
     by_namespace: dict[str, list[PodDisruptionBudget]] = {}
     for budget in sorted(cluster.budgets.values(), key=lambda budget: budget.key):
-        by_namespace.setdefault(budget.namespace, []).append(budget)
+        if budget.key in keys:
+            by_namespace.setdefault(budget.namespace, []).append(budget)
+    return by_namespace
+
+
+def _pods_by_budget(cluster: Cluster, keys: Container[str]) -> dict[str, list[Pod]]:
+    """The pods of the budgets ``keys``."""
+    by_namespace = _by_namespace(cluster, keys)
     covered: dict[str, list[Pod]] = {}
     matching: dict[tuple[str, object], list[str]] = {}
     for pod in cluster.pods.values():
@@ -189,12 +246,6 @@ def _pods_by_budget(cluster: Cluster) -> dict[str, list[Pod]]:
         for key in matching[alike]:
             covered.setdefault(key, []).append(pod)
     return covered
-
-
-def _covered(cluster: Cluster, budget: PodDisruptionBudget) -> list[Pod]:
-    if budget.selector is None:
-        return []
-    return [pod for pod in cluster.pods.values() if pod.namespace == budget.namespace and budget.selector.matches(pod.labels)]
 
 
 def _is_healthy_enough(budget: PodDisruptionBudget, pods: list[Pod]) -> bool:

@@ -12,12 +12,13 @@ from gpuscaler.doctor.manifests.reading import Manifest, Manifests, Path
 
 _UNKNOWN = Mistake("L16", CRITICAL, "the program does not start with an unknown flag")
 _PLACEHOLDER = Mistake("L16", CRITICAL, "the autoscaler finds no group, and never buys a machine")
-#: Flags by program, with the release that does not know them any more. Source: the change logs of Kubernetes.
+#: Flags by program, with the release that does not know them any more. Source: the pull requests of kubernetes/kubernetes that removed
+#: them: 90368, 124948, 115840, 108476, 106859 (API server, with 105032), 106865 (scheduler, with 102239 and 105424), and the change logs.
 _GONE: Final[Mapping[str, Mapping[str, str]]] = {
     "kube-controller-manager": {
-        "horizontal-pod-autoscaler-use-rest-clients": "1.25",
-        "horizontal-pod-autoscaler-upscale-delay": "1.23",
-        "horizontal-pod-autoscaler-downscale-delay": "1.23",
+        "horizontal-pod-autoscaler-use-rest-clients": "1.22",
+        "horizontal-pod-autoscaler-upscale-delay": "1.31",
+        "horizontal-pod-autoscaler-downscale-delay": "1.31",
         "enable-taint-manager": "1.27",
         "pod-eviction-timeout": "1.27",
         "experimental-cluster-signing-duration": "1.25",
@@ -29,12 +30,14 @@ _GONE: Final[Mapping[str, Mapping[str, str]]] = {
         "insecure-bind-address": "1.24",
         "address": "1.24",
         "port": "1.24",
-        "enable-swagger-ui": "1.21",
+        "enable-swagger-ui": "1.24",
     },
     "kube-scheduler": {
-        "algorithm-provider": "1.23",
+        "algorithm-provider": "1.22",
         "policy-config-file": "1.23",
         "policy-configmap": "1.23",
+        "policy-configmap-namespace": "1.23",
+        "use-legacy-policy-config": "1.23",
         "port": "1.24",
         "address": "1.24",
     },
