@@ -1,9 +1,6 @@
 """What a subscription may buy: sizes by location and zone, quotas, limits of pools."""
 
-import datetime as dt
-import re
 from collections.abc import Iterator, Mapping
-from typing import Final
 
 from gpuscaler.doctor.checks.azure.account import (
     SKU,
@@ -20,22 +17,9 @@ from gpuscaler.doctor.checks.azure.account import (
 from gpuscaler.doctor.documents import Document
 from gpuscaler.doctor.evidence import Evidence
 from gpuscaler.doctor.findings import CRITICAL, INFO, WARNING, Finding, Fix
+from gpuscaler.doctor.retirements import retirement_of
 
 _NAMED = 3
-#: Sizes that Azure retires, by name without Standard_. Source: https://learn.microsoft.com/azure/virtual-machines/retirement-notices, 2026.
-_RETIRED: Final = tuple(
-    (re.compile(pattern, re.IGNORECASE), dt.datetime.fromisoformat(f"{day}T00:00:00+00:00").timestamp(), day)
-    for pattern, day in (
-        (r"NC(6|12|24r?)(_Promo)?", "2023-09-06"),
-        (r"NC\d+r?s_v2", "2023-09-06"),
-        (r"ND\d+r?s", "2023-09-06"),
-        (r"NV(6|12|24)(_Promo)?", "2023-09-06"),
-        (r"NC\d+r?s_v3", "2025-09-30"),
-        (r"ND40rs_v2", "2025-09-30"),
-        (r"NV\d+s_v3", "2026-09-30"),
-        (r"NV\d+as_v4", "2026-09-30"),
-    )
-)
 #: Names of quotas of all sizes, on demand and spot.
 _REGIONAL, _LOW_PRIORITY = "cores", "lowPriorityCores"
 
@@ -54,10 +38,12 @@ def find_not_offered(evidence: Evidence) -> Iterator[Finding]:
     for group in adopted(evidence):
         reasons: dict[str, tuple[str, str]] = {}
         for size in group.sizes:
-            retired = _retirement(size, evidence.now)
+            retirement = retirement_of(size, evidence.now)
             sku = skus.get((*group.place, size.lower()))
-            if retired or sku is not None:
-                reasons[size] = retired or _refusal(sku or Document({}), group)
+            if retirement is not None:
+                reasons[size] = (CRITICAL if retirement.over else WARNING, retirement.text)
+            elif sku is not None:
+                reasons[size] = _refusal(sku, group)
         bad = {size: reason for size, reason in reasons.items() if reason[0]}
         if bad:
             every = len(bad) == len(group.sizes) and all(severity == CRITICAL for severity, _ in bad.values())
@@ -75,15 +61,6 @@ def find_not_offered(evidence: Evidence) -> Iterator[Finding]:
                     f"{az('vm', 'list-skus', '--location', group.location, '--all', '--output', 'table', subscription=group.subscription)}"
                 ),
             )
-
-
-def _retirement(size: str, now: float) -> tuple[str, str] | None:
-    """(severity, what happened) for a size that Azure retired or will retire."""
-    name = re.sub("^standard_", "", size, flags=re.IGNORECASE)
-    for pattern, at, day in _RETIRED:
-        if pattern.fullmatch(name):
-            return (CRITICAL, f"Azure retired on {day}") if now >= at else (WARNING, f"Azure retires on {day}")
-    return None
 
 
 def _refusal(sku: Document, group: Group) -> tuple[str, str]:

@@ -1,6 +1,5 @@
 """Instance types of groups: different ones in a group, those that are gone, and what their spot machines are chosen by."""
 
-import re
 from collections.abc import Iterable
 
 from gpuscaler.doctor.findings import CRITICAL, INFO, WARNING, Finding
@@ -8,18 +7,18 @@ from gpuscaler.doctor.manifests.editing import changed, removed
 from gpuscaler.doctor.manifests.groups.groups import Group, gpus_of, groups_of
 from gpuscaler.doctor.manifests.linting import Lint, Mistake
 from gpuscaler.doctor.manifests.reading import Manifests
+from gpuscaler.doctor.retirements import retirement_of
 
 _GPUS = Mistake("L8", CRITICAL, "an autoscaler takes one of them for all: it buys too much, or machines that the pods do not fit")
 _SIZES = Mistake("L8", WARNING, "Cluster Autoscaler computes with the first of them, and buys too much or too little")
 _GONE = Mistake("L9", CRITICAL, "the cloud has no such machines: the group never grows")
+_GOING = Mistake("L9", WARNING, "the cloud will have no such machines: the group will not grow any more")
 _VOLUME = Mistake("L9", INFO, "the disks cost more and are slower")
 _LOWEST = Mistake("L10", WARNING, "machines come from the pools that are interrupted first")
 _PRICE = Mistake("L10", WARNING, "machines are interrupted, or not started, as soon as the price rises above it")
 _MIXED = Mistake(
     "L10", WARNING, "which of the machines are on demand is left to AWS, so an autoscaler cannot fail over from one to the other"
 )
-#: Families of AWS and sizes of Azure whose machines were taken out of service.
-_FORMER = re.compile(r"(cg1|g2|p2)\.\w+|Standard_N(C(6|12|24r?)(_Promo)?|V(6|12|24)(_Promo)?|D(6s|12s|24r?s)|C\d+r?s_v2)", re.IGNORECASE)
 _BEST = "price-capacity-optimized"
 
 
@@ -56,11 +55,12 @@ def find_former_types(manifests: Manifests) -> Iterable[Finding]:
     """L9: types that are out of service, and disks of gp2."""
     for group in groups_of(manifests):
         for path, name in group.types:
-            if _FORMER.fullmatch(name):
-                yield _GONE.at(
+            retirement = retirement_of(name, manifests.now)
+            if retirement is not None:
+                yield (_GONE if retirement.over else _GOING).at(
                     group.manifest,
                     path,
-                    seen=f"{name}, which is out of service",
+                    seen=f"{name}, which {retirement.text}",
                     expected="a type that the cloud offers",
                     advice="write a type of the families g4dn, g5, g6, p4 or p5 on AWS, NCasT4_v3 or NCads_H100_v5 on Azure",
                 )

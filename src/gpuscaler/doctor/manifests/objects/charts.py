@@ -1,7 +1,8 @@
 """Values of Helm charts: keys that the chart does not read any more, or reads elsewhere.
 
 Helm ignores unknown keys. Only keys that are known to be wrong are findings, since charts get new ones with each release. Sources: the
-values.yaml of the charts cluster-autoscaler, karpenter and prometheus-adapter, and the upgrade guide of Karpenter, read on 2026-11-26.
+values.yaml of the charts cluster-autoscaler, karpenter and prometheus-adapter, Karpenter's upgrade guides of v0.32 and v0.36, and
+github.com/aws/karpenter-provider-aws/issues/6960 (what 1.0 removed), read on 2026-11-26.
 """
 
 import re
@@ -21,10 +22,11 @@ _PORT = re.compile(r"(https?://[^/:]+):(\d+)/?$")
 #: Credentials among the values of Cluster Autoscaler's chart.
 _CREDENTIALS = ("awsSecretAccessKey", "azureClientSecret")
 _PLACEHOLDER = re.compile(r"\$.*|<.*>|\{\{.*|")
-#: Keys of Karpenter's chart, with the release that moved them, and where they are now.
+#: Keys of Karpenter's chart, where they are now, and the release that has put them there. Until 0.18 the names were at the top, from 0.19
+#: to 0.32 below settings.aws.
 _KARPENTER: tuple[tuple[Path, Path, str], ...] = (
-    (("clusterName",), ("settings", "clusterName"), "0.28"),
-    (("clusterEndpoint",), ("settings", "clusterEndpoint"), "0.28"),
+    (("clusterName",), ("settings", "clusterName"), "0.33"),
+    (("clusterEndpoint",), ("settings", "clusterEndpoint"), "0.33"),
     (("interruptionQueue",), ("settings", "interruptionQueue"), "0.33"),
     (("settings", "interruptionQueueName"), ("settings", "interruptionQueue"), "0.33"),
     *(
@@ -34,9 +36,9 @@ _KARPENTER: tuple[tuple[Path, Path, str], ...] = (
     (("settings", "aws", "vmMemoryOverheadPercent"), ("settings", "vmMemoryOverheadPercent"), "0.33"),
     (("settings", "aws", "interruptionQueueName"), ("settings", "interruptionQueue"), "0.33"),
     (("settings", "aws", "interruptionQueue"), ("settings", "interruptionQueue"), "0.33"),
-    (("settings", "aws", "assumeRoleARN"), (), "0.33"),
+    *(((*path, name), (), "1.0") for path in (("settings", "aws"), ("settings",)) for name in ("assumeRoleARN", "assumeRoleDuration")),
     (("settings", "aws", "defaultInstanceProfile"), (), "0.33"),
-    (("aws", "defaultInstanceProfile"), (), "0.28"),
+    (("aws", "defaultInstanceProfile"), (), "0.33"),
     (("settings", "featureGates", "driftEnabled"), (), "0.33"),
 )
 
