@@ -1,6 +1,7 @@
 """Versions of the Kubernetes API that are not served any more, and what to write instead.
 
-Source: https://kubernetes.io/docs/reference/using-api/deprecation-guide/, read on 2026-11-26; Karpenter's upgrade guide for its own.
+Source: https://kubernetes.io/docs/reference/using-api/deprecation-guide/, read on 2026-11-26; for the alpha
+version of flow control kubernetes/kubernetes pull request 120259; Karpenter's upgrade guide for its own.
 """
 
 from typing import Final
@@ -59,7 +60,7 @@ REMOVALS: Final[tuple[Removal, ...]] = (
     Removal("certificates.k8s.io/v1beta1", ("CertificateSigningRequest",), "1.22", "certificates.k8s.io/v1", same=False),
     *(
         Removal(f"flowcontrol.apiserver.k8s.io/{version}", (), gone, "flowcontrol.apiserver.k8s.io/v1", same=False)
-        for version, gone in (("v1alpha1", "1.21"), ("v1beta1", "1.26"), ("v1beta2", "1.29"), ("v1beta3", "1.32"))
+        for version, gone in (("v1alpha1", "1.29"), ("v1beta1", "1.26"), ("v1beta2", "1.29"), ("v1beta3", "1.32"))
     ),
 )
 

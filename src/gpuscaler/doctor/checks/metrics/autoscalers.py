@@ -65,7 +65,8 @@ def find_minimum_of_zero(evidence: Evidence) -> Iterator[Finding]:
         if wakes and (allowed or is_live(autoscaler)):
             continue
         expected = (
-            "at least 1, or the feature gate HPAScaleToZero of kube-apiserver, which is on by default from Kubernetes 1.37 on"
+            "at least 1, or the feature gate HPAScaleToZero of kube-apiserver, from Kubernetes 1.36 on of kube-controller-manager, too; "
+            "it is on by default from 1.37 on"
             if wakes
             else "at least 1: only metrics of the type Object or External have values without pods"
         )
