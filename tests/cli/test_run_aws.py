@@ -140,6 +140,9 @@ async def test_the_page_about_the_simulated_account_is_correct(tmp_path: Path, m
             await until(bound, "the pod has a machine")
             assert await asyncio.to_thread(account.wants) == 1
             assert "How machines are bought:\n  launch-instances: gpu" in await run_here("status", "--kubeconfig", kubeconfig)
+            sent = await run_here("doctor", "--send-test-message", "--config", str(config), "--kubeconfig", kubeconfig)
+            assert "received by the controller" in sent
+            assert "Proved: the controller receives messages from the queue." in sent
             await client.delete(PODS, "train", namespace="default")
             await until(given_back, "the machine is removed")
         account.close()

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Exit status if gpuscaler has never written its status.
 NOT_INSTALLED = 4
+#: The Lease of the controller.
+LEASE = "gpuscaler"
 #: How long the leader may take to answer, in seconds: it may be planning.
 PATIENCE = 30.0
 
@@ -101,6 +103,43 @@ async def read_status(client: "Client", namespace: str) -> "Status":
         return parse_status(config_map)
     except ValueError as error:
         raise ValueError(f"ConfigMap {namespace}/{NAME}: {error}") from error
+
+
+async def why_no_controller(client: "Client", namespace: str, *, now: float) -> str:
+    """Why no controller acts in the cluster; empty if one runs. Raises ApiError, Unreachable, and ValueError for an unreadable status."""
+    import msgspec
+
+    from gpuscaler.doctor.documents import Document
+    from gpuscaler.kube.errors import Forbidden, NotFound
+    from gpuscaler.kube.resources import LEASES
+
+    try:
+        status = await read_status(client, namespace)
+    except NotInstalledError as error:
+        return f"no controller runs: {error}"
+    if stopped := why_stopped(status, namespace, now=now):
+        return stopped
+    try:
+        lease = Document(msgspec.json.decode(await client.get(LEASES, LEASE, namespace=namespace)))
+    except NotFound:
+        return f"no controller runs: Lease {namespace}/{LEASE}: saw none, expected that of a leader; start gpuscaler run"
+    except Forbidden:
+        return ""  # The status is recent.
+    if not lease.text("spec", "holderIdentity"):
+        return f"no controller runs: Lease {namespace}/{LEASE}: saw no holder, expected a leader; start gpuscaler run"
+    return ""
+
+
+def why_stopped(status: "Status", namespace: str, *, now: float) -> str:
+    """Why the writer of ``status`` does not run any more; empty if the status is recent."""
+    from gpuscaler.control.records.status.reporting import NAME, OLD_SECONDS
+    from gpuscaler.control.records.words import format_duration
+
+    age = now - status.at
+    if age <= OLD_SECONDS:
+        return ""
+    seen = f"ConfigMap {namespace}/{NAME}: saw a status that is {format_duration(age)} old"
+    return f"no controller runs: {seen}, expected one of the last minute; see its log and its Lease"
 
 
 async def query(transport: "Transport", path: str) -> tuple[int, bytes]:

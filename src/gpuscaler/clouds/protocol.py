@@ -29,6 +29,8 @@ CAUSES = (CAPACITY, QUOTA, PRICE, CONFIGURATION, THROTTLED, UNAUTHORISED, UNKNOW
 #: What a cloud announces about a machine: it will be taken away, pods should move away soon, maintenance is scheduled, its group ends it.
 #: For the last one, the list of machines has the details.
 INTERRUPTION, REBALANCE, MAINTENANCE, TERMINATION = "interruption", "rebalance", "maintenance", "termination"
+#: A notice about no machine: a message that ``gpuscaler doctor --send-test-message`` sent to see whether notices arrive.
+TEST = "test"
 
 
 class Refusal(Struct, frozen=True, gc=False):
@@ -117,7 +119,10 @@ class AccountReport(Struct, frozen=True):
 
 
 class Notice(Struct, frozen=True, gc=False):
-    """What the cloud will do to a machine at ``at``, in seconds since the epoch (0 if unknown). ``why`` is the reason as text."""
+    """What the cloud will do to a machine at ``at``, in seconds since the epoch (0 if unknown). ``why`` is the reason as text.
+
+    ``instance`` is the machine's id; of a :data:`TEST` it is the id of the test message.
+    """
 
     kind: str
     instance: str

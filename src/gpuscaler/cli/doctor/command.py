@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuscaler.cli.doctor.manifests import manifests
+from gpuscaler.cli.doctor.notices.command import send_test_message
 from gpuscaler.cli.doctor.output import Output, count_ids, output_options
 from gpuscaler.cli.doctor.smoke import SmokeOptions, smoke_options, smoke_test
 from gpuscaler.cli.reaching import FILE, cluster_options, refuse_files_and_access, resolve_access
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
 @output_options
 @click.option("--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Also write the report as a page in HTML.")
 @smoke_options
+@click.option(
+    "--send-test-message",
+    "test_message",
+    is_flag=True,
+    help="Send a message to the queue of notices in --config (AWS), and report whether the controller receives it.",
+)
 @click.pass_context
 def doctor(
     ctx: click.Context,
@@ -35,10 +42,12 @@ def doctor(
     html: Path | None,
     output: Output,
     smoke: SmokeOptions | None,
+    test_message: bool,
 ) -> None:
     """Find mistakes in a cluster, and print for each what it breaks and the command that mends it. Nothing is changed.
 
-    Only --smoke changes something: it starts a Job and removes it. It exits with 0 if the Job ran.
+    Only two options change something, and make no checks: --smoke starts a Job and removes it, --send-test-message sends a message. They
+    exit with 0 if the Job ran, or the message arrived.
 
     Exits with 1 if there is a finding of at least --fail-on, 3 if something could not be checked and nothing was found, 5 if nothing could
     be read.
@@ -51,11 +60,16 @@ def doctor(
     from gpuscaler.doctor.silencing import silence
 
     refuse_files_and_access(files, kubeconfig, context)
-    if smoke is not None:
+    if smoke is not None or test_message:
+        option = "--smoke" if smoke is not None else "--send-test-message"
+        if smoke is not None and test_message:
+            raise click.UsageError("saw --smoke together with --send-test-message, expected one of them")
         if files or output.as_sarif or html is not None:
             other = "--cluster" if files else "--sarif" if output.as_sarif else "--html"
-            raise click.UsageError(f"saw --smoke together with {other}, expected a live cluster and no report; omit {other}")
-        sys.exit(smoke_test(kubeconfig, context, config, smoke, as_json=output.as_json))
+            raise click.UsageError(f"saw {option} together with {other}, expected a live cluster and no report; omit {other}")
+        if smoke is not None:
+            sys.exit(smoke_test(kubeconfig, context, config, smoke, as_json=output.as_json))
+        sys.exit(send_test_message(kubeconfig, context, config, as_json=output.as_json))
     now = time.time()
     settings = None if config is None else load_settings(config)
     evidence = _with_settings(_from_files(files, now) if files else _from_cluster(kubeconfig, context, now), settings)

@@ -6,9 +6,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from gpuscaler.cli.leading import NotInstalledError, read_status
-from gpuscaler.control.records.status.reporting import OLD_SECONDS
-from gpuscaler.control.records.status.status import Status
+from gpuscaler.cli.leading import NotInstalledError, read_status, why_no_controller, why_stopped
 from gpuscaler.control.records.words import format_count, format_duration
 from gpuscaler.doctor.documents import Document
 from gpuscaler.doctor.smoke.job import LABEL, SmokeTest, job_of
@@ -16,14 +14,12 @@ from gpuscaler.doctor.smoke.timeline import FINISHED, GONE, ORDERED, REMOVED, Ob
 from gpuscaler.doctor.smoke.verdicts import Verdict, verdict_of, waits_for
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, Forbidden, NotFound, ServerError, TooManyRequests, Unreachable
-from gpuscaler.kube.resources import CORE_EVENTS, JOBS, LEASES, NODES, PODS, Resource
+from gpuscaler.kube.resources import CORE_EVENTS, JOBS, NODES, PODS, Resource
 from gpuscaler.model.holds import BUYING
 from gpuscaler.model.pools import Pool
 from gpuscaler.model.wire import UnreadableError, parse_timestamp
 
 _REVIEWS = Resource("authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False)
-#: The Lease of the controller.
-LEASE = "gpuscaler"
 #: Seconds between two observations, and between two reads of the controller's status.
 PAUSE, STATUS_PAUSE = 2.0, 10.0
 #: All nodes are listed at most a tenth of the time, which matters in clusters of thousands.
@@ -114,7 +110,7 @@ class SmokeRun:
 
     async def _check(self) -> None:
         """Check what the test needs: a controller, the rights to create and delete its Job, and to read what it follows."""
-        if stopped := await self._no_controller():
+        if stopped := await why_no_controller(self.client, self.namespace, now=self.now()):
             raise RefusedError(stopped)
         for verb in ("create", "delete"):
             await self._check_right(verb)
@@ -137,31 +133,6 @@ class SmokeRun:
             return  # Not every server answers reviews; the request itself will be refused then.
         if answer.value("status", "allowed") is False:
             raise Forbidden(403, f"no permission to {verb} {JOBS.label} in namespace {self.test.namespace}", reason="Forbidden")
-
-    async def _no_controller(self) -> str:
-        """Why no controller would serve the test; empty if one runs."""
-        try:
-            status = await read_status(self.client, self.namespace)
-        except NotInstalledError as error:
-            return f"no controller runs: {error}"
-        if stopped := self._stopped(status):
-            return stopped
-        try:
-            lease = Document(msgspec.json.decode(await self.client.get(LEASES, LEASE, namespace=self.namespace)))
-        except NotFound:
-            return f"no controller runs: Lease {self.namespace}/{LEASE}: saw none, expected that of a leader; start gpuscaler run"
-        except Forbidden:
-            return ""  # The status is recent.
-        if not lease.text("spec", "holderIdentity"):
-            return f"no controller runs: Lease {self.namespace}/{LEASE}: saw no holder, expected a leader; start gpuscaler run"
-        return ""
-
-    def _stopped(self, status: Status) -> str:
-        age = self.now() - status.at
-        if age <= OLD_SECONDS:
-            return ""
-        seen = f"ConfigMap {self.namespace}/gpuscaler-status: saw a status that is {format_duration(age)} old"
-        return f"no controller runs: {seen}, expected one of the last minute; see its log and its Lease"
 
     # The Job
 
@@ -255,7 +226,7 @@ class SmokeRun:
             words["stopped"] = f"no controller runs: {error}"
         else:
             key = pod.key if pod is not None else ""
-            words["stopped"] = self._stopped(status)
+            words["stopped"] = why_stopped(status, self.namespace, now=self.now())
             words["unplaced"] = next((entry.reason for entry in status.waiting if key in entry.pods), "")
             words["held"] = next((hold.text for hold in status.holds if hold.activity == BUYING), "")
         self._status = clock(), words

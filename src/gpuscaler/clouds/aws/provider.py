@@ -33,6 +33,7 @@ from gpuscaler.clouds.protocol import (
     INTERRUPTION,
     REBALANCE,
     TERMINATION,
+    TEST,
     THROTTLED,
     UNAUTHORISED,
     UNKNOWN,
@@ -417,12 +418,15 @@ class AwsProvider:
     # Announcements
 
     async def notices(self) -> Sequence[Notice]:
-        """New announcements in the queue about our machines, each once."""
+        """New announcements in the queue about our machines, and test messages, each once."""
         if self._inbox is None:
             return ()
         await self._inbox.receive()
         notices: list[Notice] = []
         for announcement in self._inbox.take_announcements(self._listing.machines):
+            if announcement.kind == TEST:
+                notices.append(Notice(TEST, announcement.instance))
+                continue
             group, machine = self._listing.machines[announcement.instance]
             if announcement.kind in (INTERRUPTION, REBALANCE):
                 self._announced.add(announcement.instance)

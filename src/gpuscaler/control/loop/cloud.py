@@ -15,6 +15,7 @@ from gpuscaler.clouds.protocol import (
     INTERRUPTION,
     MAINTENANCE,
     TERMINATION,
+    TEST,
     UNAUTHORISED,
     UNKNOWN,
     BuyResult,
@@ -59,6 +60,13 @@ class OrderAnswer(Struct, frozen=True, gc=False):
     detail: str = ""
 
 
+class MessageReceipt(Struct, frozen=True, gc=False):
+    """A test message, which ``gpuscaler doctor`` sent to the queue of notices, arrived here at ``at``, in seconds since the epoch."""
+
+    id: str = ""
+    at: float = 0.0
+
+
 class Cloud:
     """Calls ``provider``, keeps its newest list, and collects answers until the loop takes them.
 
@@ -74,6 +82,8 @@ class Cloud:
         self.maintenance_at: Mapping[str, float] = {}
         #: Why the cloud takes machines away for other reasons than a spot interruption, in words, by id.
         self.why: Mapping[str, str] = {}
+        #: The last test message that arrived.
+        self.test_receipt = MessageReceipt()
         self._listing = asyncio.Lock()
         self._protection_answers: list[scale_in_protection.ProtectionAnswered] = []
         #: The errors of calls that are repeated: of the list, of notices, of orders that are followed or withdrawn.
@@ -195,7 +205,10 @@ class Cloud:
     async def read_notices(self) -> None:
         """Read the cloud's notices once."""
         async with asyncio.timeout(CALL_SECONDS):
-            notices = await self.provider.notices()
+            received = await self.provider.notices()
+        notices = [notice for notice in received if notice.kind != TEST]
+        if len(notices) < len(received):
+            self._note_test(next(notice.instance for notice in reversed(received) if notice.kind == TEST))
         if not notices:
             # The usual case.
             self._repeated = frozenset()
@@ -214,6 +227,11 @@ class Cloud:
         if any(notice.kind == TERMINATION for notice in notices):
             # The list says how long each of these machines is held, so it is read at once instead of at the next interval.
             await self.refresh()
+
+    def _note_test(self, ident: str) -> None:
+        """Record that a test message arrived; nothing else follows from it."""
+        self.test_receipt = MessageReceipt(ident, self._now())
+        _LOG.info("a test message of gpuscaler doctor arrived; it is ignored", id=ident)
 
     async def follow(self) -> None:
         """Ask once about orders that are not filled, if there are any."""

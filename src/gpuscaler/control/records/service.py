@@ -9,6 +9,7 @@ import structlog
 
 from gpuscaler import __version__
 from gpuscaler.clouds.call_errors import CallErrors
+from gpuscaler.control.loop.cloud import MessageReceipt
 from gpuscaler.control.loop.controller import Controller
 from gpuscaler.control.process.expander import PrioritiesInForce
 from gpuscaler.control.process.running import ProcessContext
@@ -222,6 +223,7 @@ class Service(Records):
         self.forget_observation()
         self.cluster_checks.forget()
         self.latest.inventory = lambda: None if controller is None else controller.cloud.inventory
+        self.latest.test_receipt = lambda: MessageReceipt() if controller is None else controller.cloud.test_receipt
         if controller is not None:
             if self.context.dry_run:
                 _LOG.info("dry run: plans show what would be done, and nothing is written")

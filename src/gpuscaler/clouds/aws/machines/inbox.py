@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from gpuscaler.clouds.aws.api.asking import AsyncCalls
 from gpuscaler.clouds.aws.machines.notices import Announcement, Hook, MalformedError, decode_message
-from gpuscaler.clouds.protocol import CloudError, LostAnswerError
+from gpuscaler.clouds.protocol import TEST, CloudError, LostAnswerError
 
 #: Messages per call, and concurrent calls, which are repeated while full batches come back; and the limit on these repetitions, in seconds.
 BATCH, AT_ONCE, BUSY_SECONDS = 10, 8, 2.0
@@ -92,12 +92,12 @@ class Inbox:
                 self.hooks[announcement.instance] = announcement.hook
 
     def take_announcements(self, ours: Iterable[str]) -> list[Announcement]:
-        """New messages about machines in ``ours``, EC2 ids; messages about foreign machines expire."""
+        """New messages about machines in ``ours``, EC2 ids, and test messages; messages about foreign machines expire."""
         now, our_ids = self._calls.now(), set(ours)
         self._reported = {key: at for key, at in self._reported.items() if now < at + REMEMBERED_SECONDS}
         announcements = []
         for key, (since, announcement) in list(self._held.items()):
-            if announcement.instance in our_ids:
+            if announcement.instance in our_ids or announcement.kind == TEST:
                 del self._held[key]
                 if key not in self._reported:
                     announcements.append(announcement)

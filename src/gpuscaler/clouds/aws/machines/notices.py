@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from gpuscaler.clouds.aws.api.spelling import respelled
-from gpuscaler.clouds.protocol import INTERRUPTION, MAINTENANCE, REBALANCE
+from gpuscaler.clouds.protocol import INTERRUPTION, MAINTENANCE, REBALANCE, TEST
 from gpuscaler.model.quantities import shorten_value
 
 #: Time from a spot warning to the end of the machine, in seconds.
@@ -29,6 +29,10 @@ _INSTANCE: Final = re.compile(r"i-[0-9A-Za-z-]{1,62}", re.ASCII)
 #: machine.
 STATE: Final = "state"
 HELD: Final = "held"
+#: The source and kind of the messages that ``gpuscaler doctor --send-test-message`` sends. AWS has no such source.
+TEST_SOURCE: Final = "gpuscaler.doctor"
+TEST_KIND: Final = "gpuscaler test message"
+_TEST_ID: Final = re.compile(r"[0-9a-f]{1,32}", re.ASCII)
 
 
 class Hook(Struct, frozen=True, gc=False):
@@ -41,7 +45,10 @@ class Hook(Struct, frozen=True, gc=False):
 
 
 class Announcement(Struct, frozen=True, gc=False):
-    """A message about the machine with the EC2 id ``instance``; ``kind`` is a kind of the protocol or of this module."""
+    """A message about the machine with the EC2 id ``instance``; ``kind`` is a kind of the protocol or of this module.
+
+    Of a test message, ``instance`` is its own id.
+    """
 
     kind: str
     instance: str
@@ -51,6 +58,13 @@ class Announcement(Struct, frozen=True, gc=False):
 
 class MalformedError(ValueError):
     """A malformed message; the text says what was seen."""
+
+
+def encode_test_message(ident: str, at: float) -> str:
+    """A test message with the id ``ident``, hexadecimal digits, in the form of an event of EventBridge."""
+    moment = f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    event = {"version": "0", "id": ident, "detail-type": TEST_KIND, "source": TEST_SOURCE, "time": moment, "detail": {"test-id": ident}}
+    return msgspec.json.encode(event).decode()
 
 
 def decode_message(body: str) -> tuple[Announcement, ...]:
@@ -103,6 +117,9 @@ def _announcements_of(message: Mapping[str, Any]) -> tuple[Announcement, ...]:
             return _held_by_hook(detail)
         case "AWS Health Event":
             return _maintenance(detail)
+        case _ if (message.get("source"), kind) == (TEST_SOURCE, TEST_KIND):
+            ident = _text(detail["test-id"])
+            return (Announcement(TEST, ident),) if _TEST_ID.fullmatch(ident) is not None else ()
     return ()
 
 

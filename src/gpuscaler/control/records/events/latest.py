@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gpuscaler.clouds.protocol import AccountReport
+from gpuscaler.control.loop.cloud import MessageReceipt
 from gpuscaler.control.process.expander import PrioritiesInForce
 from gpuscaler.control.process.pools import DiscoveredPools
 from gpuscaler.control.records.status.doctor_status import DoctorStatus
@@ -34,8 +35,8 @@ class Latest:
     without a node.
     ``released_pools`` are pools that are no longer managed. ``consolidation_blockers`` says why nodes stay, according to the last plan that
     considered consolidation, made at ``consolidation_planned_at``. ``simulated`` is the forecast from the settings of the simulated cloud,
-    ``inventory`` returns the cloud's newest list, and ``priorities`` the priorities of pools that are in force. ``doctor`` is the result of
-    the last checks, and ``findings`` all that they found.
+    ``inventory`` returns the cloud's newest list, ``test_receipt`` the last test message among its notices, and ``priorities`` the
+    priorities of pools that are in force. ``doctor`` is the result of the last checks, and ``findings`` all that they found.
     """
 
     cluster: Cluster = field(default_factory=Cluster)
@@ -56,6 +57,7 @@ class Latest:
     consolidation_planned_at: float = 0.0
     simulated: Forecast | None = None
     inventory: Callable[[], Inventory | None] = lambda: None
+    test_receipt: Callable[[], MessageReceipt] = MessageReceipt
     priorities: Callable[[], PrioritiesInForce] = PrioritiesInForce
     doctor: DoctorStatus = field(default_factory=DoctorStatus)
     findings: tuple[Finding, ...] = ()

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gpuscaler.control.loop.cloud import MessageReceipt
 from gpuscaler.control.records.costing import ordered_price_range
 from gpuscaler.control.records.events.happening import HistoryEvent
 from gpuscaler.control.records.events.latest import Latest
@@ -171,6 +172,7 @@ class Status(Struct, frozen=True):
     held: tuple[HeldMachines, ...] = ()
     priorities: str = ""
     doctor: DoctorStatus = DoctorStatus()
+    test_message: MessageReceipt = MessageReceipt()
 
 
 def status_of(
@@ -239,6 +241,7 @@ def status_of(
         held=held_machines(latest, pool_members, now),
         priorities=cut_to_bytes(in_force.text, SENTENCE),
         doctor=latest.doctor,
+        test_message=latest.test_receipt(),
     )
 
 

@@ -12,7 +12,7 @@ from gpuscaler.embedded.aws.wire.errors import AwsError
 _ADDRESS: Final = re.compile(r"/queue/([a-z0-9-]+)/")
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
 #: Attributes that are stored and shown only.
-_STORED: Final = ("Policy", "KmsMasterKeyId", "SqsManagedSseEnabled")
+_STORED: Final = ("Policy", "KmsMasterKeyId", "RedrivePolicy", "SqsManagedSseEnabled")
 #: Maximum bytes of a message and of a batch; maximum delay of a message in seconds.
 LONGEST: Final = 1_048_576
 LONGEST_DELAY: Final = 900
