@@ -81,6 +81,42 @@ def test_an_annotation_silences_the_checks_that_it_names(annotation: str, silenc
     assert len(report.findings) == 2 - silenced
 
 
+@pytest.mark.parametrize(
+    ("check_id", "expected"),
+    [
+        ("D034", "D34 (did you mean that?)"),
+        ("CHECK34", "D34 (did you mean that?)"),
+        ("D341", "the id of a check of clusters"),
+        ("PDB777", "the id of a check of clusters, D1 to D48"),
+        ("L3", "the id of a check of clusters"),
+    ],
+)
+def test_an_exception_for_a_check_that_does_not_exist_is_a_finding(check_id: str, expected: str) -> None:
+    report = silence(*checked(budget("web")), [Exempted(), Exempted(check_id)])
+
+    (finding,) = report.findings
+    assert report.silenced == 1
+    assert (finding.check, finding.object, finding.field, finding.seen) == ("S1", "run file", "doctor.ignore[1].check", f"'{check_id}'")
+    assert finding.expected.startswith(expected)
+    assert ("files" in finding.effect) == (check_id == "L3")
+
+
+def test_ids_in_annotations_that_no_check_has_are_findings_of_their_objects() -> None:
+    named = [("v1", "Pod", "p"), ("v1", "Service", "s"), ("apps/v1", "Deployment", "d")]
+    metadata = {"namespace": "default", "annotations": {"gpuscaler.io/ignore-findings": "D35, bare"}}
+    objects = [{"apiVersion": version, "kind": kind, "metadata": {"name": name, **metadata}} for version, kind, name in named]
+    node = {"kind": "Node", "apiVersion": "v1", "metadata": {"name": "n", "annotations": {"gpuscaler.io/ignore-findings": "D, all"}}}
+    evidence = evidence_of_objects([*objects, node], now=NOW)
+
+    titles = ["Deployment default/d", "Pod default/p", "Service default/s"]
+    for seen, expected in ((evidence, titles), (Evidence(NOW, cluster=evidence.cluster), titles[:2])):
+        report = silence(Report(), seen)
+        found = [(finding.check, finding.object, finding.seen) for finding in report.findings]
+        assert found == [("S1", title, "'BARE'") for title in expected]
+        # "all" also silences the finding about the annotation itself.
+        assert report.silenced == 1
+
+
 def test_an_annotation_counts_where_only_what_planning_reads_is_known() -> None:
     objects: list[dict[str, Any]] = [
         budget("web", "D34"),
