@@ -8,7 +8,7 @@ from gpuscaler.doctor.checks.checking import Check
 from gpuscaler.doctor.checks.identity import accounts, bindings, references, roles, secrets, static_keys
 from gpuscaler.doctor.checks.metrics import addresses, autoscalers, certificates, rights, rules, targets, values
 from gpuscaler.doctor.checks.nodes import device_plugins, labels
-from gpuscaler.doctor.checks.pods import fitting, holding, resource_names, runtimes, sharing_nodes
+from gpuscaler.doctor.checks.pods import alpha_annotations, fitting, holding, resource_names, runtimes, sharing_nodes
 
 CHECKS: tuple[Check, ...] = (
     *budgets.CHECKS,
@@ -20,6 +20,7 @@ CHECKS: tuple[Check, ...] = (
     *holding.CHECKS,
     *sharing_nodes.CHECKS,
     *runtimes.CHECKS,
+    *alpha_annotations.CHECKS,
     *secrets.CHECKS,
     *references.CHECKS,
     *static_keys.CHECKS,

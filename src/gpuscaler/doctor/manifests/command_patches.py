@@ -15,6 +15,8 @@ _KEYS: Mapping[str, str] = {
     "env": "name",
     "volumeMounts": "mountPath",
 }
+#: Mappings that are the same as none when they are empty.
+_OF_KEYS = ("annotations", "labels")
 
 
 def patched(data: Any, commands: Iterable[str]) -> Any:
@@ -48,6 +50,8 @@ def _merged(target: Any, patch: Any, *, strategic: bool) -> Any:
                 del result[key]
         else:
             result[key] = _merged(result.get(key), value, strategic=strategic)
+            if key in _OF_KEYS and not result[key]:
+                del result[key]
     return result
 
 
