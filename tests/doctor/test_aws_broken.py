@@ -265,3 +265,18 @@ def test_a_key_that_the_groups_role_may_not_use_is_found_until_a_launch_succeeds
     region.hardware.troubles.clear()
     ward.launch("gpus")
     assert not ward.found()
+
+
+def test_a_type_that_neither_the_catalogue_nor_the_account_knows_is_a_finding_and_the_other_groups_are_checked() -> None:
+    ward = Ward()
+    ward.aws.group("gpus", instance_type="g99.giant")
+    ward.aws.group("open", instance_type="g5.xlarge", NewInstancesProtectedFromScaleIn=False)
+    ward.aws.group("cpus", instance_type="m5.large")
+    report = ward.look()
+
+    assert [(finding.check, finding.object) for finding in report.findings] == [
+        ("D4", f"AutoScalingGroup {REGION}/open"),
+        ("D16", GROUP),
+    ]
+    assert "g99.giant, which region us-east-1 does not offer" in report.findings[1].seen
+    assert not report.unchecked

@@ -1,18 +1,21 @@
 """Instance types of groups: different ones in a group, those that are gone, and what their spot machines are chosen by."""
 
-from collections.abc import Iterable
+import difflib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 
 from gpuscaler.doctor.findings import CRITICAL, INFO, WARNING, Finding
 from gpuscaler.doctor.manifests.editing import changed, removed
 from gpuscaler.doctor.manifests.groups.groups import Group, gpus_of, groups_of
 from gpuscaler.doctor.manifests.linting import Lint, Mistake
-from gpuscaler.doctor.manifests.reading import Manifests
+from gpuscaler.doctor.manifests.reading import Machine, Manifests, Path
 from gpuscaler.doctor.retirements import retirement_of
 
 _GPUS = Mistake("L8", CRITICAL, "an autoscaler takes one of them for all: it buys too much, or machines that the pods do not fit")
 _SIZES = Mistake("L8", WARNING, "Cluster Autoscaler computes with the first of them, and buys too much or too little")
 _GONE = Mistake("L9", CRITICAL, "the cloud has no such machines: the group never grows")
 _GOING = Mistake("L9", WARNING, "the cloud will have no such machines: the group will not grow any more")
+_NO_TYPE = Mistake("L9", WARNING, "the group never grows, unless the type is newer than gpuscaler's catalogue")
 _VOLUME = Mistake("L9", INFO, "the disks cost more and are slower")
 _LOWEST = Mistake("L10", WARNING, "machines come from the pools that are interrupted first")
 _PRICE = Mistake("L10", WARNING, "machines are interrupted, or not started, as soon as the price rises above it")
@@ -52,8 +55,11 @@ def find_unequal_types(manifests: Manifests) -> Iterable[Finding]:
 
 
 def find_former_types(manifests: Manifests) -> Iterable[Finding]:
-    """L9: types that are out of service, and disks of gp2."""
+    """L9: types that are out of service or that do not exist, and disks of gp2."""
+    sizes = _gpu_sizes(manifests.machines)
     for group in groups_of(manifests):
+        for path, name in group.types:
+            yield from _unknown_size(group, path, name, sizes)
         for path, name in group.types:
             retirement = retirement_of(name, manifests.now)
             if retirement is not None:
@@ -68,6 +74,32 @@ def find_former_types(manifests: Manifests) -> Iterable[Finding]:
             if group.document.text(field) == "gp2":
                 path = (*group.path, field)
                 yield _VOLUME.at(group.manifest, path, seen="gp2", expected="gp3", new=changed(group.manifest.data, path, "gp3"))
+
+
+def _gpu_sizes(machines: Mapping[str, Machine]) -> dict[str, list[str]]:
+    """The types with GPUs of each family of AWS. Of these families the catalogue has all sizes, of others only some."""
+    sizes: dict[str, list[str]] = defaultdict(list)
+    for name, machine in machines.items():
+        family, dot, _ = name.partition(".")
+        if dot and machine.gpus:
+            sizes[family].append(name)
+    return sizes
+
+
+def _unknown_size(group: Group, path: Path, name: str, sizes: Mapping[str, list[str]]) -> Iterator[Finding]:
+    """A finding if ``name`` is of a family with GPUs that has no such size."""
+    family = sizes.get(name.partition(".")[0].lower(), [])
+    if not family or name in family:
+        return
+    # Another number is no slip of the pen.
+    near = [known for known in difflib.get_close_matches(name.lower(), family, 3, 0.8) if _digits(known) == _digits(name)]
+    expected = f"{near[0]} (did you mean that?)" if near else f"one of {', '.join(sorted(family, key=len))}"
+    new = changed(group.manifest.data, path, near[0]) if near else None
+    yield _NO_TYPE.at(group.manifest, path, seen=f"{name}, which is no type", expected=expected, new=new)
+
+
+def _digits(name: str) -> str:
+    return re.sub(r"\D", "", name)
 
 
 def find_spot_settings(manifests: Manifests) -> Iterable[Finding]:
