@@ -4,6 +4,7 @@ from gpuscaler.doctor.manifests import syntax
 from gpuscaler.doctor.manifests.groups import eksctl, machines, protection, tags
 from gpuscaler.doctor.manifests.linting import Lint
 from gpuscaler.doctor.manifests.objects import (
+    autoscaler_flags,
     charts,
     flags,
     former,
@@ -29,6 +30,7 @@ LINTS: tuple[Lint, ...] = (
     *protection.LINTS,
     *places.LINTS,
     *flags.LINTS,
+    *autoscaler_flags.LINTS,
     *rules.LINTS,
     *charts.LINTS,
     *former.LINTS,
