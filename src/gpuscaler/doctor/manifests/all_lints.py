@@ -1,7 +1,7 @@
 """All rules about files, in the order of their ids."""
 
 from gpuscaler.doctor.manifests import syntax
-from gpuscaler.doctor.manifests.groups import eksctl, machines, protection, tags
+from gpuscaler.doctor.manifests.groups import eksctl, machines, private_clusters, protection, tags
 from gpuscaler.doctor.manifests.linting import Lint
 from gpuscaler.doctor.manifests.objects import (
     autoscaler_flags,
@@ -36,4 +36,5 @@ LINTS: tuple[Lint, ...] = (
     *former.LINTS,
     *rights.LINTS,
     *references.LINTS,
+    *private_clusters.LINTS,
 )

@@ -66,6 +66,8 @@ _LOGGING: Final = frozenset(("alsologtostderr", "logtostderr", "stderrthreshold"
 _KNOWN: Final = _DURATIONS | _OTHERS | _LOGGING | _SHARES | _RANGES
 #: As Go's time.ParseDuration reads it.
 _DURATION: Final = re.compile(r"[-+]?(0|((\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h))+)")
+#: Variables, and placeholders of templates.
+_FILLED_IN: Final = re.compile(r"\$|<|\{\{")
 _RANGE: Final = re.compile(r"(\d+):(\d+)")
 _NODES: Final = re.compile(r"(\d+):(\d+):(.+)")
 
@@ -100,7 +102,7 @@ def _programs(manifest: Manifest) -> Iterator[list[_Flag]]:
                 for index, word in enumerate(container.value(name) if isinstance(container.value(name), list) else [])
                 if isinstance(word, str)
             ]
-            yield [_flag(word, path) for word, path in words if word.startswith("--") and len(word) > 2 and "$" not in word]
+            yield [_flag(word, path) for word, path in words if word.startswith("--") and len(word) > 2 and not _FILLED_IN.search(word)]
     arguments = document.value("extraArgs")
     if not document.kind and isinstance(arguments, dict) and (document.has("autoDiscovery") or document.has("autoscalingGroups")):
         yield [
