@@ -7,7 +7,7 @@ from gpuscaler.doctor.checks.azure import all_azure
 from gpuscaler.doctor.checks.checking import Check
 from gpuscaler.doctor.checks.identity import accounts, bindings, references, roles, secrets, static_keys
 from gpuscaler.doctor.checks.metrics import addresses, autoscalers, certificates, rights, rules, targets, values
-from gpuscaler.doctor.checks.nodes import device_plugins, labels
+from gpuscaler.doctor.checks.nodes import device_plugins, labels, out_of_service
 from gpuscaler.doctor.checks.pods import alpha_annotations, fitting, holding, resource_names, runtimes, sharing_nodes
 
 CHECKS: tuple[Check, ...] = (
@@ -15,6 +15,7 @@ CHECKS: tuple[Check, ...] = (
     *api_services.CHECKS,
     *device_plugins.CHECKS,
     *labels.CHECKS,
+    *out_of_service.CHECKS,
     *fitting.CHECKS,
     *resource_names.CHECKS,
     *holding.CHECKS,
