@@ -1,6 +1,7 @@
 """Instance types of groups: different ones in a group, those that are gone, and what their spot machines are chosen by."""
 
 import difflib
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
