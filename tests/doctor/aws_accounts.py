@@ -3,6 +3,7 @@
 import json
 import shlex
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 from botocore.exceptions import ClientError
@@ -14,6 +15,7 @@ from gpuscaler.cli.doctor.reading import evidence_of_objects
 from gpuscaler.doctor.checks.all_checks import CHECKS
 from gpuscaler.doctor.findings import Report
 from gpuscaler.doctor.running import run_checks
+from gpuscaler.embedded.aws.autoscaling import activities
 from gpuscaler.settings.clouds.aws import AwsSettings
 
 REGION = "us-east-1"
@@ -36,6 +38,7 @@ class Beside:
         self.targets: dict[tuple[str, str], set[str]] = {}
         self.grants: list[dict[str, Any]] = []
         self.denied: set[str] = set()
+        self.calls: list[dict[str, Any]] = []
 
     def answer(self, service: str, region: str, operation: str, given: dict[str, Any]) -> dict[str, Any]:
         if operation in self.denied:
@@ -88,6 +91,17 @@ class Beside:
         self.targets.setdefault((region, given["Rule"]), set()).update(target["Arn"] for target in given["Targets"])
         return {}
 
+    def _LookupEvents(self, region: str, given: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
+        (wanted,) = given["LookupAttributes"]
+        assert wanted["AttributeKey"] == "EventName"
+        since = given["StartTime"].timestamp()
+        shown = [
+            {"EventName": call["eventName"], "EventTime": datetime.fromtimestamp(call["time"], UTC), "CloudTrailEvent": json.dumps(call)}
+            for call in self.calls
+            if call["eventName"] == wanted["AttributeValue"] and call["awsRegion"] == region and call["time"] >= since
+        ]
+        return {"Events": shown}
+
     def _CreateGrant(self, _region: str, given: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
         self.grants.append(given)
         return {}
@@ -118,7 +132,7 @@ class _Session(Session):
         self._beside = beside
 
     def client(self, service: str, *, region_name: str, endpoint_url: str | None = None, **options: Any) -> Any:
-        if service in ("service-quotas", "iam", "events", "kms"):
+        if service in ("service-quotas", "iam", "events", "kms", "cloudtrail"):
             from tests.clouds.aws.accounts import _session
 
             return _Client(self._beside, service, region_name, _session().client(service, region_name=region_name))
@@ -168,6 +182,31 @@ class Ward:
 
     def found(self) -> set[tuple[str, str]]:
         return {(finding.check, finding.object) for finding in self.look().findings}
+
+    def resize(self, size: int, *, hours_ago: float, principal: str, agent: str = "aws-cli/2.31.0", **details: Any) -> None:
+        """A call of SetDesiredCapacity for the group gpus, in the group's activities and in CloudTrail, that long before now."""
+        now = self.aws.time
+        kind = "IAMUser" if ":user/" in principal else "AssumedRole"
+        issuer = {"sessionContext": {"sessionIssuer": {"type": "Role", "arn": principal}}} if kind == "AssumedRole" else {}
+        session = principal.replace(":iam:", ":sts:").replace(":role/", ":assumed-role/") + "/session"
+        identity = {"type": kind, "arn": principal if kind == "IAMUser" else session, **issuer}
+        call = {
+            "eventName": "SetDesiredCapacity",
+            "awsRegion": REGION,
+            "time": now - hours_ago * 3_600,
+            "userAgent": agent,
+            "userIdentity": identity,
+            "requestParameters": {"autoScalingGroupName": "gpus", "desiredCapacity": size, "honorCooldown": False},
+        }
+        self.beside.calls.append({**call, **details})
+        self.record(f"a user request explicitly set group desired capacity changing the desired capacity from 0 to {size}.", hours_ago)
+
+    def record(self, cause: str, hours_ago: float) -> None:
+        """An activity of the group gpus with ``cause``, that long before now."""
+        region = self.aws.account.region(REGION)
+        group = region.groups["gpus"]
+        activity = activities.add(region, group, "Launching a new EC2 instance: i-0", cause, status="Successful", ended=True)
+        activity.started_at = activity.visible_at = self.aws.time - hours_ago * 3_600
 
     def apply(self, command: str) -> None:
         """Run a command of the AWS CLI that a finding prints."""

@@ -99,6 +99,45 @@ def test_the_autoscaler_of_aks_shows_by_its_status_only_while_it_runs() -> None:
     assert not found(running, check="D3")
 
 
+def lease(name: str, namespace: str = "kube-system", *, renewed: str = "2026-11-30T23:59:52.000000Z") -> Json:
+    return {"kind": "Lease", "metadata": {"name": name, "namespace": namespace}, "spec": {"holderIdentity": "vm-1", "renewTime": renewed}}
+
+
+def test_autoscalers_outside_of_the_cluster_show_by_leases_that_are_renewed() -> None:
+    for name in ("cluster-autoscaler", "escalator-leader-elect"):
+        (finding,) = found(GPUSCALER, lease(name), check="D3")
+        assert (finding.object, finding.severity) == (f"Lease kube-system/{name}", WARNING)
+        assert not found(GPUSCALER, lease(name, renewed="2026-11-30T20:00:00.000000Z"), check="D3")
+        assert not found(lease(name), check="D3")
+    assert not found(GPUSCALER, lease("kube-scheduler"), check="D3")
+
+
+def test_a_gpuscaler_outside_of_the_cluster_is_one_of_two_only_beside_another() -> None:
+    outside = lease("gpuscaler", "gpuscaler")
+    assert not found(outside, check="D3")
+    assert not found(GPUSCALER, lease("gpuscaler", "a"), check="D3")
+    assert [finding.object for finding in found(GPUSCALER, outside, check="D3")] == ["Lease gpuscaler/gpuscaler"]
+    assert [finding.object for finding in found(outside, lease("gpuscaler", "other"), check="D3")] == ["Lease other/gpuscaler"]
+    assert [finding.object for finding in found(outside, lease("cluster-autoscaler"), check="D3")] == [
+        "Lease kube-system/cluster-autoscaler"
+    ]
+
+
+def test_karpenter_outside_of_the_cluster_is_judged_by_its_node_pools() -> None:
+    karpenter, outside = lease("karpenter-leader-election"), lease("gpuscaler", "gpuscaler")
+
+    def node_pool(**spec: object) -> Json:
+        return {"kind": "NodePool", "metadata": {"name": "default"}, "spec": {"template": {"spec": spec}}}
+
+    assert not found(outside, karpenter, check="D3")
+    assert not found(outside, karpenter, node_pool(taints=[{"key": "karpenter", "effect": "NoSchedule"}]), check="D3")
+    assert [finding.object for finding in found(outside, karpenter, node_pool(), check="D3")] == [
+        "Lease kube-system/karpenter-leader-election"
+    ]
+    (shown,) = found(GPUSCALER, karpenter, node_pool(), check="D3")
+    assert shown.object == "Deployment a/gpuscaler"
+
+
 def test_one_spot_group_or_fast_failures_need_no_explanation() -> None:
     file, expander = priorities("{50: [spot], 10: ['.*']}"), ("--expander=priority", "--namespace=kube-system")
     two = ("--nodes=0:3:spot-a", "--nodes=0:3:spot-b")

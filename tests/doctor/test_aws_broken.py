@@ -59,6 +59,26 @@ def predictive_policy(ward: Ward) -> None:
     )
 
 
+ARN = "arn:aws:iam::123456789012"
+
+
+def resized(principal: str, *hours_ago: float, agent: str = "aws-sdk-go-v2/1.39", **details: object) -> Callable[[Ward], None]:
+    def make(ward: Ward) -> None:
+        simple()(ward)
+        for number, hours in enumerate(hours_ago):
+            ward.resize(number % 2 + 1, hours_ago=hours, principal=principal, agent=agent, **details)
+
+    return make
+
+
+def single_scheduled_actions(ward: Ward) -> None:
+    simple()(ward)
+    for hours in range(6):
+        ward.record(
+            "At 2026-11-26T10:00:00Z a scheduled action update of AutoScalingGroup constraints to min: 0, max: 5, desired: 4.", hours
+        )
+
+
 def unprotected_machines(ward: Ward) -> None:
     simple(NewInstancesProtectedFromScaleIn=False)(ward)
     ward.launch("gpus", 2)
@@ -176,6 +196,15 @@ CASES = (
     Case("two autoscalers", two_autoscalers, (("D3", "Deployment kube-system/cluster-autoscaler"),), severity=CRITICAL),
     Case("scaling policy", scaling_policy, (("D3", GROUP),), severity=CRITICAL),
     Case("predictive policy", predictive_policy, (("D3", GROUP),), severity=CRITICAL),
+    Case("sizes set by a role again and again", resized(f"{ARN}:role/sizes", 1, 4, 9, 9.1), (("D3", GROUP),), by_hand=True),
+    Case(
+        "sizes set by an autoscaler elsewhere",
+        resized(f"{ARN}:role/prod-cluster-autoscaler", 0.2, 1.2, 2.2),
+        (("D3", GROUP),),
+        by_hand=True,
+        severity=CRITICAL,
+    ),
+    Case("scheduled actions that come and go", single_scheduled_actions, (("D3", GROUP),)),
     Case("no protection", unprotected_machines, (("D4", GROUP),), severity=CRITICAL),
     Case("protected too late", protected_too_late, (("D4", GROUP),), severity=CRITICAL),
     Case("rebalancing", simple(AvailabilityZones=["us-east-1a", "us-east-1b"]), (("D5", GROUP),), severity=CRITICAL),

@@ -32,6 +32,7 @@ def test_odd_answers_do_not_break_a_check() -> None:
         "Settings",
         "DeniedAction",
         "Caller",
+        "SizeChange",
     )
     fields = FIELDS
     for value in odd:
@@ -46,7 +47,8 @@ FIELDS = (
     "MixedInstancesPolicy VPCZoneIdentifier Zones SpotPrices SpotMaxPrice Markets InstanceType Known VCpus Gpus Counts QuotaCode SubnetId "
     "AvailableIpAddressCount ImageId State Name StartTime EndTime Description StatusMessage Policy EventPattern QueueArn Url NodeTaints "
     "ApproximateNumberOfMessages Principal Purpose EvalDecision EvalActionName Cluster QueueUrl Regions DiskKeys MetadataHops PolicyType "
-    "MaxInstanceLifetime Operator Image Incomplete Action ServiceLinkedRoleARN AutoScalingGroupARN LaunchConfigurationName Enabled"
+    "MaxInstanceLifetime Operator Image Incomplete Action ServiceLinkedRoleARN AutoScalingGroupARN LaunchConfigurationName Enabled "
+    "Cause Time Agent Service Console Role ScheduledActionName"
 ).split()
 
 

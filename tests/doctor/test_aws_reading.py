@@ -79,7 +79,7 @@ RIGHTS = {
     "DescribeAutoScalingGroups": {"D1", "D2", "D3", "D4", "D5", "D6", "D7", "D8", "D15", "D16", "D17", "D25"},
     "DescribePolicies": {"D3"},
     "DescribeScheduledActions": {"D6"},
-    "DescribeScalingActivities": {"D23"},
+    "DescribeScalingActivities": {"D3", "D23"},
     "DescribeLaunchTemplateVersions": {"D4", "D5", "D15", "D16", "D17", "D18", "D19", "D20", "D22", "D25", "D33"},
     "DescribeInstanceTypes": {"D15", "D16", "D17"},
     "DescribeInstanceTypeOfferings": {"D16"},
@@ -94,6 +94,7 @@ BESIDE_RIGHTS = {
     "SimulatePrincipalPolicy": {"D29", "D30"},
     "ListRuleNamesByTarget": {"D33"},
     "DescribeRule": {"D33"},
+    "LookupEvents": {"D3"},
 }
 
 
@@ -101,6 +102,7 @@ BESIDE_RIGHTS = {
 def test_without_a_permission_its_checks_say_that_they_could_not_check(operation: str) -> None:
     ward = Ward()
     mixed("g5.xlarge", "g5.2xlarge", **SPOT)(ward)
+    ward.resize(1, hours_ago=1, principal="arn:aws:iam::123456789012:user/alice")
     if operation in RIGHTS:
         ward.aws.endpoint.faults.all.append(denied(operation))
     else:
@@ -190,3 +192,75 @@ def test_an_autoscaler_with_groups_of_its_own_has_to_take_another_tag() -> None:
 
     ward.objects[-1]["spec"]["replicas"] = 0
     assert not ward.found()
+
+
+PERSON = "arn:aws:iam::123456789012:user/alice"
+SSO = "arn:aws:iam::123456789012:role/aws-reserved/sso.amazonaws.com/AWSReservedSSO_Admin_0123456789abcdef"
+NODEGROUPS = "arn:aws:iam::123456789012:role/aws-service-role/eks-nodegroup.amazonaws.com/AWSServiceRoleForAmazonEKSNodegroup"
+AGAIN = (1, 3, 5, 7, 9)
+
+
+@pytest.mark.parametrize(
+    ("principal", "hours_ago", "details"),
+    [
+        (PERSON, (5,), {}),
+        (PERSON, (5.2, 5.1, 5.0, 4.9), {}),
+        (PERSON, AGAIN, {"sessionCredentialFromConsole": "true"}),
+        (PERSON, (26, 28, 30, 32), {}),
+        (PERSON, AGAIN, {"errorCode": "AccessDenied"}),
+        (PERSON, AGAIN, {"requestParameters": None}),
+        (SSO, AGAIN, {}),
+        (NODEGROUPS, AGAIN, {}),
+        ("arn:aws:iam::000000000000:role/gpuscaler", AGAIN, {}),
+    ],
+    ids=["once", "in a row", "console", "long ago", "refused", "no size", "a person's role", "EKS", "ours"],
+)
+def test_changes_of_sizes_that_no_other_program_makes_are_no_finding(
+    principal: str, hours_ago: tuple[float, ...], details: dict[str, object]
+) -> None:
+    ward = Ward()
+    simple()(ward)
+    for hours in hours_ago:
+        ward.resize(1, hours_ago=hours, principal=principal.replace("000000000000", ward.aws.account.id), **details)
+
+    report = ward.look()
+    assert not report.findings
+    assert not report.unchecked
+
+
+def test_without_a_known_role_gpuscaler_is_known_by_its_client() -> None:
+    ward = Ward()
+    simple()(ward)
+    ward.objects.clear()
+    for hours in AGAIN:
+        ward.resize(1, hours_ago=hours, principal=PERSON, agent="Boto3/1.40 md/Botocore#1.40 gpuscaler/0.1.0")
+
+    assert not ward.found()
+
+
+def test_a_policy_that_may_not_be_listed_shows_in_the_activities() -> None:
+    ward = Ward()
+    simple()(ward)
+    ward.record(
+        "At 2026-11-26T10:00:00Z a monitor alarm busy in state ALARM triggered policy more changing the desired capacity from 1 to 2.", 2
+    )
+    assert not ward.found()
+
+    ward.aws.endpoint.faults.all.append(denied("DescribePolicies"))
+    report = ward.look()
+    (finding,) = report.findings
+    assert (finding.check, finding.field, finding.severity) == ("D3", "ScalingPolicy more", CRITICAL)
+    assert {entry.check for entry in report.unchecked} == {"D3"}
+    ward.apply(*finding.fix.commands)
+    assert not ward.found()
+
+
+def test_callers_are_only_looked_up_if_a_user_has_changed_a_size() -> None:
+    ward = Ward()
+    simple()(ward)
+    ward.beside.denied.add("LookupEvents")
+
+    assert not ward.look().unchecked
+    ward.resize(1, hours_ago=2, principal=PERSON)
+    (entry,) = ward.look().unchecked
+    assert (entry.check, "cloudtrail:LookupEvents" in entry.reason) == ("D3", True)

@@ -53,7 +53,7 @@ def generate(ctx: click.Context, *, profile: str, jobs: int, days: int, seed: in
 @click.option("--cluster", required=True, metavar="NAME", help="The cluster's name, as in the tags of its groups.")
 @click.option("--queue", default="", metavar="ARN", help="The SQS queue of interruption notices.")
 @click.option("--node-role", default="", metavar="ARN", help="The role of the nodes, if their launch templates set one.")
-@click.option("--read-only", is_flag=True, help="Only the permissions for `gpuscaler pools` and a dry run.")
+@click.option("--read-only", is_flag=True, help="Only the permissions for `gpuscaler pools`, `gpuscaler doctor` and a dry run.")
 @click.option(
     "--partition", type=click.Choice(["aws", "aws-cn", "aws-us-gov"]), default="aws", show_default=True, help="The AWS partition."
 )

@@ -42,7 +42,7 @@ def test_machines_are_launched_only_through_auto_scaling() -> None:
 def test_every_permission_of_the_policy_is_used_by_a_call() -> None:
     source = "".join(file.read_text() for file in Path(iam.__file__).parents[1].rglob("*.py") if file.name != "iam.py")
 
-    actions = (*iam.READ, *iam.PRICES, *iam.CHANGE, *iam.QUEUE)
+    actions = (*iam.READ, *iam.PRICES, *iam.DOCTOR, *iam.CHANGE, *iam.QUEUE)
     # DeleteMessageBatch needs the permission of DeleteMessage.
     assert [action for action in actions if f'"{action.partition(":")[2]}' not in source] == []
 
@@ -56,7 +56,10 @@ def test_the_queue_and_the_role_of_nodes_are_named_exactly() -> None:
 
 
 def test_a_read_only_policy_allows_no_change() -> None:
-    assert set(statements("--read-only")) == {"Read", "ReadNodeGroups"}
+    made = statements("--read-only")
+    assert set(made) == {"Read", "ReadNodeGroups", "ReadForDoctor"}
+    verbs = ("Describe", "Get", "List", "Lookup", "Simulate")
+    assert all(action.partition(":")[2].startswith(verbs) for statement in made.values() for action in statement["Action"])
 
 
 def test_resource_names_have_the_partition_of_the_account() -> None:

@@ -1,6 +1,6 @@
 """The IAM policy that gpuscaler needs for one cluster: to read, and to change what is tagged for the cluster.
 
-Sources: the Service Authorization Reference of AWS for EC2 Auto Scaling, EC2, EKS, SQS and the Pricing API, 2026. Read actions
+Sources: the Service Authorization Reference of AWS for the services named below, 2026. Read actions
 of EC2 and EC2 Auto Scaling do not support resources, hence the stars.
 """
 
@@ -26,6 +26,20 @@ READ = (
     "ec2:GetInstanceTypesFromInstanceRequirements",
 )
 PRICES = ("pricing:GetProducts",)
+#: What only `gpuscaler doctor` reads, beside the others.
+DOCTOR = (
+    "autoscaling:DescribePolicies",
+    "autoscaling:DescribeScheduledActions",
+    "cloudtrail:LookupEvents",
+    "ec2:DescribeSubnets",
+    "events:DescribeRule",
+    "events:ListRuleNamesByTarget",
+    "iam:GetRole",
+    "iam:SimulatePrincipalPolicy",
+    "servicequotas:GetServiceQuota",
+    "sqs:GetQueueAttributes",
+    "sts:GetCallerIdentity",
+)
 CHANGE = (
     "autoscaling:CompleteLifecycleAction",
     "autoscaling:LaunchInstances",
@@ -43,14 +57,15 @@ def policy(cluster: str, *, queue: str = "", node_role: str = "", change: bool =
     """The policy as JSON. ``queue`` and ``node_role`` are ARNs, empty if there are none.
 
     Changes are restricted to groups with the cluster's ownership tag, so those of another cluster are out of reach in any case. EC2
-    launches machines only through EC2 Auto Scaling on behalf of the caller (``aws:ViaAWSService``). With ``change`` False the policy allows
-    reading only.
+    launches machines only through EC2 Auto Scaling on behalf of the caller (``aws:ViaAWSService``). With ``change`` False the policy is for
+    a person: it allows reading only, also what `gpuscaler doctor` reads.
     """
     statements = [
         _allow("Read", (*READ, *PRICES), "*"),
         _allow("ReadNodeGroups", ("eks:DescribeNodegroup",), f"arn:{partition}:eks:*:*:nodegroup/{cluster}/*/*"),
     ]
     if not change:
+        statements.append(_allow("ReadForDoctor", DOCTOR, "*"))
         return {"Version": "2012-10-17", "Statement": statements}
     owned = {"StringEquals": {f"aws:ResourceTag/{CLUSTER_AUTOSCALER}{cluster}": "owned"}}
     statements.append(_allow("ChangeGroupsOfTheCluster", CHANGE, "*", owned))

@@ -1,28 +1,23 @@
-"""What surrounds the groups of a region: scaling policies, scheduled actions, failed launches, subnets, images, quotas."""
+"""What surrounds the groups of a region: scaling policies, scheduled actions, subnets, images, quotas."""
 
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from gpuscaler.clouds.aws.discovery.regions import MAX_VALUES, chunks
+from gpuscaler.clouds.aws.inspecting.changes import read_changes
 from gpuscaler.clouds.aws.inspecting.inspection import Inspection
 
 Json = Mapping[str, Any]
 
-POLICY, SCHEDULED, ACTIVITY, SUBNET, IMAGE, QUOTA = (
+POLICY, SCHEDULED, SUBNET, IMAGE, QUOTA = (
     "aws/ScalingPolicy",
     "aws/ScheduledAction",
-    "aws/ScalingActivity",
     "aws/Subnet",
     "aws/Image",
     "aws/ServiceQuota",
 )
-#: How far failed launches are read back, in seconds.
-_HISTORY: Final = 7 * 86_400.0
-#: Launches of a group that are read if some failed, the newest first.
-_LAUNCHES: Final = 20
 #: Service Quotas' codes by the first letters of an instance family: on demand, spot. Source: Amazon EC2 endpoints and quotas, AWS General
 #: Reference, 2026. An empty code: the quota is not listed there.
 _QUOTAS: Final = {
@@ -66,21 +61,10 @@ def read_details(region: str, documents: Collection[Json], inspection: Inspectio
 
     of_groups(POLICY, "DescribePolicies", "ScalingPolicies")
     of_groups(SCHEDULED, "DescribeScheduledActions", "ScheduledUpdateGroupActions")
-    _read_activities(region, names, inspection, now=now)
+    read_changes(region, names, inspection, now=now)
     _read_subnets(region, ours, inspection)
     _read_images(region, ours, inspection)
     _read_quotas(region, ours, inspection)
-
-
-def _read_activities(region: str, names: Collection[str], inspection: Inspection, *, now: float) -> None:
-    """The newest launches of groups in which a launch failed."""
-    since = datetime.fromtimestamp(now - _HISTORY, UTC).isoformat()
-    filters = [{"Name": "StartTimeLowerBound", "Values": [since]}, {"Name": "Status", "Values": ["Failed", "Cancelled"]}]
-    ask = "DescribeScalingActivities"
-    failed = inspection.pages(ACTIVITY, "autoscaling", region, ask, "Activities", MaxRecords=100, Filters=filters)
-    for name in sorted({str(entry.get("AutoScalingGroupName")) for entry in failed or ()} & set(names)):
-        reply = inspection.read(ACTIVITY, "autoscaling", region, ask, AutoScalingGroupName=name, MaxRecords=_LAUNCHES)
-        inspection.add(ACTIVITY, (reply or {}).get("Activities") or (), Region=region)
 
 
 def _read_subnets(region: str, documents: Iterable[Json], inspection: Inspection) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import islice
 from typing import Any, TypeVar
 
 from gpuscaler.clouds.aws.api.calls import Calls, DeniedError
@@ -32,9 +33,11 @@ class Inspection(Inspected):
         """The reply to a read-only operation, as :meth:`ask` gives it."""
         return self.ask(kind, partial(self._calls.read, service, region, operation, **parameters))
 
-    def pages(self, kind: str, service: str, region: str, operation: str, key: str, **parameters: Any) -> list[Mapping[str, Any]] | None:
-        """The items of all pages of a reply, as :meth:`ask` gives them."""
-        return self.ask(kind, lambda: list(self._calls.pages(service, region, operation, key, **parameters)))
+    def pages(
+        self, kind: str, service: str, region: str, operation: str, key: str, *, most: int | None = None, **parameters: Any
+    ) -> list[Mapping[str, Any]] | None:
+        """The items of all pages of a reply, or the first ``most``, as :meth:`ask` gives them."""
+        return self.ask(kind, lambda: list(islice(self._calls.pages(service, region, operation, key, **parameters), most)))
 
     def miss(self, kind: str, error: CloudError) -> None:
         """``kind`` could not be read because of ``error``."""

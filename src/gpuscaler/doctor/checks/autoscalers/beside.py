@@ -5,7 +5,7 @@ from datetime import datetime
 from itertools import combinations
 
 from gpuscaler.doctor.checks.checking import Check
-from gpuscaler.doctor.checks.programs import CLUSTER_AUTOSCALER, ESCALATOR, GPUSCALER, OPENAI, Program, programs
+from gpuscaler.doctor.checks.programs import CLUSTER_AUTOSCALER, ESCALATOR, GPUSCALER, KARPENTER, OPENAI, Program, programs
 from gpuscaler.doctor.documents import Document
 from gpuscaler.doctor.evidence import Evidence
 from gpuscaler.doctor.findings import CRITICAL, INFO, WARNING, Finding, Fix
@@ -17,7 +17,15 @@ _SAME_PODS = "both buy machines for a pod that both may buy for"
 _ENABLED = "k8s.io/cluster-autoscaler/"
 #: A Lease that is renewed is at most this old, in seconds.
 _RENEWED = 120.0
-_LEASE, _STATUS = "cluster-autoscaler", "cluster-autoscaler-status"
+#: The Lease of each program that buys machines, by the program's default. Sources: the flags of Cluster Autoscaler and Escalator, and
+#: Karpenter's operator, of 2026.
+_LEASES = {
+    "cluster-autoscaler": CLUSTER_AUTOSCALER,
+    "escalator-leader-elect": ESCALATOR,
+    "karpenter-leader-election": KARPENTER,
+    "gpuscaler": GPUSCALER,
+}
+_STATUS = "cluster-autoscaler-status"
 _LAST_UPDATED = "cluster-autoscaler.kubernetes.io/last-updated"
 
 
@@ -32,9 +40,8 @@ def find_rivals(evidence: Evidence) -> Iterable[Finding]:
         # With the account, its groups show exactly which of them two programs scale.
         if not (evidence.of("aws/AutoScalingGroup") and {first.name, second.name} == {CLUSTER_AUTOSCALER, GPUSCALER}):
             yield from _pair(first, second)
-    open_pools = [pool for pool in evidence.of("NodePool") if not pool.parts("spec", "template", "spec", "taints")]
     for program in acting:
-        if program.name in (CLUSTER_AUTOSCALER, GPUSCALER) and open_pools:
+        if program.name in (CLUSTER_AUTOSCALER, GPUSCALER) and _open_pools(evidence):
             seen = f"{program.name}, beside NodePools of Karpenter without a taint"
             yield _rivals(program, seen, WARNING, _SAME_PODS)
 
@@ -92,25 +99,53 @@ def _rivals(program: Program, seen: str, severity: str, effect: str = _SAME_GROU
     )
 
 
-def find_hidden_autoscalers(evidence: Evidence) -> Iterable[Finding]:
-    """D3: a Cluster Autoscaler that runs outside of the cluster, as that of AKS does, and shows only by its Lease or status."""
+def _open_pools(evidence: Evidence) -> bool:
+    """Whether Karpenter buys for pods that tolerate nothing."""
+    return any(not pool.parts("spec", "template", "spec", "taints") for pool in evidence.of("NodePool"))
+
+
+def find_hidden_autoscalers(evidence: Evidence) -> Iterator[Finding]:
+    """D3: an autoscaler that runs outside of the cluster, as that of AKS does, and shows only by its Lease or status."""
     known = [program for program in programs(evidence) if program.runs]
-    acting = any(program.name == GPUSCALER and not _only_watches(program) for program in known)
-    # The pools of AKS show exactly which of them it scales.
-    if evidence.of("azure/AgentPool") or not acting or any(program.name == CLUSTER_AUTOSCALER for program in known):
-        return
+    renewed: dict[str, Document] = {}
+    own: list[Document] = []
     for sign in (*evidence.of("Lease"), *evidence.of("ConfigMap")):
-        time = (
-            sign.text("spec", "renewTime")
-            if sign.name == _LEASE
-            else sign.annotations.get(_LAST_UPDATED, "")
-            if sign.name == _STATUS
-            else ""
-        )
-        age = _age(time, evidence.now)
-        if age is not None and age <= _RENEWED:
-            yield _hidden(sign)
-            return
+        name, age = _sign(sign), _age(_time(sign), evidence.now)
+        if not name or age is None or age > _RENEWED:
+            continue
+        if name != GPUSCALER:
+            renewed.setdefault(name, sign)
+        elif not any(program.name == GPUSCALER and program.namespace == sign.namespace for program in known):
+            own.append(sign)
+    here = any(program.name == GPUSCALER and not _only_watches(program) for program in known)
+    if not (here or own or any(group.flag("Scaled") for group in evidence.of("aws/AutoScalingGroup"))):
+        return
+    # One of those outside is the only gpuscaler, unless there is one here.
+    for sign in sorted(own, key=lambda lease: lease.key)[0 if here else 1 :]:
+        yield _hidden(GPUSCALER, sign)
+    for name, sign in renewed.items():
+        if not any(program.name == name for program in known) and _may_share(name, evidence, here=here):
+            yield _hidden(name, sign)
+
+
+def _may_share(name: str, evidence: Evidence, *, here: bool) -> bool:
+    """Whether gpuscaler's pools or pods may be also those of the program ``name``, as far as nothing else shows that exactly."""
+    if name == KARPENTER:
+        # Beside a gpuscaler of the cluster, its NodePools are found.
+        return "NodePool" in evidence.unread or (_open_pools(evidence) and not here)
+    # The pools of AKS show exactly which of them its autoscaler scales.
+    return not (name == CLUSTER_AUTOSCALER and evidence.of("azure/AgentPool"))
+
+
+def _sign(document: Document) -> str:
+    """The program of a Lease or of a status; empty for other objects."""
+    if document.kind == "Lease":
+        return _LEASES.get(document.name, "")
+    return CLUSTER_AUTOSCALER if document.name == _STATUS else ""
+
+
+def _time(sign: Document) -> str:
+    return sign.text("spec", "renewTime") if sign.kind == "Lease" else sign.annotations.get(_LAST_UPDATED, "")
 
 
 def _age(time: str, now: float) -> float | None:
@@ -121,16 +156,17 @@ def _age(time: str, now: float) -> float | None:
         return None
 
 
-def _hidden(sign: Document) -> Finding:
+def _hidden(name: str, sign: Document) -> Finding:
+    aks = " (AKS: `az aks nodepool update --disable-cluster-autoscaler`)" if name == CLUSTER_AUTOSCALER else ""
     return Finding(
         "D3",
         WARNING,
         sign.title,
         "spec.renewTime" if sign.kind == "Lease" else f"metadata.annotations[{_LAST_UPDATED}]",
-        "a Cluster Autoscaler that is running and has no Deployment here, as that of AKS",
-        "one autoscaler for each group of machines",
+        f"{name} that is running and has no Deployment here",
+        "one autoscaler for each group of machines and each pod",
         "if it may change gpuscaler's pools, each undoes what the other does",
-        Fix(advice=f"switch it off for these pools (`az aks nodepool update --disable-cluster-autoscaler`); {_PAGE}"),
+        Fix(advice=f"switch it off for these pools{aks}, or divide groups and pods; {_PAGE}"),
         sign.place,
     )
 

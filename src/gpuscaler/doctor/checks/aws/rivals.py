@@ -1,5 +1,7 @@
 """Others that change the sizes of groups that gpuscaler scales."""
 
+import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -13,6 +15,16 @@ _TWO = "two programs set the size of the group against each other: machines are 
 _AUTOSCALER = "cluster-autoscaler"
 _DISCOVERY = "asg:tag="
 _NAMED = 3
+_DAY = 86_400.0
+#: A program changes sizes in at least so many hours of a day; a person does it once, or a few times in a row.
+_HOURS = 3
+#: How clients of gpuscaler, and roles and clients of autoscalers, call themselves.
+_OWN_AGENT = "gpuscaler/"
+_AUTOSCALER_NAMES = re.compile(r"cluster-?autoscaler|karpenter|escalator|spotinst|elastigroup", re.IGNORECASE)
+#: Roles that AWS uses itself for a service, and those in which people sign in (IAM Identity Center).
+_NO_PROGRAMS = ("/aws-service-role/", "/AWSReservedSSO_")
+_SCHEDULED = "a scheduled action update"
+_BY_POLICY = re.compile(r"triggered policy (\S.*?) changing the desired capacity")
 
 
 def find_rivals(evidence: Evidence) -> Iterator[Finding]:
@@ -119,4 +131,88 @@ def _wanted(text: str) -> Mapping[str, str | None]:
     return {key: value if equals else None for key, equals, value in parts}
 
 
-CHECKS = (aws_check("D3", "other programs that scale the same groups", ("aws/ScalingPolicy", "Deployment"), find_rivals),)
+def find_changes(evidence: Evidence) -> Iterator[Finding]:
+    """D3: changes of sizes within the last day by others: by principals, and by what could not be listed or is gone when it has acted."""
+    groups = {group.key: group for group in scaled_groups(evidence)}
+    own = next((caller.text("Principal") for caller in evidence.of("aws/Caller") if caller.flag("Role")), "")
+    hours: dict[tuple[str, str], dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+    agents: dict[str, str] = {}
+    for change in evidence.of("aws/SizeChange"):
+        principal, agent = change.text("Principal"), change.text("Agent")
+        ours = principal == own if own else _OWN_AGENT in agent
+        if ours or not principal or change.text("Service") or change.flag("Console") or any(part in principal for part in _NO_PROGRAMS):
+            continue
+        key = (change.text("Region"), change.text("AutoScalingGroupName"))
+        hours[key][principal].add(change.whole("Time") // 3_600)
+        agents[principal] = agent
+    for key, group in groups.items():
+        for principal, seen in hours[key].items() if key in hours else ():
+            if len(seen) >= _HOURS:
+                yield _changed(group, principal, agents[principal])
+    yield from _causes(evidence, groups)
+
+
+def _changed(group: AwsGroup, principal: str, agent: str) -> Finding:
+    known = _AUTOSCALER_NAMES.search(agent) or _AUTOSCALER_NAMES.search(principal.rpartition("/")[2])
+    return Finding(
+        "D3",
+        CRITICAL if known else WARNING,
+        group.title,
+        "DesiredCapacity",
+        f"set again and again within a day by {principal}",
+        "set by gpuscaler only",
+        _TWO,
+        Fix(
+            advice="stop that program, or leave the group to it: name it in aws.exclude of the run file; "
+            "once it is stopped, the finding is gone after a day"
+        ),
+    )
+
+
+def _causes(evidence: Evidence, groups: Mapping[tuple[str, str], AwsGroup]) -> Iterator[Finding]:
+    """Policies that could not be listed, and scheduled actions that each are gone when they have acted."""
+    listed = {(item.text("Region"), item.text("AutoScalingGroupName")) for item in evidence.of("aws/ScheduledAction")}
+    policies: dict[tuple[str, str], str] = {}
+    scheduled: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for activity in evidence.of("aws/ScalingActivity"):
+        key, cause, time = (
+            (activity.text("Region"), activity.text("AutoScalingGroupName")),
+            activity.text("Cause"),
+            activity.whole("StartTime"),
+        )
+        if time < evidence.now - _DAY:
+            continue
+        if match := _BY_POLICY.search(cause):
+            policies[key] = match[1]
+        if _SCHEDULED in cause:
+            scheduled[key].add(time // 3_600)
+    for key, group in groups.items():
+        if "aws/ScalingPolicy" in evidence.unread and key in policies and "AlarmNotification" not in group.suspended:
+            suspend = group.command("suspend-processes", "--scaling-processes", "AlarmNotification")
+            yield Finding(
+                "D3",
+                CRITICAL,
+                group.title,
+                f"ScalingPolicy {policies[key]}",
+                "a change of the desired capacity by the policy within a day",
+                "no active scaling policy in a group that gpuscaler scales",
+                _TWO,
+                Fix((suspend,)),
+            )
+        if len(scheduled.get(key, ())) >= _HOURS and key not in listed and "ScheduledActions" not in group.suspended:
+            yield Finding(
+                "D3",
+                WARNING,
+                group.title,
+                "ScheduledActions",
+                "changes of the desired capacity in several hours of a day by scheduled actions that are not there now",
+                "no program that makes scheduled actions for a group that gpuscaler scales",
+                _TWO,
+                Fix((group.command("suspend-processes", "--scaling-processes", "ScheduledActions"),)),
+            )
+
+
+CHECKS = (
+    aws_check("D3", "other programs that scale the same groups", ("aws/ScalingPolicy", "Deployment"), find_rivals),
+    aws_check("D3", "who changed the sizes of groups", ("aws/ScalingActivity", "aws/SizeChange"), find_changes),
+)
