@@ -11,7 +11,7 @@ from tests.clouds.aws.accounts import CA, CLUSTER, DISCOVERED
 from tests.doctor.applying import apply_command
 from tests.doctor.aws_accounts import GROUP, REGION, SPOT, TEMPLATE, Ward, mixed, simple, suspended, two_autoscalers
 
-from gpuscaler.doctor.findings import CRITICAL, WARNING
+from gpuscaler.doctor.findings import CRITICAL, INFO, WARNING
 from gpuscaler.embedded.aws.hardware.hardware import Trouble
 
 TAINT = f"{CA}/node-template/taint"
@@ -94,6 +94,24 @@ def scheduled(ward: Ward) -> None:
     ward.aws.client("autoscaling").put_scheduled_update_group_action(
         AutoScalingGroupName="gpus", ScheduledActionName="night", Recurrence="0 22 * * *", MinSize=0
     )
+
+
+def refreshing(**preferences: object) -> Callable[[Ward], None]:
+    def make(ward: Ward) -> None:
+        simple()(ward)
+        ward.launch("gpus")
+        ward.aws.client("autoscaling").start_instance_refresh(AutoScalingGroupName="gpus", Preferences=preferences)
+
+    return make
+
+
+def rolled_back(status: str) -> Callable[[Ward], None]:
+    def make(ward: Ward) -> None:
+        refreshing()(ward)
+        (refresh,) = ward.aws.account.region(REGION).groups["gpus"].refreshes
+        refresh.status, refresh.reason, refresh.ended_at = status, "An alarm went off.", ward.aws.time
+
+    return make
 
 
 def tag(key: str, value: str, *, taints: list[dict[str, str]] | None = None) -> Callable[[Ward], None]:
@@ -211,6 +229,11 @@ CASES = (
     Case("capacity rebalance", simple(CapacityRebalance=True), (("D6", GROUP),)),
     Case("lifetime", simple(MaxInstanceLifetime=86_400), (("D6", GROUP),)),
     Case("scheduled action", scheduled, (("D6", GROUP),)),
+    Case("refresh", refreshing(), (("D6", GROUP),)),
+    Case("refresh with rollback", refreshing(AutoRollback=True, ScaleInProtectedInstances="Ignore"), (("D6", GROUP),)),
+    Case("refresh of protected machines", refreshing(ScaleInProtectedInstances="Refresh"), (("D6", GROUP),), severity=CRITICAL),
+    Case("refresh that is rolled back", rolled_back("RollbackSuccessful"), (("D6", GROUP),), by_hand=True, severity=INFO),
+    Case("refresh that could not be rolled back", rolled_back("RollbackFailed"), (("D6", GROUP),), by_hand=True),
     Case("no launches", suspended("Launch"), (("D7", GROUP),), severity=CRITICAL),
     Case("no terminations", suspended("Terminate"), (("D7", GROUP),), severity=CRITICAL),
     Case("taint without effect", tag(f"{TAINT}/nvidia.com/gpu", "true"), (("D8", GROUP),), severity=CRITICAL),

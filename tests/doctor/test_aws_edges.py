@@ -33,6 +33,7 @@ def test_odd_answers_do_not_break_a_check() -> None:
         "DeniedAction",
         "Caller",
         "SizeChange",
+        "InstanceRefresh",
     )
     fields = FIELDS
     for value in odd:
@@ -48,7 +49,7 @@ FIELDS = (
     "AvailableIpAddressCount ImageId State Name StartTime EndTime Description StatusMessage Policy EventPattern QueueArn Url NodeTaints "
     "ApproximateNumberOfMessages Principal Purpose EvalDecision EvalActionName Cluster QueueUrl Regions DiskKeys MetadataHops PolicyType "
     "MaxInstanceLifetime Operator Image Incomplete Action ServiceLinkedRoleARN AutoScalingGroupARN LaunchConfigurationName Enabled "
-    "Cause Time Agent Service Console Role ScheduledActionName"
+    "Cause Time Agent Service Console Role ScheduledActionName Status StatusReason Preferences"
 ).split()
 
 

@@ -84,6 +84,7 @@ RIGHTS = {
     "DescribeInstanceTypes": {"D15", "D16", "D17"},
     "DescribeInstanceTypeOfferings": {"D16"},
     "DescribeSpotPriceHistory": {"D18"},
+    "DescribeInstanceRefreshes": {"D6"},
     "DescribeSubnets": {"D16", "D24"},
     "DescribeImages": {"D22"},
     "GetCallerIdentity": {"D29", "D30"},
@@ -103,6 +104,7 @@ def test_without_a_permission_its_checks_say_that_they_could_not_check(operation
     ward = Ward()
     mixed("g5.xlarge", "g5.2xlarge", **SPOT)(ward)
     ward.resize(1, hours_ago=1, principal="arn:aws:iam::123456789012:user/alice")
+    ward.launch("gpus")
     if operation in RIGHTS:
         ward.aws.endpoint.faults.all.append(denied(operation))
     else:
@@ -264,3 +266,21 @@ def test_callers_are_only_looked_up_if_a_user_has_changed_a_size() -> None:
     ward.resize(1, hours_ago=2, principal=PERSON)
     (entry,) = ward.look().unchecked
     assert (entry.check, "cloudtrail:LookupEvents" in entry.reason) == ("D3", True)
+
+
+def test_refreshes_that_are_over_or_stopped_are_no_finding() -> None:
+    ward = Ward()
+    simple()(ward)
+    ward.launch("gpus")
+    scaling = ward.aws.client("autoscaling")
+    scaling.start_instance_refresh(AutoScalingGroupName="gpus", Preferences={})
+    scaling.suspend_processes(AutoScalingGroupName="gpus", ScalingProcesses=["InstanceRefresh"])
+    assert not ward.found()
+
+    scaling.resume_processes(AutoScalingGroupName="gpus", ScalingProcesses=["InstanceRefresh"])
+    (refresh,) = ward.aws.account.region(REGION).groups["gpus"].refreshes
+    for status in ("Successful", "Failed", "Cancelled", "Cancelling"):
+        refresh.status = status
+        assert not ward.found()
+    refresh.status, refresh.ended_at = "RollbackFailed", ward.aws.time - 8 * 86_400
+    assert not ward.found()

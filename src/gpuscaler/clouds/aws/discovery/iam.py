@@ -28,6 +28,7 @@ READ = (
 PRICES = ("pricing:GetProducts",)
 #: What only `gpuscaler doctor` reads, beside the others.
 DOCTOR = (
+    "autoscaling:DescribeInstanceRefreshes",
     "autoscaling:DescribePolicies",
     "autoscaling:DescribeScheduledActions",
     "cloudtrail:LookupEvents",

@@ -10,13 +10,11 @@ from gpuscaler.clouds.aws.discovery.pools import RegionData
 from gpuscaler.clouds.aws.discovery.regions import RegionReader, Scope
 from gpuscaler.clouds.aws.inspecting.details import read_details
 from gpuscaler.clouds.aws.inspecting.groups import GROUP, document_of, find_groups, note_missing
-from gpuscaler.clouds.aws.inspecting.inspection import Inspection
+from gpuscaler.clouds.aws.inspecting.inspection import AT_ONCE, Inspection
 from gpuscaler.clouds.aws.inspecting.interruptions import read_queue
 from gpuscaler.clouds.aws.inspecting.rights import add_denied, read_rights
 from gpuscaler.clouds.protocol import CloudError
 
-#: Concurrent calls per region.
-AT_ONCE = 8
 SETTINGS = "aws/Settings"
 
 

@@ -1,4 +1,4 @@
-"""What changed the sizes of groups lately: their scaling activities, and from CloudTrail who asked for a change."""
+"""What changes groups behind gpuscaler: their scaling activities, from CloudTrail who set sizes, and instance refreshes."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping
@@ -9,13 +9,13 @@ from gpuscaler.clouds.aws.inspecting.inspection import Inspection
 
 Json = Mapping[str, Any]
 
-ACTIVITY, CHANGE = "aws/ScalingActivity", "aws/SizeChange"
+ACTIVITY, CHANGE, REFRESH = "aws/ScalingActivity", "aws/SizeChange", "aws/InstanceRefresh"
 #: How far failed launches, and all activities, are read back, in seconds.
 _HISTORY, _DAY = 7 * 86_400.0, 86_400.0
 #: Launches of a group that are read if some failed, the newest first.
 _LAUNCHES: Final = 20
-#: Activities of the last day, and calls in CloudTrail, that are read of a region at most, the newest first. CloudTrail answers 50 calls at a
-#: time, twice a second.
+#: Activities of the last day, and calls in CloudTrail, that are read of a region at most, the newest first. CloudTrail answers twice a
+#: second, each time with 50 calls.
 _ACTIVITIES, _CALLS = 2_000, 250
 #: How activities name each call of a user that sets a desired capacity. Source: AWS re:Post, "Why did my Auto Scaling group scale down?".
 _USER_CALLS: Final = {
@@ -85,3 +85,13 @@ def _change(event: Json) -> dict[str, Any] | None:
         }
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def read_refreshes(region: str, names: Collection[str], inspection: Inspection) -> None:
+    """Read the newest instance refresh of each group of ``names``: one that is under way is always the newest."""
+
+    def read(name: str, part: Inspection) -> None:
+        reply = part.read(REFRESH, "autoscaling", region, "DescribeInstanceRefreshes", AutoScalingGroupName=name, MaxRecords=1)
+        part.add(REFRESH, ((reply or {}).get("InstanceRefreshes") or ())[:1], Region=region)
+
+    inspection.read_each(sorted(names), read)

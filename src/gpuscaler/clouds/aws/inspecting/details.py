@@ -1,4 +1,4 @@
-"""What surrounds the groups of a region: scaling policies, scheduled actions, subnets, images, quotas."""
+"""What surrounds the groups of a region: scaling policies, scheduled actions, refreshes, subnets, images, quotas."""
 
 import re
 from collections import defaultdict
@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from gpuscaler.clouds.aws.discovery.regions import MAX_VALUES, chunks
-from gpuscaler.clouds.aws.inspecting.changes import read_changes
+from gpuscaler.clouds.aws.inspecting.changes import read_changes, read_refreshes
 from gpuscaler.clouds.aws.inspecting.inspection import Inspection
 
 Json = Mapping[str, Any]
@@ -62,6 +62,8 @@ def read_details(region: str, documents: Collection[Json], inspection: Inspectio
     of_groups(POLICY, "DescribePolicies", "ScalingPolicies")
     of_groups(SCHEDULED, "DescribeScheduledActions", "ScheduledUpdateGroupActions")
     read_changes(region, names, inspection, now=now)
+    # A refresh of a group without machines has nothing to do.
+    read_refreshes(region, {str(document["AutoScalingGroupName"]) for document in ours if document.get("Instances")}, inspection)
     _read_subnets(region, ours, inspection)
     _read_images(region, ours, inspection)
     _read_quotas(region, ours, inspection)

@@ -1,6 +1,7 @@
 """Answers of AWS as plain data by kind, and the reasons why others are missing."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
@@ -10,6 +11,8 @@ from gpuscaler.clouds.inspected import Inspected
 from gpuscaler.clouds.protocol import CloudError
 
 T = TypeVar("T")
+#: Concurrent calls per region.
+AT_ONCE = 8
 
 
 class Inspection(Inspected):
@@ -38,6 +41,18 @@ class Inspection(Inspected):
     ) -> list[Mapping[str, Any]] | None:
         """The items of all pages of a reply, or the first ``most``, as :meth:`ask` gives them."""
         return self.ask(kind, lambda: list(islice(self._calls.pages(service, region, operation, key, **parameters), most)))
+
+    def read_each(self, items: Iterable[T], read: Callable[[T, "Inspection"], None]) -> None:
+        """Call ``read`` for each of ``items``, several at a time, with an inspection of its own, and add what it read."""
+
+        def read_one(item: T) -> Inspection:
+            part = Inspection(self._calls)
+            read(item, part)
+            return part
+
+        with ThreadPoolExecutor(max_workers=AT_ONCE, thread_name_prefix="aws-each") as workers:
+            for part in workers.map(read_one, items):
+                self.merge(part)
 
     def miss(self, kind: str, error: CloudError) -> None:
         """``kind`` could not be read because of ``error``."""

@@ -3,12 +3,20 @@
 from collections.abc import Iterable, Iterator
 
 from gpuscaler.doctor.checks.aws.account import AwsGroup, aws_check, scaled_groups
+from gpuscaler.doctor.documents import Document
 from gpuscaler.doctor.evidence import Evidence
 from gpuscaler.doctor.findings import CRITICAL, INFO, WARNING, Finding, Fix
 
 _ENDED = "the group may end a machine whose pods still work"
 #: Ids that SetInstanceProtection accepts at once.
 _AT_ONCE = 50
+_WEEK = 7 * 86_400.0
+#: States of an instance refresh in which it replaces machines, or may yet roll back; and how one is over that was rolled back.
+_REPLACING = frozenset({"Pending", "InProgress", "Baking", "RollbackInProgress"})
+_ROLLED_BACK = {
+    "RollbackSuccessful": (INFO, "machines are launched with the earlier configuration, not with the one that was wanted"),
+    "RollbackFailed": (WARNING, "the group has machines of two configurations"),
+}
 
 
 def find_unprotected(evidence: Evidence) -> Iterable[Finding]:
@@ -103,6 +111,50 @@ def find_meddling(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
+def find_refreshes(evidence: Evidence) -> Iterator[Finding]:
+    """D6: instance refreshes that replace machines now, or that were rolled back within a week."""
+    newest = {(item.text("Region"), item.text("AutoScalingGroupName")): item for item in evidence.of("aws/InstanceRefresh")}
+    for group in scaled_groups(evidence):
+        refresh = newest.get(group.key, Document({}))
+        status = refresh.text("Status")
+        if status in _REPLACING and "InstanceRefresh" not in group.suspended:
+            yield _refreshing(group, refresh)
+        elif status in _ROLLED_BACK and (refresh.number("EndTime") or 0.0) > evidence.now - _WEEK:
+            severity, effect = _ROLLED_BACK[status]
+            yield Finding(
+                "D6",
+                severity,
+                group.title,
+                "InstanceRefresh",
+                f"{status} ({refresh.text('StatusReason') or 'without a reason'})",
+                "a refresh that succeeds, or none",
+                effect,
+                Fix(advice="mend what the reason names, and set the launch template that the group is to use"),
+            )
+
+
+def _refreshing(group: AwsGroup, refresh: Document) -> Finding:
+    preferences = refresh.part("Preferences")
+    everything = preferences.text("ScaleInProtectedInstances") == "Refresh"
+    back = refresh.text("Status") == "RollbackInProgress"
+    return Finding(
+        "D6",
+        CRITICAL if everything and group.has_gpus else WARNING,
+        group.title,
+        "InstanceRefresh",
+        f"{refresh.text('Status')}{', replaces protected machines, too' if everything else ''}"
+        f"{', with automatic rollback' if preferences.flag('AutoRollback') and not back else ''}",
+        "no instance refresh under way",
+        "machines are replaced, whatever runs on them"
+        if everything
+        else "machines without protection are replaced, whatever runs on them, and the refresh waits for the others or leaves them out",
+        Fix(
+            (group.command("cancel-instance-refresh"),),
+            "or let it finish, if these replacements are wanted",
+        ),
+    )
+
+
 def find_suspended(evidence: Evidence) -> Iterable[Finding]:
     """D7: processes without which nothing is bought or ended."""
     effects = {"Launch": "no machine is ever launched", "Terminate": "no machine is ever ended, so all are paid for"}
@@ -175,6 +227,7 @@ CHECKS = (
     aws_check("D4", "protection from scale-in", (), find_unprotected, types=True),
     aws_check("D5", "zones that AWS balances", (), find_rebalancing, types=True),
     aws_check("D6", "replacements and scheduled changes by AWS", ("aws/ScheduledAction",), find_meddling),
+    aws_check("D6", "instance refreshes", ("aws/InstanceRefresh",), find_refreshes, types=True),
     aws_check("D7", "suspended processes", (), find_suspended),
     aws_check("D25", "sizes of groups", (), find_sizes, types=True),
 )
