@@ -37,6 +37,9 @@ class Beside:
         self.rules: dict[tuple[str, str], dict[str, Any]] = {}
         self.targets: dict[tuple[str, str], set[str]] = {}
         self.grants: list[dict[str, Any]] = []
+        #: Keys by ARN, as DescribeKey has them, and their policies; a key that is not here does not exist.
+        self.keys: dict[str, dict[str, Any]] = {}
+        self.policies: dict[str, Any] = {}
         self.denied: set[str] = set()
         self.calls: list[dict[str, Any]] = []
 
@@ -102,8 +105,35 @@ class Beside:
         ]
         return {"Events": shown}
 
+    def add_key(self, arn: str, *statements: dict[str, Any], **metadata: Any) -> None:
+        """A key of the account with the policy that KMS gives it, and ``statements``."""
+        root = {"Effect": "Allow", "Principal": {"AWS": "arn:aws:iam::123456789012:root"}, "Action": "kms:*", "Resource": "*"}
+        fields = {"KeyManager": "CUSTOMER", "KeyState": "Enabled", "KeySpec": "SYMMETRIC_DEFAULT", "AWSAccountId": arn.split(":")[4]}
+        self.keys[arn] = {"Arn": arn, "KeyId": arn.rpartition("/")[2], **fields, **metadata}
+        self.policies[arn] = {"Version": "2012-10-17", "Statement": [root, *statements]}
+
+    def _DescribeKey(self, _region: str, given: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
+        if given["KeyId"] not in self.keys:
+            raise ClientError({"Error": {"Code": "NotFoundException", "Message": f"Key '{given['KeyId']}' does not exist"}}, "DescribeKey")
+        return {"KeyMetadata": self.keys[given["KeyId"]]}
+
+    def _GetKeyPolicy(self, _region: str, given: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
+        return {"Policy": json.dumps(self.policies[given["KeyId"]]), "PolicyName": given["PolicyName"]}
+
+    def _ListGrants(self, _region: str, given: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
+        wanted = (given["KeyId"], given["GranteePrincipal"])
+        return {"Grants": [grant for grant in self.grants if (grant["KeyId"], grant["GranteePrincipal"]) == wanted], "Truncated": False}
+
     def _CreateGrant(self, _region: str, given: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
         self.grants.append(given)
+        return {}
+
+    def _EnableKey(self, _region: str, given: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
+        self.keys[given["KeyId"]]["KeyState"] = "Enabled"
+        return {}
+
+    def _CancelKeyDeletion(self, _region: str, given: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
+        self.keys[given["KeyId"]]["KeyState"] = "Disabled"
         return {}
 
 
@@ -257,6 +287,22 @@ def mixed(*types: str, launch: dict[str, Any] | None = None, zones: str = SUBNET
         }
         ward.aws.group("gpus", AvailabilityZones=[], VPCZoneIdentifier=zones, MixedInstancesPolicy=policy)
         ward.aws.client("autoscaling").suspend_processes(AutoScalingGroupName="gpus", ScalingProcesses=["AZRebalance"])
+
+    return make
+
+
+KMS_KEY = "arn:aws:kms:us-east-1:123456789012:key/0000"
+KMS_ROLE = "arn:aws:iam::123456789012:role/aws-service-role/autoscaling.amazonaws.com/AWSServiceRoleForAutoScaling"
+
+
+def keyed(*statements: dict[str, Any], key: str = KMS_KEY, **metadata: Any) -> Callable[[Ward], None]:
+    """One group whose disk has a key with the policy ``statements``."""
+
+    def make(ward: Ward) -> None:
+        ward.beside.add_key(key, *statements, **metadata)
+        ebs = {"VolumeSize": 100, "Encrypted": True, "KmsKeyId": key, "DeleteOnTermination": True}
+        ward.aws.template("gpus", InstanceType="g5.xlarge", BlockDeviceMappings=[{"DeviceName": "/dev/xvda", "Ebs": ebs}])
+        ward.aws.group("gpus", LaunchTemplate=TEMPLATE)
 
     return make
 

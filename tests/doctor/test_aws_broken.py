@@ -9,7 +9,20 @@ pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings i
 
 from tests.clouds.aws.accounts import CA, CLUSTER, DISCOVERED
 from tests.doctor.applying import apply_command
-from tests.doctor.aws_accounts import GROUP, REGION, SPOT, TEMPLATE, Ward, mixed, simple, suspended, two_autoscalers
+from tests.doctor.aws_accounts import (
+    GROUP,
+    KMS_KEY,
+    KMS_ROLE,
+    REGION,
+    SPOT,
+    TEMPLATE,
+    Ward,
+    keyed,
+    mixed,
+    simple,
+    suspended,
+    two_autoscalers,
+)
 
 from gpuscaler.doctor.findings import CRITICAL, INFO, WARNING
 from gpuscaler.embedded.aws.hardware.hardware import Trouble
@@ -60,6 +73,33 @@ def predictive_policy(ward: Ward) -> None:
 
 
 ARN = "arn:aws:iam::123456789012"
+#: The statements that AWS documents.
+USE = {
+    "Effect": "Allow",
+    "Principal": {"AWS": [KMS_ROLE]},
+    "Action": ["kms:Encrypt", "kms:Decrypt", "kms:ReEncrypt*", "kms:GenerateDataKey*", "kms:DescribeKey"],
+    "Resource": "*",
+}
+ATTACH = {
+    "Effect": "Allow",
+    "Principal": {"AWS": [KMS_ROLE]},
+    "Action": ["kms:CreateGrant"],
+    "Resource": "*",
+    "Condition": {"Bool": {"kms:GrantIsForAWSResource": True}},
+}
+
+
+def default_key(ward: Ward) -> None:
+    simple()(ward)
+    ward.beside.add_key(KMS_KEY)
+    ec2 = ward.aws.client("ec2")
+    ec2.enable_ebs_encryption_by_default()
+    ec2.modify_ebs_default_kms_key_id(KmsKeyId=KMS_KEY)
+
+
+def missing_key(ward: Ward) -> None:
+    keyed()(ward)
+    ward.beside.keys.clear()
 
 
 def resized(principal: str, *hours_ago: float, agent: str = "aws-sdk-go-v2/1.39", **details: object) -> Callable[[Ward], None]:
@@ -255,6 +295,24 @@ CASES = (
     Case("launch configuration", launch_configuration, (("D21", GROUP),), by_hand=True),
     Case("old image", image(name="amazon-eks-gpu-node-1.32-v20250920"), (("D22", GROUP),), by_hand=True),
     Case("image that is gone", image(), (("D22", GROUP),), by_hand=True, severity=CRITICAL),
+    Case("key for the account only", keyed(), (("D23", GROUP),), severity=CRITICAL),
+    Case("key without grants of disks", keyed(USE), (("D23", GROUP),), severity=CRITICAL),
+    Case(
+        "key for another role",
+        keyed({**USE, "Action": "kms:*", "Principal": "*", "Condition": {"StringLike": {"aws:PrincipalArn": f"{ARN}:role/ops-*"}}}),
+        (("D23", GROUP),),
+        severity=CRITICAL,
+    ),
+    Case(
+        "key for another service",
+        keyed({**USE, "Action": "kms:*", "Principal": {"AWS": "*"}, "Condition": {"StringEquals": {"kms:ViaService": "s3.us-east-1"}}}),
+        (("D23", GROUP),),
+        severity=CRITICAL,
+    ),
+    Case("default key", default_key, (("D23", GROUP),), severity=CRITICAL),
+    Case("disabled key", keyed(USE, ATTACH, KeyState="Disabled"), (("D23", GROUP),), severity=CRITICAL),
+    Case("key that is deleted", keyed(USE, ATTACH, KeyState="PendingDeletion"), (("D23", GROUP),), severity=CRITICAL),
+    Case("key that is gone", missing_key, (("D23", GROUP),), by_hand=True, severity=CRITICAL),
     Case("full subnet", full_subnet, (("D24", GROUP),), by_hand=True),
     Case("maximum of zero", simple(MaxSize=0), (("D25", GROUP),), by_hand=True, severity=CRITICAL),
     Case(
@@ -296,23 +354,20 @@ def test_a_broken_account_has_exactly_its_findings_and_the_commands_mend_them(ca
     assert ward.found() == (expected if case.by_hand else set())
 
 
-def test_a_key_that_the_groups_role_may_not_use_is_found_until_a_launch_succeeds() -> None:
+def test_a_launch_that_failed_for_a_key_is_found_until_one_succeeds() -> None:
     ward = Ward()
-    key = "arn:aws:kms:us-east-1:123456789012:key/0000"
-    disks = [{"DeviceName": "/dev/xvda", "Ebs": {"VolumeSize": 100, "Encrypted": True, "KmsKeyId": key, "DeleteOnTermination": True}}]
-    ward.aws.template("gpus", InstanceType="g5.xlarge", BlockDeviceMappings=disks)
-    ward.aws.group("gpus", LaunchTemplate=TEMPLATE)
+    keyed(USE, ATTACH)(ward)
     region = ward.aws.account.region(REGION)
     region.hardware.troubles.append(Trouble("Client.InternalError"))
     assert not ward.launch("gpus")
 
     (finding,) = ward.look().findings
     assert (finding.check, finding.object, finding.severity) == ("D23", GROUP, CRITICAL)
+    assert "Client.InternalError" in finding.seen
     (command,) = finding.fix.commands
     ward.apply(command)
     (grant,) = ward.beside.grants
-    assert grant["KeyId"] == key
-    assert grant["GranteePrincipal"].endswith("AWSServiceRoleForAutoScaling")
+    assert (grant["KeyId"], grant["GranteePrincipal"]) == (KMS_KEY, KMS_ROLE)
 
     region.hardware.troubles.clear()
     ward.launch("gpus")

@@ -34,6 +34,8 @@ def test_odd_answers_do_not_break_a_check() -> None:
         "Caller",
         "SizeChange",
         "InstanceRefresh",
+        "Key",
+        "DiskEncryption",
     )
     fields = FIELDS
     for value in odd:
@@ -49,7 +51,8 @@ FIELDS = (
     "AvailableIpAddressCount ImageId State Name StartTime EndTime Description StatusMessage Policy EventPattern QueueArn Url NodeTaints "
     "ApproximateNumberOfMessages Principal Purpose EvalDecision EvalActionName Cluster QueueUrl Regions DiskKeys MetadataHops PolicyType "
     "MaxInstanceLifetime Operator Image Incomplete Action ServiceLinkedRoleARN AutoScalingGroupARN LaunchConfigurationName Enabled "
-    "Cause Time Agent Service Console Role ScheduledActionName Status StatusReason Preferences"
+    "Cause Time Agent Service Console Role ScheduledActionName Status StatusReason Preferences "
+    "Arn Role KeyManager KeyState KeySpec Policy Grants Unread ByDefault KmsKeyId DefaultKey RootHasKey BlockDeviceMappings"
 ).split()
 
 

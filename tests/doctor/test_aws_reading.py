@@ -8,7 +8,20 @@ import pytest
 pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings it")
 
 from tests.clouds.aws.accounts import CA, CLUSTER, DISCOVERED
-from tests.doctor.aws_accounts import GROUP, REGION, SPOT, TEMPLATE, Ward, mixed, simple, suspended, two_autoscalers
+from tests.doctor.aws_accounts import (
+    GROUP,
+    KMS_KEY,
+    KMS_ROLE,
+    REGION,
+    SPOT,
+    TEMPLATE,
+    Ward,
+    keyed,
+    mixed,
+    simple,
+    suspended,
+    two_autoscalers,
+)
 
 from gpuscaler.doctor.findings import CRITICAL, WARNING, grouped
 from gpuscaler.embedded.aws.serving.faults import denied
@@ -80,13 +93,15 @@ RIGHTS = {
     "DescribePolicies": {"D3"},
     "DescribeScheduledActions": {"D6"},
     "DescribeScalingActivities": {"D3", "D23"},
-    "DescribeLaunchTemplateVersions": {"D4", "D5", "D15", "D16", "D17", "D18", "D19", "D20", "D22", "D25", "D33"},
+    "DescribeLaunchTemplateVersions": {"D4", "D5", "D15", "D16", "D17", "D18", "D19", "D20", "D22", "D23", "D25", "D33"},
     "DescribeInstanceTypes": {"D15", "D16", "D17"},
     "DescribeInstanceTypeOfferings": {"D16"},
     "DescribeSpotPriceHistory": {"D18"},
     "DescribeInstanceRefreshes": {"D6"},
     "DescribeSubnets": {"D16", "D24"},
-    "DescribeImages": {"D22"},
+    "DescribeImages": {"D22", "D23"},
+    "GetEbsEncryptionByDefault": {"D23"},
+    "GetEbsDefaultKmsKeyId": {"D23"},
     "GetCallerIdentity": {"D29", "D30"},
     "GetQueueAttributes": {"D33"},
 }
@@ -284,3 +299,66 @@ def test_refreshes_that_are_over_or_stopped_are_no_finding() -> None:
         assert not ward.found()
     refresh.status, refresh.ended_at = "RollbackFailed", ward.aws.time - 8 * 86_400
     assert not ward.found()
+
+
+WITH_ANYONE = {"Effect": "Allow", "Principal": {"AWS": "*"}, "Action": "kms:*", "Resource": "*"}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        {**WITH_ANYONE, "Principal": {"AWS": KMS_ROLE}},
+        {
+            **WITH_ANYONE,
+            "Condition": {"StringEquals": {"kms:CallerAccount": "123456789012", "kms:ViaService": "ec2.us-east-1.amazonaws.com"}},
+        },
+        {**WITH_ANYONE, "Condition": {"StringEquals": {"aws:PrincipalOrgID": "o-1"}}},
+        {**WITH_ANYONE, "Condition": {"ArnLike": {"aws:PrincipalArn": ["arn:aws:iam::*:role/aws-service-role/*"]}}},
+        {**WITH_ANYONE, "Action": ["kms:*Grant*", "KMS:Describe*", "kms:Decrypt", "kms:GenerateDataKey*"]},
+    ],
+    ids=["the role", "its account through EC2", "its organisation", "its path", "patterns"],
+)
+def test_keys_that_their_policy_opens_to_auto_scaling_are_no_finding(statement: dict[str, object]) -> None:
+    ward = Ward()
+    keyed(statement)(ward)
+    report = ward.look()
+
+    assert not report.findings
+    assert not report.unchecked
+    ward.beside.policies[KMS_KEY]["Statement"].append({**WITH_ANYONE, "Effect": "Deny", "Principal": "*", "Action": "kms:CreateGrant"})
+    assert ward.found() == {("D23", GROUP)}
+
+
+def test_keys_of_aws_are_no_finding() -> None:
+    ward = Ward()
+    keyed(key="arn:aws:kms:us-east-1:123456789012:alias/aws/ebs")(ward)
+    ward.beside.keys.clear()
+    ward.aws.client("ec2").enable_ebs_encryption_by_default()
+    assert not ward.found()
+
+
+@pytest.mark.parametrize("operation", ["DescribeKey", "GetKeyPolicy", "ListGrants"])
+def test_a_key_that_cannot_be_read_is_unchecked_unless_the_rest_allows_enough(operation: str) -> None:
+    ward = Ward()
+    keyed()(ward)
+    ward.beside.denied.add(operation)
+    report = ward.look()
+    assert not report.findings
+    (entry,) = report.unchecked
+    assert (entry.check, entry.subject) == ("D23", f"the key {KMS_KEY}")
+    assert f"kms:{operation}" in entry.reason
+
+    if operation == "GetKeyPolicy":
+        operations = ["CreateGrant", "Decrypt", "DescribeKey", "GenerateDataKeyWithoutPlaintext"]
+        ward.beside.grants.append({"KeyId": KMS_KEY, "GranteePrincipal": KMS_ROLE, "Operations": operations})
+        assert not ward.look().unchecked
+
+
+def test_the_key_of_an_encrypted_image_is_unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    ward = Ward()
+    simple()(ward)
+    monkeypatch.setattr("gpuscaler.embedded.aws.launch.volumes.IMAGE", {"VolumeSize": 20, "VolumeType": "gp3", "Encrypted": True})
+    report = ward.look()
+
+    assert not report.findings
+    assert [(entry.check, entry.subject) for entry in report.unchecked] == [("D23", "the key of the disk of image ami-0123")]

@@ -50,6 +50,8 @@ class Region:
         #: Images that no longer exist, and the names of those that have one.
         self.deregistered: set[str] = set()
         self.image_names: dict[str, str] = {}
+        #: Whether new disks are encrypted, and with which key.
+        self.encrypts_disks, self.disk_key = False, "alias/aws/ebs"
         #: (operation, ClientToken) with the request and its answer.
         self.tokens: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = {}
         self._numbers = 0

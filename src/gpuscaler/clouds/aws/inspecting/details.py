@@ -1,4 +1,4 @@
-"""What surrounds the groups of a region: scaling policies, scheduled actions, refreshes, subnets, images, quotas."""
+"""What surrounds the groups of a region: scaling policies, scheduled actions, refreshes, subnets, images, keys, quotas."""
 
 import re
 from collections import defaultdict
@@ -8,6 +8,7 @@ from typing import Any, Final
 from gpuscaler.clouds.aws.discovery.regions import MAX_VALUES, chunks
 from gpuscaler.clouds.aws.inspecting.changes import read_changes, read_refreshes
 from gpuscaler.clouds.aws.inspecting.inspection import Inspection
+from gpuscaler.clouds.aws.inspecting.keys import read_keys
 
 Json = Mapping[str, Any]
 
@@ -66,6 +67,7 @@ def read_details(region: str, documents: Collection[Json], inspection: Inspectio
     read_refreshes(region, {str(document["AutoScalingGroupName"]) for document in ours if document.get("Instances")}, inspection)
     _read_subnets(region, ours, inspection)
     _read_images(region, ours, inspection)
+    read_keys(region, ours, inspection)
     _read_quotas(region, ours, inspection)
 
 

@@ -135,6 +135,8 @@ def _option(group: Group, option: LaunchOption, data: RegionData) -> dict[str, A
         "SpotPrices": spot,
         "Outdated": launch.outdated,
         "DiskKeys": list(launch.disk_keys),
+        "DefaultKey": launch.default_key,
+        "RootHasKey": launch.root_has_key,
         "MetadataHops": launch.metadata_hops,
         "Zones": None if zones is None else sorted(zones),
         **_size(kind),

@@ -44,7 +44,8 @@ class Launch(Struct, frozen=True):
     kubelet would not start with this user data. ``outdated`` marks a launch configuration. ``digest`` changes with any part of the data,
     whether or not it is understood here. ``source`` is its name for users; ``kept_disks`` are the devices whose disks outlive the machine,
     and ``undecided_disks`` those for which that is not specified. ``pods`` is the kubelet's pod limit, 0 if user data does not set it, and
-    ``local_disks`` means that user data puts pods' files on all local disks as one. ``disk_keys`` are the KMS keys of encrypted disks, and
+    ``local_disks`` means that user data puts pods' files on all local disks as one. ``disk_keys`` are the KMS keys of encrypted disks; with
+    ``default_key`` one of them has the region's default key, and with ``root_has_key`` the first disk has one of its own.
     ``metadata_hops`` is the hop limit of the metadata service: 0 if that is off, None if the template does not say.
     """
 
@@ -68,6 +69,8 @@ class Launch(Struct, frozen=True):
     pods: int = 0
     local_disks: bool = False
     disk_keys: tuple[str, ...] = ()
+    default_key: bool = False
+    root_has_key: bool = False
     metadata_hops: int | None = None
 
 
@@ -92,7 +95,7 @@ def launch_of(data: Reply, source: str = "launch template") -> Launch:
         source=source,
         kept_disks=_disks_with_deletion(data, setting=False),
         undecided_disks=tuple(device for device in _disks_with_deletion(data, setting=None) if device not in _ROOTS),
-        disk_keys=_disk_keys(data),
+        **_disk_keys(data),
         metadata_hops=_metadata_hops(data),
     )
 
@@ -112,6 +115,7 @@ def configuration_of(data: Reply) -> Launch:
         **_registration(data.get("UserData")),
         local_disks=_local_disks(data.get("UserData")),
         outdated=True,
+        default_key=_disk_keys(data)["default_key"],
         digest=_digest(data),
         source=f"launch configuration {data.get('LaunchConfigurationName') or ''}",
         kept_disks=_disks_with_deletion(data, setting=False),
@@ -148,9 +152,13 @@ def _disks_with_deletion(data: Reply, *, setting: bool | None) -> tuple[str, ...
     return tuple(mapping.get("DeviceName") or "a disk" for mapping in mappings if mapping["Ebs"].get("DeleteOnTermination") is setting)
 
 
-def _disk_keys(data: Reply) -> tuple[str, ...]:
-    disks = [mapping.get("Ebs") or {} for mapping in data.get("BlockDeviceMappings") or ()]
-    return tuple(dict.fromkeys(str(disk["KmsKeyId"]) for disk in disks if disk.get("KmsKeyId")))
+def _disk_keys(data: Reply) -> dict[str, Any]:
+    disks = [(mapping.get("DeviceName"), mapping.get("Ebs") or {}) for mapping in data.get("BlockDeviceMappings") or ()]
+    return {
+        "disk_keys": tuple(dict.fromkeys(str(disk["KmsKeyId"]) for _, disk in disks if disk.get("KmsKeyId"))),
+        "default_key": any(disk.get("Encrypted") is True and not disk.get("KmsKeyId") for _, disk in disks),
+        "root_has_key": any(device in _ROOTS and bool(disk.get("KmsKeyId")) for device, disk in disks),
+    }
 
 
 def _metadata_hops(data: Reply) -> int | None:

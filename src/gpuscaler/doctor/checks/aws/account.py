@@ -199,14 +199,15 @@ def aws_check(
 ) -> Check:
     """A check of groups and of ``kinds``, which says what of it could not be read, and looks at the rest.
 
-    With ``types`` it looks at the instance types of groups, too.
+    With ``types`` it looks at the instance types of groups, too. What it looks at in launch templates is unknown of a group that could not
+    be understood.
     """
     needed = (GROUP, *kinds, *((TEMPLATE, TYPE) if types else ()))
 
     def partly(evidence: Evidence) -> Iterator[Finding | Unchecked]:
         for kind in needed:
             yield from in_part(id, title, evidence, kind)
-        for group in groups_of(evidence) if types else ():
+        for group in groups_of(evidence) if TEMPLATE in needed else ():
             if group.incomplete and (group.scaled or group.member):
                 yield Unchecked(id, f"{title} of {group.title}", group.incomplete)
         yield from find(evidence)

@@ -1,6 +1,6 @@
 """All checks of an AWS account."""
 
-from gpuscaler.doctor.checks.aws import capacity, interruptions, launches, markets, ownership, processes, rights, rivals, tags
+from gpuscaler.doctor.checks.aws import capacity, images, interruptions, keys, markets, ownership, processes, rights, rivals, tags
 from gpuscaler.doctor.checks.checking import Check
 
 CHECKS: tuple[Check, ...] = (
@@ -10,7 +10,8 @@ CHECKS: tuple[Check, ...] = (
     *tags.CHECKS,
     *markets.CHECKS,
     *capacity.CHECKS,
-    *launches.CHECKS,
+    *images.CHECKS,
+    *keys.CHECKS,
     *rights.CHECKS,
     *interruptions.CHECKS,
 )

@@ -35,6 +35,10 @@ _PASSED: Final = (
 )
 
 
+#: The role that launches machines if a group names no other.
+_ROLE: Final = "aws-service-role/autoscaling.amazonaws.com/AWSServiceRoleForAutoScaling"
+
+
 def find_group(region: Region, name: str) -> Group:
     """The group of that name."""
     if name not in region.groups:
@@ -52,7 +56,7 @@ def create(region: Region, params: dict[str, Any]) -> dict[str, Any]:
         arn=f"arn:aws:autoscaling:{region.name}:{region.account}:autoScalingGroup:{region.uuid()}:autoScalingGroupName/{name}",
         created_at=region.now,
         zones=_zones(region, params),
-        settings={},
+        settings={"ServiceLinkedRoleARN": f"arn:aws:iam::{region.account}:role/{_ROLE}"},
         min=low,
         max=high,
         desired=params.get("DesiredCapacity", low),

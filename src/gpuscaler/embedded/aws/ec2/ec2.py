@@ -1,4 +1,4 @@
-"""EC2's descriptions: types, zones, subnets, prices."""
+"""EC2's descriptions: types, zones, subnets, prices; and its defaults for disks."""
 
 from typing import Any, Final
 
@@ -101,7 +101,29 @@ def _deregister(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
+def _encrypt(region: Region, _params: dict[str, Any]) -> dict[str, Any]:
+    region.encrypts_disks = True
+    return _encryption(region, {})
+
+
+def _encryption(region: Region, _params: dict[str, Any]) -> dict[str, Any]:
+    return {"EbsEncryptionByDefault": region.encrypts_disks}
+
+
+def _set_disk_key(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    region.disk_key = params["KmsKeyId"]
+    return _disk_key(region, {})
+
+
+def _disk_key(region: Region, _params: dict[str, Any]) -> dict[str, Any]:
+    return {"KmsKeyId": region.disk_key}
+
+
 OPERATIONS: Final = {
+    "EnableEbsEncryptionByDefault": _encrypt,
+    "GetEbsEncryptionByDefault": _encryption,
+    "GetEbsDefaultKmsKeyId": _disk_key,
+    "ModifyEbsDefaultKmsKeyId": _set_disk_key,
     "DescribeInstanceTypes": _types,
     "DescribeInstanceTypeOfferings": _type_offerings,
     "GetInstanceTypesFromInstanceRequirements": _satisfying,
