@@ -42,6 +42,9 @@ class Beside:
         self.policies: dict[str, Any] = {}
         self.denied: set[str] = set()
         self.calls: list[dict[str, Any]] = []
+        #: Trust policies of roles, by name, and the roles whose rights were asked for.
+        self.trusts: dict[str, dict[str, Any]] = {}
+        self.asked: set[str] = set()
 
     def answer(self, service: str, region: str, operation: str, given: dict[str, Any]) -> dict[str, Any]:
         if operation in self.denied:
@@ -62,6 +65,7 @@ class Beside:
         return {}
 
     def _SimulatePrincipalPolicy(self, _region: str, given: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
+        self.asked.add(given["PolicySourceArn"])
         foreign = any(FOREIGN in arn for arn in given["ResourceArns"]) and any(FOREIGN in str(item) for item in given["ContextEntries"])
         denied = set(given["ActionNames"]) if foreign and not self.unconditional else self.missing
         return {
@@ -130,6 +134,15 @@ class Beside:
 
     def _EnableKey(self, _region: str, given: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
         self.keys[given["KeyId"]]["KeyState"] = "Enabled"
+        return {}
+
+    def _GetRole(self, _region: str, given: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
+        name = given["RoleName"]
+        arn = f"arn:aws:iam::123456789012:role/{name}"
+        return {"Role": {"RoleName": name, "Arn": arn, "AssumeRolePolicyDocument": self.trusts[name]}}
+
+    def _UpdateAssumeRolePolicy(self, _region: str, given: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
+        self.trusts[given["RoleName"]] = json.loads(given["PolicyDocument"])
         return {}
 
     def _CancelKeyDeletion(self, _region: str, given: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
@@ -303,6 +316,33 @@ def keyed(*statements: dict[str, Any], key: str = KMS_KEY, **metadata: Any) -> C
         ebs = {"VolumeSize": 100, "Encrypted": True, "KmsKeyId": key, "DeleteOnTermination": True}
         ward.aws.template("gpus", InstanceType="g5.xlarge", BlockDeviceMappings=[{"DeviceName": "/dev/xvda", "Ebs": ebs}])
         ward.aws.group("gpus", LaunchTemplate=TEMPLATE)
+
+    return make
+
+
+PODS: dict[str, Any] = {
+    "Effect": "Allow",
+    "Principal": {"Service": "pods.eks.amazonaws.com"},
+    "Action": ["sts:AssumeRole", "sts:TagSession"],
+}
+
+
+def pod_identity(*statements: dict[str, Any], agent: bool = True) -> Callable[[Ward], None]:
+    """gpuscaler's ServiceAccount without an annotation, with the role ``scaler``, which trusts ``statements``, by EKS Pod Identity."""
+
+    def make(ward: Ward) -> None:
+        simple()(ward)
+        del ward.objects[0]["metadata"]["annotations"]
+        role = "arn:aws:iam::123456789012:role/scaler"
+        ward.aws.client("eks").create_pod_identity_association(
+            clusterName=CLUSTER, namespace="gpuscaler", serviceAccount="gpuscaler", roleArn=role
+        )
+        ward.beside.trusts["scaler"] = {"Version": "2012-10-17", "Statement": list(statements)}
+        node = {"metadata": {"name": "system", "labels": {"eks.amazonaws.com/nodegroup": "system"}}, "spec": {}, "status": {}}
+        ward.objects.append({"apiVersion": "v1", "kind": "Node", **node})
+        if agent:
+            metadata = {"name": "eks-pod-identity-agent", "namespace": "kube-system"}
+            ward.objects.append({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": metadata, "spec": {}})
 
     return make
 

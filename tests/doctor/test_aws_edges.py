@@ -35,6 +35,7 @@ def test_odd_answers_do_not_break_a_check() -> None:
         "SizeChange",
         "InstanceRefresh",
         "Key",
+        "PodIdentityAssociation",
         "DiskEncryption",
     )
     fields = FIELDS
@@ -52,7 +53,8 @@ FIELDS = (
     "ApproximateNumberOfMessages Principal Purpose EvalDecision EvalActionName Cluster QueueUrl Regions DiskKeys MetadataHops PolicyType "
     "MaxInstanceLifetime Operator Image Incomplete Action ServiceLinkedRoleARN AutoScalingGroupARN LaunchConfigurationName Enabled "
     "Cause Time Agent Service Console Role ScheduledActionName Status StatusReason Preferences "
-    "Arn Role KeyManager KeyState KeySpec Policy Grants Unread ByDefault KmsKeyId DefaultKey RootHasKey BlockDeviceMappings"
+    "Arn Role KeyManager KeyState KeySpec Policy Grants Unread ByDefault KmsKeyId DefaultKey RootHasKey BlockDeviceMappings "
+    "roleArn serviceAccount namespace clusterName Trust"
 ).split()
 
 

@@ -103,6 +103,7 @@ RIGHTS = {
     "GetEbsEncryptionByDefault": {"D23"},
     "GetEbsDefaultKmsKeyId": {"D23"},
     "GetCallerIdentity": {"D29", "D30"},
+    "ListPodIdentityAssociations": {"D28", "D29", "D30"},
     "GetQueueAttributes": {"D33"},
 }
 BESIDE_RIGHTS = {

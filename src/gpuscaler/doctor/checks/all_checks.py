@@ -5,7 +5,7 @@ from gpuscaler.doctor.checks.autoscalers import beside, priorities
 from gpuscaler.doctor.checks.aws import all_aws
 from gpuscaler.doctor.checks.azure import all_azure
 from gpuscaler.doctor.checks.checking import Check
-from gpuscaler.doctor.checks.identity import accounts, bindings, references, roles, secrets, static_keys
+from gpuscaler.doctor.checks.identity import accounts, bindings, pod_identities, references, roles, secrets, static_keys
 from gpuscaler.doctor.checks.metrics import addresses, autoscalers, certificates, rights, rules, targets, values
 from gpuscaler.doctor.checks.nodes import device_plugins, labels, out_of_service
 from gpuscaler.doctor.checks.pods import alpha_annotations, fitting, holding, resource_names, runtimes, sharing_nodes
@@ -26,6 +26,7 @@ CHECKS: tuple[Check, ...] = (
     *references.CHECKS,
     *static_keys.CHECKS,
     *accounts.CHECKS,
+    *pod_identities.CHECKS,
     *roles.CHECKS,
     *bindings.CHECKS,
     *priorities.CHECKS,

@@ -45,6 +45,8 @@ class Region:
         self.instances: dict[str, Instance] = {}
         self.volumes: dict[str, Volume] = {}
         self.nodegroups: dict[tuple[str, str], dict[str, Any]] = {}
+        #: EKS's Pod Identity associations, by id.
+        self.associations: dict[str, dict[str, Any]] = {}
         self.queues: dict[str, Queue] = {}
         self.reservations: dict[str, dict[str, Any]] = {}
         #: Images that no longer exist, and the names of those that have one.

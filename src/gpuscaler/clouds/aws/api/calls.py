@@ -124,16 +124,15 @@ class Calls:
                 return reply
         raise AssertionError("the last try returns or raises")
 
-    def pages(self, service: str, region: str, operation: str, key: str, **parameters: Any) -> Iterator[Any]:
-        """The items under ``key`` of all pages."""
-        token: dict[str, Any] = {}
+    def pages(self, service: str, region: str, operation: str, key: str, *, more: str = "NextToken", **parameters: Any) -> Iterator[Any]:
+        """The items under ``key`` of all pages; ``more`` is what the service calls the start of the next one."""
+        next_page: dict[str, Any] = {}
         while True:
-            reply = self.read(service, region, operation, **parameters, **token)
+            reply = self.read(service, region, operation, **parameters, **next_page)
             yield from reply.get(key) or ()
-            next_token = reply.get("NextToken")
-            if not next_token:
+            if not reply.get(more):
                 return
-            token = {"NextToken": next_token}
+            next_page = {more: reply[more]}
 
     def _wait(self, attempt: int, minimum: float) -> float:
         wait = min(FIRST_WAIT * 2**attempt, LONGEST_WAIT)

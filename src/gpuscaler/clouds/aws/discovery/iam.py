@@ -35,6 +35,8 @@ DOCTOR = (
     "ec2:DescribeSubnets",
     "ec2:GetEbsDefaultKmsKeyId",
     "ec2:GetEbsEncryptionByDefault",
+    "eks:DescribePodIdentityAssociation",
+    "eks:ListPodIdentityAssociations",
     "events:DescribeRule",
     "events:ListRuleNamesByTarget",
     "iam:GetRole",

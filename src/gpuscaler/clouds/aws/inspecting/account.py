@@ -10,6 +10,7 @@ from gpuscaler.clouds.aws.discovery.pools import RegionData
 from gpuscaler.clouds.aws.discovery.regions import RegionReader, Scope
 from gpuscaler.clouds.aws.inspecting.details import read_details
 from gpuscaler.clouds.aws.inspecting.groups import GROUP, document_of, find_groups, note_missing
+from gpuscaler.clouds.aws.inspecting.identities import Account, read_pod_identities
 from gpuscaler.clouds.aws.inspecting.inspection import AT_ONCE, Inspection
 from gpuscaler.clouds.aws.inspecting.interruptions import read_queue
 from gpuscaler.clouds.aws.inspecting.rights import add_denied, read_rights
@@ -27,8 +28,14 @@ def inspect_account(
     machines: Collection[str] = (),
     queue_url: str = "",
     principal: str = "",
+    accounts: Collection[Account] = (),
+    eks: bool = True,
 ) -> Inspection:
-    """Read the account. ``machines`` are the EC2 ids of the cluster's nodes, ``principal`` the ARN of the role that gpuscaler runs as."""
+    """Read the account. ``machines`` are the EC2 ids of the cluster's nodes.
+
+    ``principal`` is the ARN of the role that the cluster's objects name for gpuscaler. EKS Pod Identity may give another one to its
+    ServiceAccounts, ``accounts``, if the cluster may be one of ``eks``.
+    """
     inspection = Inspection(calls)
     settings = {"Cluster": scope.cluster, "Groups": scope.groups, "Regions": regions, "QueueUrl": queue_url}
     inspection.add(SETTINGS, [settings])
@@ -40,12 +47,13 @@ def inspect_account(
     scaled: list[dict[str, Any]] = [document for document in inspection.documents[GROUP] if document["Scaled"]]
     arn = str(scaled[0].get("AutoScalingGroupARN") or "") if scaled else ""
     queues = inspection.documents.get("aws/Queue") or [{}]
+    given = read_pod_identities(scope.cluster, regions, accounts, inspection) if eks else ""
     if regions:
         read_rights(
             calls,
             regions[0],
             cluster=scope.cluster,
-            principal=principal,
+            principal=given or principal,
             group=arn,
             queue=str(queues[0].get("QueueArn") or ""),
             inspection=inspection,

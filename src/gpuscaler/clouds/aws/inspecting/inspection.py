@@ -20,7 +20,7 @@ class Inspection(Inspected):
 
     def __init__(self, calls: Calls) -> None:
         super().__init__()
-        self._calls = calls
+        self.calls = calls
 
     def ask(self, kind: str, call: Callable[[], T]) -> T | None:
         """The answer of ``call``; None, with the reason in ``unread``, if there is none."""
@@ -34,19 +34,19 @@ class Inspection(Inspected):
 
     def read(self, kind: str, service: str, region: str, operation: str, **parameters: Any) -> Mapping[str, Any] | None:
         """The reply to a read-only operation, as :meth:`ask` gives it."""
-        return self.ask(kind, partial(self._calls.read, service, region, operation, **parameters))
+        return self.ask(kind, partial(self.calls.read, service, region, operation, **parameters))
 
     def pages(
         self, kind: str, service: str, region: str, operation: str, key: str, *, most: int | None = None, **parameters: Any
     ) -> list[Mapping[str, Any]] | None:
         """The items of all pages of a reply, or the first ``most``, as :meth:`ask` gives them."""
-        return self.ask(kind, lambda: list(islice(self._calls.pages(service, region, operation, key, **parameters), most)))
+        return self.ask(kind, lambda: list(islice(self.calls.pages(service, region, operation, key, **parameters), most)))
 
     def read_each(self, items: Iterable[T], read: Callable[[T, "Inspection"], None]) -> None:
         """Call ``read`` for each of ``items``, several at a time, with an inspection of its own, and add what it read."""
 
         def read_one(item: T) -> Inspection:
-            part = Inspection(self._calls)
+            part = Inspection(self.calls)
             read(item, part)
             return part
 

@@ -8,7 +8,7 @@ from gpuscaler.doctor.checks.aws.account import CA, aws, aws_check, settings_of
 from gpuscaler.doctor.evidence import Evidence
 from gpuscaler.doctor.findings import CRITICAL, WARNING, Finding, Fix, Unchecked
 
-RIGHT = "aws/Right"
+RIGHT, ASSOCIATION = "aws/Right", "aws/PodIdentityAssociation"
 _ALLOWED = "allowed"
 #: Actions without which gpuscaler goes on with less: built-in prices, another way to buy, no hooks.
 _OPTIONAL = frozenset(
@@ -33,8 +33,8 @@ _OPTIONAL = frozenset(
 )
 #: What the caller may do says nothing about the role, and the other way round.
 _UNKNOWN = (
-    "the cluster's objects name no role for gpuscaler's ServiceAccount (eks.amazonaws.com/role-arn); without one, only the caller's own "
-    "rights can be asked for"
+    "neither EKS Pod Identity nor the cluster's objects name a role for gpuscaler's ServiceAccount (eks.amazonaws.com/role-arn); without "
+    "one, only the caller's own rights can be asked for"
 )
 _EFFECTS = {
     CRITICAL: "the account cannot be read, or no machine can be bought or ended",
@@ -124,6 +124,6 @@ def find_foreign(evidence: Evidence) -> Iterator[Finding | Unchecked]:
 
 
 CHECKS = (
-    aws_check("D29", "actions that IAM allows", (RIGHT,), find_missing),
-    aws_check("D30", "rights in groups of others", (RIGHT,), find_foreign),
+    aws_check("D29", "actions that IAM allows", (RIGHT, ASSOCIATION), find_missing),
+    aws_check("D30", "rights in groups of others", (RIGHT, ASSOCIATION), find_foreign),
 )

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from gpuscaler.doctor.checks.checking import Check
 from gpuscaler.doctor.checks.identity.credentials import GUID, SECRETS, credential_of, is_guid
+from gpuscaler.doctor.checks.identity.pod_identities import ASSOCIATION, CREDENTIALS_URI, associated, has_agent
 from gpuscaler.doctor.checks.pods.owners import CHANGEABLE
 from gpuscaler.doctor.checks.programs import NODE_AUTOSCALERS, Program, account_of, programs, workloads
 from gpuscaler.doctor.commands import ObjectName, kubectl_annotate, patch_template, restart
@@ -97,11 +98,16 @@ def find_unbound_workloads(evidence: Evidence) -> Iterable[Finding]:
     bound = {name: _identity(account) for name, account in accounts.items() if _identity(account)}
     known = {program.workload.key: program for program in programs(evidence) if program.name in NODE_AUTOSCALERS}
     everyone = tuple(workloads(evidence))
+    by_association = associated(evidence)
+    # An association that could not be read shows neither in the account nor, before its pods run, in the cluster.
+    hidden = ASSOCIATION in evidence.unread and has_agent(evidence)
     in_use = {(document.namespace or "default", account_of(template)) for document, template in everyone}
     for document, template in everyone:
         program = known.get(document.key)
         name = (document.namespace or "default", account_of(template))
         misplaced = {key: value for key, value in (document.annotations | template.annotations).items() if key in _ANNOTATIONS}
+        if name in by_association:
+            continue
         if misplaced and name in accounts and not (misplaced.keys() & accounts[name].annotations.keys()):
             yield _misplaced(document, accounts[name], misplaced)
         elif name in bound:
@@ -110,7 +116,7 @@ def find_unbound_workloads(evidence: Evidence) -> Iterable[Finding]:
         elif template.labels.get(_AZURE_USE) == "true":
             if not _has_variable(template, "AZURE_CLIENT_ID"):
                 yield _nameless(document, name)
-        elif program is not None and not _has_keys(template):
+        elif program is not None and not _has_keys(template) and not (hidden and program.cloud in ("", "aws")):
             yield from _of_another(program, name, bound, in_use)
 
 
@@ -221,7 +227,7 @@ def find_pods_without_token(evidence: Evidence) -> Iterable[Finding]:
         annotations = accounts.get((pod.namespace, account_of(pod)), {})
         wanted = "AWS_WEB_IDENTITY_TOKEN_FILE" if _AWS_ROLE in annotations else ""
         wanted = "AZURE_FEDERATED_TOKEN_FILE" if pod.labels.get(_AZURE_USE) == "true" else wanted
-        if not wanted or pod.text("status", "phase") != "Running" or _has_variable(pod, wanted, "AWS_CONTAINER_CREDENTIALS_FULL_URI"):
+        if not wanted or pod.text("status", "phase") != "Running" or _has_variable(pod, wanted, CREDENTIALS_URI):
             continue
         owner = _owner(pod)
         if owner.title in seen:
@@ -284,10 +290,9 @@ def find_wrong_audiences(evidence: Evidence) -> Iterable[Finding]:
 
 def find_node_identities(evidence: Evidence) -> Iterable[Finding]:
     """D28: autoscalers on EKS that have no identity of their own, so that they act as their node."""
-    agent = any("eks-pod-identity-agent" in daemon.name for daemon in evidence.of("DaemonSet"))
     eks = any(label.startswith("eks.amazonaws.com/") for node in evidence.of("Node") for label in node.labels)
     accounts = {(item.namespace or "default", item.name): item for item in evidence.of("ServiceAccount")}
-    if agent or not eks or not accounts:
+    if has_agent(evidence) or not eks or not accounts:
         return
     for program in programs(evidence):
         account = accounts.get((program.namespace, program.account))

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 
 from gpuscaler.doctor.checks.checking import Check
 from gpuscaler.doctor.checks.identity.credentials import AWS_ID, AWS_SECRET, AZURE_SECRET, SECRETS, STORAGE_KEY, credential_of
+from gpuscaler.doctor.checks.identity.pod_identities import associated
 from gpuscaler.doctor.checks.programs import NODE_AUTOSCALERS, account_of, flags_of, programs, workloads
 from gpuscaler.doctor.documents import TEMPLATES, Document, containers_of
 from gpuscaler.doctor.evidence import Evidence
@@ -109,6 +110,7 @@ def find_static_keys(evidence: Evidence) -> Iterable[Finding]:
     secrets = {(item.namespace or "default", item.name): item for item in evidence.of("Secret")}
     autoscalers = {program.workload.key for program in programs(evidence) if program.name in NODE_AUTOSCALERS}
     roles = {(item.namespace or "default", item.name) for item in evidence.of("ServiceAccount") if _ROLE in item.annotations}
+    roles |= associated(evidence)
     for document, template in workloads(evidence):
         namespace = document.namespace or "default"
         for path, container in containers_of(template):

@@ -10,7 +10,7 @@ from gpuscaler.embedded.aws import others
 from gpuscaler.embedded.aws.account import Account
 from gpuscaler.embedded.aws.autoscaling import capacity, groups, hooks, policies, refreshes
 from gpuscaler.embedded.aws.ec2 import ec2, fleets, instances
-from gpuscaler.embedded.aws.eks import nodegroups
+from gpuscaler.embedded.aws.eks import nodegroups, pod_identities
 from gpuscaler.embedded.aws.launch import templates, volumes
 from gpuscaler.embedded.aws.messages import queues
 from gpuscaler.embedded.aws.region import Region
@@ -34,7 +34,7 @@ HANDLERS: Final[Mapping[str, Mapping[str, Handler]]] = {
         **others.AUTOSCALING,
     },
     "ec2": {**ec2.OPERATIONS, **templates.OPERATIONS, **instances.OPERATIONS, **volumes.OPERATIONS, **fleets.OPERATIONS},
-    "eks": nodegroups.OPERATIONS,
+    "eks": {**nodegroups.OPERATIONS, **pod_identities.OPERATIONS},
     "pricing": others.PRICING,
     "sqs": queues.OPERATIONS,
     "sts": others.STS,
