@@ -32,6 +32,8 @@ class Beside:
 
     def __init__(self) -> None:
         self.quotas: dict[str, float] = {}
+        #: The names of further quotas, by code.
+        self.named_quotas: dict[str, str] = {}
         self.missing: set[str] = set()
         self.unconditional = False
         self.rules: dict[tuple[str, str], dict[str, Any]] = {}
@@ -58,6 +60,11 @@ class Beside:
     def _GetServiceQuota(self, _region: str, given: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
         code = given["QuotaCode"]
         return {"Quota": {"QuotaCode": code, "QuotaName": f"Quota {code}", "Value": self.quotas.get(code, 1_000.0)}}
+
+    def _ListServiceQuotas(self, _region: str, given: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
+        assert given["ServiceCode"] == "ec2"
+        named = {"L-1216C47A": "Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances", **self.named_quotas}
+        return {"Quotas": [{"QuotaCode": code, "QuotaName": name, "Value": self.quotas.get(code, 1_000.0)} for code, name in named.items()]}
 
     def _RequestServiceQuotaIncrease(self, _region: str, given: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
         assert given["ServiceCode"] == "ec2"

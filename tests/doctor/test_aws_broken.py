@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings it")
 
-from tests.clouds.aws.accounts import CA, CLUSTER, DISCOVERED
+from tests.clouds.aws.accounts import CA, CLUSTER
 from tests.doctor.applying import apply_command
 from tests.doctor.aws_accounts import (
     GROUP,
@@ -16,7 +16,6 @@ from tests.doctor.aws_accounts import (
     PODS,
     REGION,
     SPOT,
-    TEMPLATE,
     Ward,
     keyed,
     mixed,
@@ -24,6 +23,37 @@ from tests.doctor.aws_accounts import (
     simple,
     suspended,
     two_autoscalers,
+)
+from tests.doctor.aws_troubles import (
+    ARN,
+    ATTACH,
+    USE,
+    default_key,
+    disabled_rule,
+    full_subnet,
+    image,
+    launch_configuration,
+    missing,
+    missing_key,
+    other_cluster,
+    predictive_policy,
+    protected_too_late,
+    queue_settings,
+    quota,
+    refreshing,
+    resized,
+    rolled_back,
+    scaling_policy,
+    scheduled,
+    short_hops,
+    single_scheduled_actions,
+    spot_quota,
+    tag,
+    unprotected_machines,
+    wide_rights,
+    with_tags,
+    without_queue,
+    without_rules,
 )
 
 from gpuscaler.doctor.findings import CRITICAL, INFO, WARNING
@@ -41,205 +71,6 @@ class Case:
     finds: tuple[tuple[str, str], ...]
     by_hand: bool = False
     severity: str = WARNING
-
-
-def with_tags(tags: dict[str, str], *, member: bool = False) -> Callable[[Ward], None]:
-    def make(ward: Ward) -> None:
-        ward.aws.group("gpus", tags, instance_type="g5.xlarge")
-        ward.aws.group("others", instance_type="g5.xlarge")
-        if member:
-            ward.add_node(ward.launch("gpus")[0])
-
-    return make
-
-
-def scaling_policy(ward: Ward) -> None:
-    simple()(ward)
-    ward.aws.client("autoscaling").put_scaling_policy(
-        AutoScalingGroupName="gpus",
-        PolicyName="cpu",
-        PolicyType="TargetTrackingScaling",
-        TargetTrackingConfiguration={"TargetValue": 50.0},
-    )
-
-
-def predictive_policy(ward: Ward) -> None:
-    simple()(ward)
-    metric = {"TargetValue": 40.0, "PredefinedMetricPairSpecification": {"PredefinedMetricType": "ASGCPUUtilization"}}
-    ward.aws.client("autoscaling").put_scaling_policy(
-        AutoScalingGroupName="gpus",
-        PolicyName="guess",
-        PolicyType="PredictiveScaling",
-        PredictiveScalingConfiguration={"MetricSpecifications": [metric], "Mode": "ForecastAndScale"},
-    )
-
-
-ARN = "arn:aws:iam::123456789012"
-#: The statements that AWS documents.
-USE = {
-    "Effect": "Allow",
-    "Principal": {"AWS": [KMS_ROLE]},
-    "Action": ["kms:Encrypt", "kms:Decrypt", "kms:ReEncrypt*", "kms:GenerateDataKey*", "kms:DescribeKey"],
-    "Resource": "*",
-}
-ATTACH = {
-    "Effect": "Allow",
-    "Principal": {"AWS": [KMS_ROLE]},
-    "Action": ["kms:CreateGrant"],
-    "Resource": "*",
-    "Condition": {"Bool": {"kms:GrantIsForAWSResource": True}},
-}
-
-
-def default_key(ward: Ward) -> None:
-    simple()(ward)
-    ward.beside.add_key(KMS_KEY)
-    ec2 = ward.aws.client("ec2")
-    ec2.enable_ebs_encryption_by_default()
-    ec2.modify_ebs_default_kms_key_id(KmsKeyId=KMS_KEY)
-
-
-def missing_key(ward: Ward) -> None:
-    keyed()(ward)
-    ward.beside.keys.clear()
-
-
-def resized(principal: str, *hours_ago: float, agent: str = "aws-sdk-go-v2/1.39", **details: object) -> Callable[[Ward], None]:
-    def make(ward: Ward) -> None:
-        simple()(ward)
-        for number, hours in enumerate(hours_ago):
-            ward.resize(number % 2 + 1, hours_ago=hours, principal=principal, agent=agent, **details)
-
-    return make
-
-
-def single_scheduled_actions(ward: Ward) -> None:
-    simple()(ward)
-    for hours in range(6):
-        ward.record(
-            "At 2026-11-26T10:00:00Z a scheduled action update of AutoScalingGroup constraints to min: 0, max: 5, desired: 4.", hours
-        )
-
-
-def unprotected_machines(ward: Ward) -> None:
-    simple(NewInstancesProtectedFromScaleIn=False)(ward)
-    ward.launch("gpus", 2)
-
-
-def protected_too_late(ward: Ward) -> None:
-    unprotected_machines(ward)
-    ward.aws.client("autoscaling").update_auto_scaling_group(AutoScalingGroupName="gpus", NewInstancesProtectedFromScaleIn=True)
-
-
-def scheduled(ward: Ward) -> None:
-    simple()(ward)
-    ward.aws.client("autoscaling").put_scheduled_update_group_action(
-        AutoScalingGroupName="gpus", ScheduledActionName="night", Recurrence="0 22 * * *", MinSize=0
-    )
-
-
-def refreshing(**preferences: object) -> Callable[[Ward], None]:
-    def make(ward: Ward) -> None:
-        simple()(ward)
-        ward.launch("gpus")
-        ward.aws.client("autoscaling").start_instance_refresh(AutoScalingGroupName="gpus", Preferences=preferences)
-
-    return make
-
-
-def rolled_back(status: str) -> Callable[[Ward], None]:
-    def make(ward: Ward) -> None:
-        refreshing()(ward)
-        (refresh,) = ward.aws.account.region(REGION).groups["gpus"].refreshes
-        refresh.status, refresh.reason, refresh.ended_at = status, "An alarm went off.", ward.aws.time
-
-    return make
-
-
-def tag(key: str, value: str, *, taints: list[dict[str, str]] | None = None) -> Callable[[Ward], None]:
-    def make(ward: Ward) -> None:
-        simple(tags={**DISCOVERED, key: value})(ward)
-        if taints is not None:
-            ward.add_node(ward.launch("gpus")[0], taints=taints)
-
-    return make
-
-
-def image(*, name: str = "") -> Callable[[Ward], None]:
-    def make(ward: Ward) -> None:
-        simple()(ward)
-        if name:
-            ward.aws.account.region(REGION).image_names["ami-0123"] = name
-        else:
-            ward.aws.client("ec2").deregister_image(ImageId="ami-0123")
-
-    return make
-
-
-def full_subnet(ward: Ward) -> None:
-    simple(MaxSize=100_000, AvailabilityZones=[], VPCZoneIdentifier="subnet-useast1a")(ward)
-    ward.beside.quotas["L-DB2E81BA"] = 1e9
-
-
-def quota(value: float) -> Callable[[Ward], None]:
-    def make(ward: Ward) -> None:
-        simple()(ward)
-        ward.beside.quotas["L-DB2E81BA"] = value
-
-    return make
-
-
-def queue_settings(**attributes: str) -> Callable[[Ward], None]:
-    def make(ward: Ward) -> None:
-        mixed("g5.xlarge", "g5.2xlarge", **SPOT)(ward)
-        ward.aws.client("sqs").set_queue_attributes(QueueUrl=ward.queue_url, Attributes=attributes)
-
-    return make
-
-
-def without_rules(ward: Ward) -> None:
-    mixed("g5.xlarge", "g5.2xlarge", **SPOT)(ward)
-    ward.beside.targets.clear()
-
-
-def disabled_rule(ward: Ward) -> None:
-    mixed("g5.xlarge", "g5.2xlarge", **SPOT)(ward)
-    ward.beside.rules[REGION, "spot"]["State"] = "DISABLED"
-
-
-def without_queue(ward: Ward) -> None:
-    mixed("g5.xlarge", "g5.2xlarge", **SPOT)(ward)
-    ward.queue_url = ""
-
-
-def missing(*actions: str) -> Callable[[Ward], None]:
-    def make(ward: Ward) -> None:
-        simple()(ward)
-        ward.beside.missing |= set(actions)
-
-    return make
-
-
-def wide_rights(ward: Ward) -> None:
-    simple()(ward)
-    ward.beside.unconditional = True
-
-
-def other_cluster(ward: Ward) -> None:
-    ward.aws.group("gpus", {"KubernetesCluster": "prod", "k8s.io/role/node": "1"}, instance_type="g5.xlarge")
-
-
-def launch_configuration(ward: Ward) -> None:
-    ward.aws.client("autoscaling").create_launch_configuration(LaunchConfigurationName="old", InstanceType="g5.xlarge", ImageId="ami-0123")
-    ward.aws.group("gpus", LaunchConfigurationName="old")
-
-
-def short_hops(ward: Ward) -> None:
-    ward.aws.template("gpus", InstanceType="g5.xlarge", MetadataOptions={"HttpPutResponseHopLimit": 1})
-    ward.aws.group("gpus", LaunchTemplate=TEMPLATE)
-    spec = {"template": {"spec": {"containers": [{"name": "nth", "image": "nth"}]}}}
-    metadata = {"name": "aws-node-termination-handler", "namespace": "kube-system"}
-    ward.objects.append({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": metadata, "spec": spec})
 
 
 CA_ENABLED = {f"{CA}/enabled": "true"}
@@ -290,6 +121,22 @@ CASES = (
     Case("retired type", lambda ward: ward.aws.group("gpus", instance_type="p2.xlarge"), (("D16", GROUP),), True, CRITICAL),
     Case("quota of zero", quota(0), (("D17", f"ServiceQuota {REGION}/L-DB2E81BA"),), severity=CRITICAL),
     Case("quota below the maximum", quota(12), (("D17", f"ServiceQuota {REGION}/L-DB2E81BA"),)),
+    Case(
+        "spot quota of zero", spot_quota(0, "g5.xlarge", "g5.2xlarge"), (("D17", f"ServiceQuota {REGION}/L-3819A6DF"),), severity=CRITICAL
+    ),
+    Case("spot quota below one type", spot_quota(20, "g4dn.xlarge", "g4dn.8xlarge"), (("D17", f"ServiceQuota {REGION}/L-3819A6DF"),)),
+    Case(
+        "spot quota of P5",
+        spot_quota(96, "p5.48xlarge", code="L-C4BD4855"),
+        (("D17", f"ServiceQuota {REGION}/L-C4BD4855"),),
+        severity=CRITICAL,
+    ),
+    Case(
+        "spot quota of a new family",
+        spot_quota(0, "p6-b200.48xlarge", code="L-NEW", name="All P6 Spot Instance Requests"),
+        (("D17", f"ServiceQuota {REGION}/L-NEW"),),
+        severity=CRITICAL,
+    ),
     Case("low maximum price", mixed("g5.xlarge", "g5.2xlarge", SpotMaxPrice="0.01", **SPOT), (("D18", GROUP),)),
     Case("lowest price", mixed("g5.xlarge", "g5.2xlarge", **{**SPOT, "SpotAllocationStrategy": "lowest-price"}), (("D19", GROUP),)),
     Case("few pools", mixed("g5.xlarge", zones="subnet-useast1a", **SPOT), (("D19", GROUP),), by_hand=True),

@@ -10,7 +10,7 @@ from tests.clouds.aws.accounts import CA, CLUSTER, DISCOVERED
 from tests.doctor.aws_accounts import REGION
 
 from gpuscaler.cli.doctor.reading import evidence_of_objects, with_documents
-from gpuscaler.clouds.aws.inspecting.details import quota_of
+from gpuscaler.clouds.aws.inspecting.quotas import quota_of
 from gpuscaler.doctor.checks.all_checks import CHECKS
 from gpuscaler.doctor.findings import CRITICAL, INFO, WARNING, Report
 from gpuscaler.doctor.running import run_checks

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -234,7 +235,7 @@ AGAIN = (1, 3, 5, 7, 9)
     ids=["once", "in a row", "console", "long ago", "refused", "no size", "a person's role", "EKS", "ours"],
 )
 def test_changes_of_sizes_that_no_other_program_makes_are_no_finding(
-    principal: str, hours_ago: tuple[float, ...], details: dict[str, object]
+    principal: str, hours_ago: tuple[float, ...], details: dict[str, Any]
 ) -> None:
     ward = Ward()
     simple()(ward)
@@ -363,3 +364,18 @@ def test_the_key_of_an_encrypted_image_is_unchecked(monkeypatch: pytest.MonkeyPa
 
     assert not report.findings
     assert [(entry.check, entry.subject) for entry in report.unchecked] == [("D23", "the key of the disk of image ami-0123")]
+
+
+def test_a_family_whose_spot_quota_has_no_name_is_unchecked() -> None:
+    ward = Ward()
+    mixed("p6-b200.48xlarge", **SPOT)(ward)
+    (entry,) = ward.look().unchecked
+    assert (entry.check, "p6-b200.48xlarge" in entry.reason) == ("D17", True)
+
+    ward.beside.named_quotas["L-OTHER"] = "Running On-Demand P instances"
+    assert [entry.check for entry in ward.look().unchecked] == ["D17"]
+    ward.beside.named_quotas["L-ALL"] = "All P Spot Instance Requests"
+    assert not ward.look().unchecked
+    ward.beside.denied.add("ListServiceQuotas")
+    (entry,) = ward.look().unchecked
+    assert (entry.check, "servicequotas:ListServiceQuotas" in entry.reason) == ("D17", True)

@@ -45,6 +45,7 @@ DOCTOR = (
     "kms:GetKeyPolicy",
     "kms:ListGrants",
     "servicequotas:GetServiceQuota",
+    "servicequotas:ListServiceQuotas",
     "sqs:GetQueueAttributes",
     "sts:GetCallerIdentity",
 )

@@ -91,7 +91,7 @@ class RegionReader:
         }
         return list(entries_by_name.values())
 
-    def _groups(self, ask: Mapping[str, object]) -> list[Reply]:
+    def _groups(self, ask: Mapping[str, Any]) -> list[Reply]:
         pages = self._calls.pages("autoscaling", self.region, "DescribeAutoScalingGroups", "AutoScalingGroups", MaxRecords=100, **ask)
         return list(pages)
 

@@ -3,6 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from gpuscaler.doctor.checks.aws.account import OFFERING, TYPE, AwsGroup, Option, aws, aws_check, scaled_groups
 from gpuscaler.doctor.documents import Document
@@ -65,7 +66,7 @@ def _subnets(group: AwsGroup) -> list[str]:
 
 
 def find_quotas(evidence: Evidence) -> Iterator[Finding]:
-    """D17: quotas of vCPUs that allow no machine, or not as many as a group may have."""
+    """D17: quotas of vCPUs that allow no machine, not as many as a group may have, or none of its larger types."""
     groups: dict[tuple[str, str], list[tuple[AwsGroup, Option]]] = defaultdict(list)
     for group in scaled_groups(evidence):
         for option in group.options:
@@ -73,23 +74,40 @@ def find_quotas(evidence: Evidence) -> Iterator[Finding]:
                 groups[group.region, f"{option.instance_type}/{market}"].append((group, option))
     for quota in evidence.of("aws/ServiceQuota"):
         value = quota.number("Value")
-        needs: dict[tuple[str, str], tuple[AwsGroup, int]] = {}
+        needs: dict[tuple[str, str], _Need] = {}
         for subject in quota.texts("Counts"):
             for group, option in groups[quota.text("Region"), subject]:
-                needs[group.key] = group, min(needs[group.key][1] if group.key in needs else option.vcpus, option.vcpus)
+                needs.setdefault(group.key, _Need(group, [])).options.append(option)
         if value is not None and needs:
             yield from _quota(quota, value, tuple(needs.values()))
 
 
-def _quota(quota: Document, value: float, needs: tuple[tuple[AwsGroup, int], ...]) -> Iterator[Finding]:
-    """A finding if ``value`` is less than a group needs; ``needs`` are the vCPUs of the smallest machine of each."""
+class _Need(NamedTuple):
+    """What a quota counts of a group."""
+
+    group: AwsGroup
+    options: list[Option]
+
+    @property
+    def least(self) -> int:
+        """The vCPUs of its smallest machine."""
+        return min(option.vcpus for option in self.options)
+
+    def beyond(self, value: float) -> list[str]:
+        """The types of which ``value`` vCPUs allow not one machine."""
+        return list(dict.fromkeys(option.instance_type for option in self.options if option.vcpus > value))
+
+
+def _quota(quota: Document, value: float, needs: tuple[_Need, ...]) -> Iterator[Finding]:
+    """A finding if ``value`` is less than the groups need."""
     region, code = quota.text("Region"), quota.text("QuotaCode")
-    wanted = max(max(group.size("MaxSize"), 1) * vcpus for group, vcpus in needs)
+    largest = max(option.vcpus for need in needs for option in need.options)
+    wanted = max(largest, *(max(need.group.size("MaxSize"), 1) * need.least for need in needs))
     if value >= wanted:
         return
-    none = [group for group, vcpus in needs if value < vcpus or value < group.size("MinSize") * vcpus]
-    few = none or [group for group, vcpus in needs if value < group.size("MaxSize") * vcpus]
-    names = ", ".join(group.name for group in few[:_NAMED]) + (f" and {len(few) - _NAMED} more" if len(few) > _NAMED else "")
+    none = [need for need in needs if value < need.least or value < need.group.size("MinSize") * need.least]
+    few = [need for need in needs if value < need.group.size("MaxSize") * need.least]
+    types = list(dict.fromkeys(name for need in needs for name in need.beyond(value)))
     options = ("--service-code", "ec2", "--quota-code", code, "--desired-value", str(math.ceil(wanted)))
     yield Finding(
         "D17",
@@ -97,10 +115,19 @@ def _quota(quota: Document, value: float, needs: tuple[tuple[AwsGroup, int], ...
         f"ServiceQuota {region}/{code}",
         quota.text("QuotaName") or "vCPUs",
         f"{value:g} vCPUs",
-        f"at least {wanted}, for the maximum sizes of groups",
-        f"{names}: not even the smallest size is possible" if none else f"{names}: the maximum size cannot be reached",
+        f"at least {wanted}, for the maximum sizes of groups and one machine of each of their types",
+        f"{_named(need.group.name for need in none)}: not even the smallest size is possible"
+        if none
+        else f"{_named(need.group.name for need in few)}: the maximum size cannot be reached"
+        if few
+        else f"no machine of {_named(types)} can be launched",
         Fix((aws("service-quotas", "request-service-quota-increase", *options, region=region),)),
     )
+
+
+def _named(names: Iterable[str]) -> str:
+    every = tuple(names)
+    return ", ".join(every[:_NAMED]) + (f" and {len(every) - _NAMED} more" if len(every) > _NAMED else "")
 
 
 def find_full_subnets(evidence: Evidence) -> Iterable[Finding]:
