@@ -257,6 +257,20 @@ def test_without_a_known_role_gpuscaler_is_known_by_its_client() -> None:
     assert not ward.found()
 
 
+def test_updates_of_a_group_count_if_they_set_its_desired_capacity() -> None:
+    ward = Ward()
+    simple()(ward)
+    for hours in AGAIN:
+        ward.resize(1, hours_ago=hours, principal=PERSON, eventName="UpdateAutoScalingGroup")
+    assert not ward.found()
+    ward.record("At 2026-11-26T10:00:00Z a user request update of AutoScalingGroup constraints to min: 0, max: 5, desired: 1.", 1)
+    assert ward.found() == {("D3", GROUP)}
+
+    for call in ward.beside.calls:
+        call["requestParameters"] = {"autoScalingGroupName": "gpus", "maxSize": 9}
+    assert not ward.found()
+
+
 def test_a_policy_that_may_not_be_listed_shows_in_the_activities() -> None:
     ward = Ward()
     simple()(ward)

@@ -161,7 +161,7 @@ def _conditions_hold(statement: Document, role: str) -> bool:
                 return False
             if name == "kms:calleraccount" and positive and not any(f":{item}:" in role for item in patterns):
                 return False
-            if name == "kms:viaservice" and positive and not any(item.startswith(("ec2.", "*")) for item in patterns):
+            if name == "kms:viaservice" and positive and not any(item.startswith(("ec2.", "autoscaling.", "*")) for item in patterns):
                 return False
     return True
 
