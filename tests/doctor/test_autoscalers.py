@@ -17,9 +17,9 @@ SPOT, ON_DEMAND = offering("g.1", 0.2, market="spot"), offering("g.1", 0.65)
 POLICY = Policy((pool(SPOT, name="gpu-spot"), pool(ON_DEMAND, name="gpu-od")))
 
 
-def found(*objects: Json, policy: Policy | None = None, check: str) -> list[Finding]:
+def found(*objects: Json, policy: Policy | None = None, unread: tuple[str, ...] = (), check: str) -> list[Finding]:
     evidence = evidence_of_objects(objects, now=NOW)
-    report = run_checks(Evidence(evidence.now, evidence.documents, policy=policy), CHECKS)
+    report = run_checks(Evidence(evidence.now, evidence.documents, policy=policy, unread=dict.fromkeys(unread, "not allowed")), CHECKS)
     return [finding for finding in report.findings if finding.check == check]
 
 
@@ -130,6 +130,7 @@ def test_karpenter_outside_of_the_cluster_is_judged_by_its_node_pools() -> None:
         return {"kind": "NodePool", "metadata": {"name": "default"}, "spec": {"template": {"spec": spec}}}
 
     assert not found(outside, karpenter, check="D3")
+    assert len(found(GPUSCALER, karpenter, unread=("NodePool",), check="D3")) == 1
     assert not found(outside, karpenter, node_pool(taints=[{"key": "karpenter", "effect": "NoSchedule"}]), check="D3")
     assert [finding.object for finding in found(outside, karpenter, node_pool(), check="D3")] == [
         "Lease kube-system/karpenter-leader-election"

@@ -105,3 +105,19 @@ def test_a_cluster_without_signs_of_eks_is_not_looked_for_there() -> None:
     ward.aws.endpoint.faults.all.append(denied("ListPodIdentityAssociations"))
 
     assert not ward.look().unchecked
+
+
+def test_a_key_beside_a_role_by_pod_identity_hides_the_role() -> None:
+    ward = Ward()
+    pod_identity(PODS)(ward)
+    names = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret"}
+    env = [{"name": name, "valueFrom": {"secretKeyRef": {"name": "keys", "key": key}}} for name, key in names.items()]
+    container = {"name": "tool", "image": "example.com/tool:1", "env": env}
+    spec = {"template": {"spec": {"serviceAccountName": "gpuscaler", "containers": [container]}}}
+    ward.objects.append(
+        {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "tool", "namespace": "gpuscaler"}, "spec": spec}
+    )
+
+    assert identities(ward) == ["D27"]
+    ward.aws.account.region(REGION).associations.clear()
+    assert "D27" not in identities(ward)
