@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 CRITICAL, WARNING, INFO = "critical", "warning", "info"
 #: From the most to the least severe.
@@ -11,15 +12,24 @@ SEVERITIES = (CRITICAL, WARNING, INFO)
 ABSENCE, NAMESPACE = "absence", "namespace"
 
 
+_ODD_NAME = "mend it by hand: no command is shown, because a name in it could be taken for an option or for another object"
+
+
 class Fix(Struct, frozen=True, gc=False):
     """How a finding is mended: ``commands`` for a shell, each complete, and ``advice`` where a person has to decide or edit a file.
 
-    ``patch`` is a unified diff of the file with the mistake, which ``patch -p0`` applies.
+    ``patch`` is a unified diff of the file with the mistake, which ``patch -p0`` applies. If one of the commands is empty, because no safe
+    one can be made, there is none: they belong together.
     """
 
     commands: tuple[str, ...] = ()
     advice: str = ""
     patch: str = ""
+
+    def __post_init__(self) -> None:
+        if not all(self.commands):
+            force_setattr(self, "commands", ())
+            force_setattr(self, "advice", "; ".join(filter(None, (_ODD_NAME, self.advice))))
 
 
 class Finding(Struct, frozen=True, gc=False):

@@ -1,6 +1,7 @@
 """The Job of the smoke test. It stays within its limits even if nothing is left that follows it."""
 
 import math
+import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -42,7 +43,7 @@ class SmokeTest(Struct, frozen=True, kw_only=True):
     @property
     def removal_command(self) -> str:
         """The command that removes what is left of it."""
-        return f"kubectl delete job,pod --namespace {self.namespace} --selector {LABEL}={self.name}"
+        return shlex.join(("kubectl", "delete", "job,pod", "--namespace", self.namespace, "--selector", f"{LABEL}={self.name}"))
 
 
 def job_of(test: SmokeTest) -> dict[str, Any]:
