@@ -54,8 +54,91 @@ def test_a_finding_without_a_safe_command_says_that_a_person_has_to_mend_it() ->
     fix = Fix(("kubectl delete pod web", commands.kubectl_delete(ObjectName("Pod", "", "--all"))), "restart it")
 
     assert fix.commands == ()
-    assert fix.advice.startswith("mend it by hand") and fix.advice.endswith("; restart it")
+    assert fix.advice.startswith("mend it by hand")
+    assert fix.advice.endswith("; restart it")
 
 
 def test_the_command_that_removes_a_smoke_test_has_its_namespace_as_one_word() -> None:
     assert shlex.split(SmokeTest(name="test", namespace="a; b").removal_command)[4] == "a; b"
+
+
+def _object(kind: str, name: str, namespace: str = "", **fields: Any) -> Json:
+    return {"kind": kind, "metadata": {"name": name, **({"namespace": namespace} if namespace else {})}, **fields}
+
+
+def _workload(namespace: str, image: str, account: str = "default", *words: str, kind: str = "Deployment", replicas: int = 1) -> Json:
+    pod = {"serviceAccountName": account, "containers": [{"name": "c", "image": image, "command": ["run", *words]}]}
+    template = {"metadata": {"labels": {"app": "x"}}, "spec": pod}
+    return _object(kind, "x", namespace, spec={"replicas": replicas, "selector": {"matchLabels": {"app": "x"}}, "template": template})
+
+
+def _binding(role: str, subject: tuple[str, str], kind: str = "ClusterRoleBinding", namespace: str = "") -> Json:
+    subjects = [{"kind": "ServiceAccount", "namespace": subject[0], "name": subject[1]}]
+    return _object(kind, "old", namespace, roleRef={"kind": "ClusterRole", "name": role}, subjects=subjects)
+
+
+def _findings(check: str, objects: list[Json]) -> list[Finding]:
+    found = [finding for finding in look_at(objects).findings if finding.check == check]
+    assert found, f"{check} finds nothing: the case is not the one that is meant"
+    return found
+
+
+#: What every cluster has, so that rights are known.
+_RBAC = [
+    _object("ClusterRole", "view", rules=[]),
+    _object("ClusterRole", "system:auth-delegator", rules=[]),
+    _object("Role", "r", "ci", rules=[]),
+    _binding("view", ("ci", "default")),
+    _binding("view", ("ci", "default"), "RoleBinding", "ci"),
+    _object("ServiceAccount", "default", "ci"),
+]
+
+
+@pytest.mark.parametrize("kind", ["ClusterRoleBinding", "RoleBinding"])
+def test_a_binding_is_not_moved_to_an_account_of_a_tenant_that_names_its_image_like_a_known_program(kind: str) -> None:
+    objects = [
+        *_RBAC,
+        _object("ClusterRole", "cluster-admin", rules=[{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]),
+        _binding("cluster-admin", ("ci", "deployer"), kind, "" if kind == "ClusterRoleBinding" else "ci"),
+        _object("ServiceAccount", "deployer", "tenant"),
+        _workload("tenant", "evil.example/cluster-autoscaler:v1.33.0", "deployer", replicas=0),
+    ]
+
+    findings = _findings("D31", objects)
+
+    assert not any(finding.fix.commands for finding in findings)
+    assert any("verify first that the program in namespace tenant" in finding.fix.advice for finding in findings)
+
+
+@pytest.mark.parametrize(
+    "image", ["evil.example/cluster-autoscaler:v1.33.0", "evil.example/karpenter:v1.3.0", "evil.example/prometheus-adapter"]
+)
+def test_a_tenant_that_names_its_image_like_an_autoscaler_gets_no_rights(image: str) -> None:
+    flags = ("--namespace=kube-system", "--status-config-map-name=aws-auth")
+    account = _object("ServiceAccount", "x", "tenant")
+
+    assert not any(
+        finding.fix.commands for finding in _findings("D31", [*_RBAC, account, _workload("tenant", f"evil.example/{image}", "x", *flags)])
+    )
+
+
+def test_an_account_with_rights_that_wait_for_it_is_not_created_for_a_tenant() -> None:
+    objects = [*_RBAC, _object("ServiceAccount", "default", "tenant"), _workload("tenant", "example.org/web", "deployer")]
+    expected = ("kubectl apply",)
+
+    assert [finding.fix.commands[0][:13] for finding in _findings("D31", objects)] == list(expected)
+    waiting = _findings("D31", [*objects, _binding("view", ("tenant", "deployer"))])
+    assert not any(finding.fix.commands for finding in waiting)
+
+
+def test_a_program_behind_an_api_service_of_a_tenant_is_bound_to_no_role_of_the_cluster() -> None:
+    service = {"namespace": "tenant", "name": "x", "port": 443}
+    objects = [
+        *_RBAC,
+        _object("APIService", "v1beta1.custom.metrics.k8s.io", spec={"group": "custom.metrics.k8s.io", "service": service}),
+        _object("Service", "x", "tenant", spec={"ports": [{"port": 443}], "selector": {"app": "x"}}),
+        _workload("tenant", "example.org/adapter"),
+        _object("ServiceAccount", "default", "tenant"),
+    ]
+
+    assert not any(finding.fix.commands for finding in _findings("D31", objects))

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, Protocol
 
 from gpuscaler.doctor.documents import TEMPLATES, Document
 
-
 #: Kinds that kubectl takes as one kind: not ``pod,secret``.
 _KIND = re.compile(r"[A-Za-z][A-Za-z0-9.]*")
 

@@ -28,6 +28,8 @@ class Evidence:
     policy: Policy | None = None
     unlisted: frozenset[str] = frozenset()
     unread: Mapping[str, str] = field(default_factory=dict)
+    #: The namespaces that the run file names, which the person who wrote it trusts.
+    named: frozenset[str] = frozenset()
 
     def of(self, *kinds: str) -> tuple[Document, ...]:
         """The objects of ``kinds``."""

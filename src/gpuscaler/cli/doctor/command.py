@@ -125,6 +125,7 @@ def _with_settings(evidence: "Evidence", settings: "RunSettings | None") -> "Evi
     if settings is None:
         reason = "no run file was given; name it with --config"
         return replace(evidence, unread={**evidence.unread, POLICY: reason, ACCOUNT: reason})
+    evidence = replace(evidence, named=frozenset({settings.namespace} - {""}))
     if not settings.has_account_pools:
         return replace(evidence, policy=settings.policy)
     evidence = _with_account_pools(evidence, settings)

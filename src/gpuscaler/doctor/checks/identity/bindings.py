@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from gpuscaler.doctor.checks.checking import Check
 from gpuscaler.doctor.checks.identity.rights import BINDINGS, NEEDS, is_built_in, role_of
 from gpuscaler.doctor.checks.programs import account_of, programs, workloads
+from gpuscaler.doctor.checks.trusting import may_help, verify
 from gpuscaler.doctor.commands import kubectl_apply, kubectl_patch
 from gpuscaler.doctor.documents import TEMPLATES, Document
 from gpuscaler.doctor.evidence import Evidence
@@ -20,6 +21,7 @@ def find_missing_accounts(evidence: Evidence) -> Iterable[Finding]:
     existing = {(item.namespace or "default", item.name) for item in evidence.of("ServiceAccount")}
     # Each namespace has an account: where none is, they were not read.
     read = {namespace for namespace, _ in existing}
+    awaited = _awaited(evidence)
     namespaces: dict[str, list[str]] = {}
     for namespace, name in existing:
         namespaces.setdefault(name, []).append(namespace)
@@ -32,6 +34,8 @@ def find_missing_accounts(evidence: Evidence) -> Iterable[Finding]:
         elsewhere = ", ".join(sorted(namespaces.get(name, []))[:3])
         metadata = json.dumps({"name": name, "namespace": namespace})
         made = kubectl_apply(f"apiVersion: v1\nkind: ServiceAccount\nmetadata: {metadata}")
+        # Bindings from elsewhere may give the new account more than those who may make its pods have.
+        safe = may_help(evidence, namespace) or (awaited is not None and (namespace, name) not in awaited)
         yield Finding(
             "D31",
             WARNING if document.number("spec", "replicas") == 0 else CRITICAL,
@@ -40,10 +44,29 @@ def find_missing_accounts(evidence: Evidence) -> Iterable[Finding]:
             f"{name}, which is in namespace {elsewhere} only" if elsewhere else f"{name}, which does not exist",
             "a ServiceAccount in the namespace of the pods",
             "the API server refuses to create the pods",
-            Fix((made,), "bind its roles to it, too"),
+            Fix((made,), "bind its roles to it, too")
+            if safe
+            else Fix(advice="create it if these pods may have the rights that bindings from elsewhere give to an account of this name"),
             document.place,
             relies_on=NAMESPACE if elsewhere else ABSENCE,
         )
+
+
+def _awaited(evidence: Evidence) -> set[tuple[str, str]] | None:
+    """The accounts that bindings give rights beyond the account's namespace; None if the bindings were not read."""
+    if any(kind in evidence.unread for kind in BINDINGS):
+        return None
+    found: set[tuple[str, str]] = set()
+    for binding in evidence.of(*BINDINGS):
+        within = binding.namespace if binding.kind == "RoleBinding" else None
+        for subject in binding.parts("subjects"):
+            # As subjects_of names them, an account may also be a user.
+            namespace, _, name = subject.text("name").removeprefix("system:serviceaccount:").partition(":")
+            if subject.text("kind") == "ServiceAccount":
+                namespace, name = subject.text("namespace") or binding.namespace, subject.text("name")
+            if name and namespace != within:
+                found.add((namespace, name))
+    return found
 
 
 def find_stale_subjects(evidence: Evidence) -> Iterable[Finding]:
@@ -70,27 +93,29 @@ def find_stale_subjects(evidence: Evidence) -> Iterable[Finding]:
             # Known programs first, then pods that can run because their account exists.
             best = [where for where in users if (where, name) in known] or [where for where in users if (where, name) in existing] or users
             if len(best) == 1:
-                yield _moved(binding, index, best[0], known=(best[0], name) in known)
+                within = binding.namespace if binding.kind == "RoleBinding" else None
+                safe = may_help(evidence, best[0], within=within)
+                yield _moved(binding, index, best[0], known=(best[0], name) in known, safe=safe)
             elif namespace in read or (spaces and namespace not in spaces):
                 yield _left(binding, index, namespace, gone=bool(spaces) and namespace not in spaces)
 
 
-def _moved(binding: Document, index: int, to: str, *, known: bool) -> Finding:
+def _moved(binding: Document, index: int, to: str, *, known: bool, safe: bool) -> Finding:
     operation = {"op": "add", "path": f"/subjects/{index}/namespace", "value": to}
     namespace = binding.parts("subjects")[index].text("namespace") or binding.namespace
     # An account of the same name elsewhere may belong to another program, which must not get the rights.
-    certain = known or binding.namespace == to
+    certain = safe and (known or binding.namespace == to)
     return Finding(
         "D31",
         CRITICAL if known else WARNING,
         binding.title,
         f"subjects[{index}].namespace",
         f"{namespace}, where the ServiceAccount does not exist",
-        f"{to}, where pods use it",
+        f"{to}, where pods use it" if safe else "the namespace of the program that needs these rights",
         "the pods have none of the rights of the role",
         Fix((kubectl_patch(binding, [operation], strategy="json"),))
         if certain
-        else Fix(advice="correct the namespace if it is the same program, or delete the binding"),
+        else Fix(advice=f"{verify('the program', to)}; then correct the namespace, else delete the binding"),
         binding.place,
     )
 

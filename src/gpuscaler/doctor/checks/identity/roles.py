@@ -9,6 +9,7 @@ from gpuscaler.doctor.checks.checking import Check
 from gpuscaler.doctor.checks.identity.needed_rights import needed_rights
 from gpuscaler.doctor.checks.identity.rights import BINDINGS, NEEDS, Account, Right, Rights, rights_in, subjects_of
 from gpuscaler.doctor.checks.programs import NODE_AUTOSCALERS, Program, programs
+from gpuscaler.doctor.checks.trusting import may_help, verify
 from gpuscaler.doctor.commands import ObjectName, kubectl_apply
 from gpuscaler.doctor.documents import Document
 from gpuscaler.doctor.evidence import Evidence
@@ -34,7 +35,7 @@ def find_missing_rights(evidence: Evidence) -> Iterable[Finding]:
             continue
         missing = [right for right in needed_rights(program) if not rights.allows(account, right)]
         if missing:
-            yield _missing(program, account, missing)
+            yield _missing(program, account, missing, safe=may_help(evidence, account.namespace))
 
 
 def _has_own(rights: Rights, account: Account) -> bool:
@@ -53,7 +54,7 @@ def _misdirected(evidence: Evidence) -> set[str]:
     }  # fmt: skip
 
 
-def _missing(program: Program, account: Account, missing: list[Right]) -> Finding:
+def _missing(program: Program, account: Account, missing: list[Right], *, safe: bool) -> Finding:
     verbs: dict[str, list[str]] = defaultdict(list)
     for right in missing:
         verbs[right.object].append(right.verb)
@@ -68,7 +69,9 @@ def _missing(program: Program, account: Account, missing: list[Right]) -> Findin
         f"no right to {named}{more}",
         f"the rights that {program.name} needs",
         f"{program.name} does not start its work, or fails in the midst of it",
-        Fix((kubectl_apply("\n---\n".join(_granting(account, missing))),), "if a Helm release made the roles, upgrade it instead"),
+        Fix((kubectl_apply("\n---\n".join(_granting(account, missing))),), "if a Helm release made the roles, upgrade it instead")
+        if safe
+        else Fix(advice=f"{verify(program.name, account.namespace)}; then upgrade its Helm release, or add the rights to its roles"),
         program.workload.place,
     )
 

@@ -4,6 +4,7 @@ Sources: "Set up an extension API server" of the Kubernetes documentation; ``boo
 system:controller:horizontal-pod-autoscaler may read all metrics).
 """
 
+import json
 from collections.abc import Iterator
 from typing import Final
 
@@ -11,7 +12,8 @@ from gpuscaler.doctor.checks.checking import Check, in_part
 from gpuscaler.doctor.checks.identity.rights import DELEGATOR, READER, Account, Right, Rights, rights_in
 from gpuscaler.doctor.checks.metrics.programs import CUSTOM, EXTERNAL, METRICS_GROUPS, Serving, space_of
 from gpuscaler.doctor.checks.programs import account_of
-from gpuscaler.doctor.commands import kubectl_patch
+from gpuscaler.doctor.checks.trusting import may_help, verify
+from gpuscaler.doctor.commands import kubectl_apply, kubectl_patch
 from gpuscaler.doctor.documents import Document, template_of
 from gpuscaler.doctor.evidence import Evidence
 from gpuscaler.doctor.findings import CRITICAL, INFO, Finding, Fix, Unchecked
@@ -32,7 +34,7 @@ def find_missing_rights(evidence: Evidence) -> Iterator[Finding | Unchecked]:
             account = Account(space_of(workload), account_of(template_of(workload) or Document({})))
             if workload.kind not in ("Pod", "ReplicaSet") and workload.title not in seen and _knows(evidence, rights, account):
                 seen.add(workload.title)
-                yield from _of_program(workload, account, rights)
+                yield from _of_program(workload, account, rights, safe=may_help(evidence, account.namespace))
     # Without the role of the autoscaler's controller, these are not all roles of a cluster.
     if evidence.find("ClusterRole", "", _CONTROLLER) is not None:
         account = Account("kube-system", "horizontal-pod-autoscaler")
@@ -48,17 +50,25 @@ def _knows(evidence: Evidence, rights: Rights, account: Account) -> bool:
     return not rights.is_unknown(account) and (bound or evidence.find("ClusterRole", "", DELEGATOR) is not None)
 
 
-def _of_program(workload: Document, account: Account, rights: Rights) -> Iterator[Finding]:
+def _of_program(workload: Document, account: Account, rights: Rights, *, safe: bool) -> Iterator[Finding]:
     if not rights.allows(account, Right("create", "authorization.k8s.io", "subjectaccessreviews")):
-        binding = _binding("ClusterRoleBinding", account, role=DELEGATOR)
+        fix = _bound("ClusterRoleBinding", account, DELEGATOR, safe=safe)
         effect = "it cannot ask the API server whether a request is allowed, and refuses all"
-        yield _missing(workload, account, right="create subjectaccessreviews.authorization.k8s.io", effect=effect, binding=binding)
+        yield _missing(workload, account, right="create subjectaccessreviews.authorization.k8s.io", effect=effect, fix=fix)
     configuration = "extension-apiserver-authentication"
     if not rights.allows(account, Right("get", "", "configmaps", "kube-system", configuration)):
-        binding = _binding("RoleBinding", account, role=READER)
+        fix = _bound("RoleBinding", account, READER, safe=safe)
         effect = "it does not know the certificate by which the API server introduces users, and does not start or refuses all requests"
         right = f"get the ConfigMap kube-system/{configuration}"
-        yield _missing(workload, account, right=right, effect=effect, binding=binding)
+        yield _missing(workload, account, right=right, effect=effect, fix=fix)
+
+
+def _bound(kind: str, account: Account, role: str, *, safe: bool) -> Fix:
+    """How the account gets the role, by a binding of ``kind``."""
+    if safe:
+        return Fix((_binding(kind, account, role=role),))
+    where = "in kube-system" if kind == "RoleBinding" else "for the cluster"
+    return Fix(advice=f"{verify('the program', account.namespace)}; then make a {kind} {where} that gives its account the role {role}")
 
 
 def _of_autoscalers(account: Account, groups: list[str]) -> Finding:
@@ -75,7 +85,7 @@ def _of_autoscalers(account: Account, groups: list[str]) -> Finding:
     )
 
 
-def _missing(workload: Document, account: Account, *, right: str, effect: str, binding: str) -> Finding:
+def _missing(workload: Document, account: Account, *, right: str, effect: str, fix: Fix) -> Finding:
     return Finding(
         "D31",
         CRITICAL,
@@ -84,7 +94,7 @@ def _missing(workload: Document, account: Account, *, right: str, effect: str, b
         f"{account.name}, which may not {right}",
         f"an account that may {right}",
         effect,
-        Fix((binding,)),
+        fix,
         workload.place,
     )
 
@@ -92,21 +102,16 @@ def _missing(workload: Document, account: Account, *, right: str, effect: str, b
 def _binding(kind: str, account: Account, *, role: str) -> str:
     """The command that makes a binding of ``kind`` for the account, of the role of the same scope; a RoleBinding in kube-system."""
     name = role if role == _CONTROLLER else f"{account.namespace}-{account.name}:{role}"
-    space = "\n  namespace: kube-system" if kind == "RoleBinding" else ""
-    return f"""kubectl apply --filename - <<'EOF'
-apiVersion: rbac.authorization.k8s.io/v1
-kind: {kind}
-metadata:
-  name: "{name}"{space}
-roleRef:
-  apiGroup: rbac.authorization.k8s.io
-  kind: {kind.removesuffix("Binding")}
-  name: "{role}"
-subjects:
-- kind: ServiceAccount
-  name: "{account.name}"
-  namespace: "{account.namespace}"
-EOF"""
+    metadata = {"name": name, **({"namespace": "kube-system"} if kind == "RoleBinding" else {})}
+    document = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": kind,
+        "metadata": metadata,
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind.removesuffix("Binding"), "name": role},
+        "subjects": [{"kind": "ServiceAccount", "name": account.name, "namespace": account.namespace}],
+    }
+    # Values as JSON, which YAML includes: names may be any text.
+    return kubectl_apply("\n".join(f"{key}: {json.dumps(value)}" for key, value in document.items()))
 
 
 def find_wide_roles(evidence: Evidence) -> Iterator[Finding]:
