@@ -142,3 +142,51 @@ def test_a_program_behind_an_api_service_of_a_tenant_is_bound_to_no_role_of_the_
     ]
 
     assert not any(finding.fix.commands for finding in _findings("D31", objects))
+
+
+_PRIORITIES = "cluster-autoscaler-priority-expander"
+_EXPANDER = ("--expander=priority",)
+
+
+def test_priorities_of_a_tenant_are_not_copied_to_the_autoscaler_of_the_cluster_nor_its_own_taken_away() -> None:
+    autoscaler = _workload("kube-system", "registry.k8s.io/autoscaling/cluster-autoscaler:v1.33.0", "default", *_EXPANDER)
+    theirs = _object("ConfigMap", _PRIORITIES, "tenant", data={"priorities": "99: [.*p5.*]"})
+    own = _object("ConfigMap", _PRIORITIES, "kube-system", data={"priorities": "10: [.*spot.*]"})
+    claiming = _workload("tenant", "evil.example/cluster-autoscaler:v1.33.0", "default", *_EXPANDER, "--namespace=tenant")
+
+    for objects in ([autoscaler, theirs], [own, claiming]):
+        assert not any(finding.fix.commands for finding in _findings("D36", objects))
+
+
+def test_the_flags_of_a_tenant_put_no_priorities_into_a_namespace_of_the_system() -> None:
+    similar = _object("ConfigMap", "my-priorities", "kube-system", data={"priorities": "10: [.*]"})
+    claiming = _workload("tenant", "evil.example/cluster-autoscaler:v1.33.0", "default", *_EXPANDER, "--namespace=kube-system")
+
+    assert not any(finding.fix.commands for finding in _findings("D36", [similar, claiming]))
+
+
+def test_a_copy_of_priorities_has_no_other_key_and_the_original_is_kept() -> None:
+    data = {"priorities": "10: [.*]", "webhook": "https://hooks.example/s3cr3t"}
+    autoscaler = _workload("kube-system", "registry.k8s.io/autoscaling/cluster-autoscaler:v1.33.0", "default", *_EXPANDER)
+
+    (finding,) = _findings("D36", [_object("ConfigMap", "my-priorities", "kube-system", data=data), autoscaler])
+
+    assert len(finding.fix.commands) == 1
+    assert "kubectl apply" in finding.fix.commands[0]
+    assert "s3cr3t" not in str(finding)
+
+
+def test_a_text_that_is_no_priorities_is_not_printed_to_give_it_another_key() -> None:
+    autoscaler = _workload("kube-system", "registry.k8s.io/autoscaling/cluster-autoscaler:v1.33.0", "default", *_EXPANDER)
+
+    (finding,) = _findings("D36", [_object("ConfigMap", _PRIORITIES, "kube-system", data={"token": "s3cr3t"}), autoscaler])
+
+    assert not finding.fix.commands
+    assert "s3cr3t" not in str(finding)
+
+
+def test_commands_for_priorities_in_another_namespace_do_not_undo_each_other() -> None:
+    autoscaler = _workload("kube-system", "registry.k8s.io/autoscaling/cluster-autoscaler:v1.33.0", "default", *_EXPANDER)
+    findings = _findings("D36", [_object("ConfigMap", _PRIORITIES, "default", data={"priority": "10: [.*]"}), autoscaler])
+
+    assert [command.split()[1] for finding in findings for command in finding.fix.commands] == ["patch"]

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from gpuscaler.doctor.checks.checking import Check
 from gpuscaler.doctor.checks.programs import CLUSTER_AUTOSCALER, GPUSCALER, Program, programs
-from gpuscaler.doctor.commands import kubectl_apply, kubectl_delete, kubectl_patch
+from gpuscaler.doctor.checks.trusting import may_help, verify
+from gpuscaler.doctor.commands import kubectl_apply, kubectl_patch
 from gpuscaler.doctor.documents import Document
 from gpuscaler.doctor.evidence import POLICY, Evidence
 from gpuscaler.doctor.findings import ABSENCE, INFO, WARNING, Finding, Fix
@@ -43,6 +44,12 @@ class _Readers(NamedTuple):
         found = {GPUSCALER_NAMESPACE: GPUSCALER} if self.gpuscaler else {}
         return found | {program.flag("namespace", "kube-system"): CLUSTER_AUTOSCALER for program in self.autoscalers}
 
+    def may_help(self, evidence: Evidence, namespace: str) -> bool:
+        """Whether a command may give those a ConfigMap who read it in ``namespace``."""
+        reading = [program for program in self.autoscalers if program.flag("namespace", "kube-system") == namespace]
+        own = namespace == GPUSCALER_NAMESPACE and evidence.policy is not None
+        return own or any(may_help(evidence, program.namespace, within=namespace) for program in reading)
+
 
 def _readers(evidence: Evidence, known: tuple[Program, ...]) -> _Readers:
     autoscalers = tuple(
@@ -60,7 +67,7 @@ def find_mistakes(evidence: Evidence) -> Iterable[Finding]:
     for item in maps:
         namespaces = readers.namespaces
         if namespaces and (item.namespace or "default") not in namespaces:
-            yield _elsewhere(item, "metadata.namespace", item.namespace, next(iter(sorted(namespaces))), present)
+            yield _in_other_namespace(item, next(iter(sorted(namespaces))))
         elif not namespaces and any(program.name == CLUSTER_AUTOSCALER and program.runs for program in known):
             yield _unread(item)
         yield from _mistakes_in(item, go=bool(readers.autoscalers))
@@ -68,7 +75,7 @@ def find_mistakes(evidence: Evidence) -> Iterable[Finding]:
         if namespace not in present:
             similar = [item for item in evidence.of("ConfigMap") if item.namespace == namespace and _is_meant(item)]
             if similar:
-                yield _elsewhere(similar[0], "metadata.name", similar[0].name, namespace, present)
+                yield _with_other_name(similar[0], safe=readers.may_help(evidence, namespace))
             elif program == CLUSTER_AUTOSCALER and not maps:
                 yield from (_absent(of) for of in readers.autoscalers if of.flag("namespace", "kube-system") == namespace)
 
@@ -86,18 +93,29 @@ def _parse(text: str) -> Priorities | None:
         return None
 
 
-def _elsewhere(item: Document, field: str, seen: str, namespace: str, present: set[str]) -> Finding:
-    """A ConfigMap with another name or in another namespace."""
-    moved = {
+def _in_other_namespace(item: Document, namespace: str) -> Finding:
+    own = item.namespace or "default"
+    # Who may write in one namespace must not decide what is bought for another.
+    copy = f"then create one of this name in namespace {namespace}, with the key {KEY} only"
+    fix = Fix(advice=f"{verify('the ConfigMap', own)}; {copy}, and delete this one if nothing else reads it")
+    return Finding(
+        "D36", WARNING, item.title, "metadata.namespace", item.namespace, f"{namespace}, where it is read", _UNUSED, fix, item.place
+    )
+
+
+def _with_other_name(item: Document, *, safe: bool) -> Finding:
+    """A ConfigMap with priorities and another name, in the namespace where priorities are read."""
+    # Only what is read: other keys may hold what no report shows.
+    copy = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {"name": NAME, "namespace": namespace},
-        "data": dict(item.pairs("data")),
+        "metadata": {"name": NAME, "namespace": item.namespace},
+        "data": {KEY: item.pairs("data")[KEY]},
     }
-    text = "\n".join(f"{key}: {json.dumps(value)}" for key, value in moved.items())
-    commands = (*(() if namespace in present else (kubectl_apply(text),)), kubectl_delete(item))
-    expected = NAME if field.endswith("name") else f"{namespace}, where it is read"
-    return Finding("D36", WARNING, item.title, field, seen, expected, _UNUSED, Fix(commands), item.place)
+    command = kubectl_apply("\n".join(f"{key}: {json.dumps(value)}" for key, value in copy.items()))
+    advice = f"delete {item.name} then, if nothing else reads it"
+    fix = Fix((command,), advice) if safe else Fix(advice=f"copy its key {KEY} to a ConfigMap {NAME}, if it is meant for this program")
+    return Finding("D36", WARNING, item.title, "metadata.name", item.name, NAME, _UNUSED, fix, item.place)
 
 
 def _unread(item: Document) -> Finding:
@@ -135,8 +153,9 @@ def _mistakes_in(item: Document, *, go: bool) -> Iterator[Finding]:
     text = data.get(KEY)
     if text is None:
         fix = Fix(advice=f"put the priorities under the key {KEY}")
-        if len(data) == 1:
-            (key, value) = next(iter(data.items()))
+        key, value = next(iter(data.items()), ("", ""))
+        # Only priorities are printed: another text may be a secret.
+        if len(data) == 1 and _parse(value) is not None:
             fix = Fix((kubectl_patch(item, {"data": {key: None, KEY: value}}),))
         seen = f"{', '.join(sorted(data)[:3])}" if data else "no keys"
         yield Finding("D36", WARNING, item.title, "data", seen, f"the key {KEY}", _UNUSED, fix, item.place)
