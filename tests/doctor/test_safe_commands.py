@@ -190,3 +190,21 @@ def test_commands_for_priorities_in_another_namespace_do_not_undo_each_other() -
     findings = _findings("D36", [_object("ConfigMap", _PRIORITIES, "default", data={"priority": "10: [.*]"}), autoscaler])
 
     assert [command.split()[1] for finding in findings for command in finding.fix.commands] == ["patch"]
+
+
+def test_a_plugin_of_the_cluster_is_not_deleted_because_of_one_in_another_namespace() -> None:
+    labels = {"kubernetes.io/hostname": "g1", "nvidia.com/gpu.present": "true"}
+    node = _object("Node", "g1", status={"capacity": {"nvidia.com/gpu": "1", "pods": "9"}})
+    node["metadata"]["labels"] = labels
+    theirs = _workload("tenant", "evil.example/nvidia/k8s-device-plugin:v0.17.0", kind="DaemonSet")
+    theirs["metadata"]["ownerReferences"] = [{"apiVersion": "v1", "kind": "ConfigMap", "name": "z", "uid": "z", "controller": True}]
+    own = _workload("kube-system", "nvcr.io/nvidia/k8s-device-plugin:v0.17.0", kind="DaemonSet")
+
+    for objects in ([node, own, theirs], [node, theirs, own]):
+        assert not any(finding.fix.commands for finding in _findings("D14", objects))
+    # An owner of another kind makes it no part of GPU operator.
+    theirs["metadata"]["namespace"] = "kube-system"
+    theirs["metadata"]["name"] = "theirs"
+    assert _findings("D14", [node, theirs, own]) == _findings(
+        "D14", [node, {**theirs, "metadata": {**theirs["metadata"], "ownerReferences": []}}, own]
+    )

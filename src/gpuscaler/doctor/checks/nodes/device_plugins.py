@@ -1,5 +1,6 @@
 """Nodes whose GPUs no pod can use: no plugin runs there, or several do."""
 
+import shlex
 from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
@@ -16,6 +17,7 @@ from gpuscaler.doctor.checks.nodes.gpu_nodes import (
     sign_of_gpus,
     vendor_of,
 )
+from gpuscaler.doctor.checks.trusting import verify
 from gpuscaler.doctor.commands import ObjectName, kubectl_delete
 from gpuscaler.doctor.evidence import CLUSTER, Evidence
 from gpuscaler.doctor.findings import CRITICAL, INFO, WARNING, Finding, Fix
@@ -25,6 +27,8 @@ from gpuscaler.model.workloads import Workload
 from gpuscaler.planning.capacity.node_templates import Overhead, daemon_sets, runs_on, template_node
 
 _NO_GPUS = "pods with GPUs never run there, while the node costs its full price; Cluster Autoscaler may stop all scale-ups because of it"
+#: The objects from which operators of vendors make DaemonSets, with their API group.
+_OPERATORS = {"ClusterPolicy": "nvidia.com", "DeviceConfig": "amd.com"}
 _HELM = (
     "helm upgrade --install nvidia-device-plugin nvidia-device-plugin --repo https://nvidia.github.io/k8s-device-plugin "
     "--namespace kube-system --set gfd.enabled=true"
@@ -38,8 +42,8 @@ def find_nodes_without_gpus(evidence: Evidence) -> Iterable[Finding]:
         ours = [daemon for daemon, vendor in registering if vendor == resource and runs_on(daemon, node)]
         advice = "run the device plugin there (see D13)"
         if ours:
-            logs = f"kubectl logs --namespace {ours[0].namespace} --selector {_selector(ours[0])}"
-            advice = f"the plugin runs, but finds no GPU: look at its log ({logs}), and at the driver on the node (nvidia-smi)"
+            log = f"kubectl logs {shlex.join(('--namespace', ours[0].namespace, '--selector', _selector(ours[0])))}"
+            advice = f"the plugin runs, but finds no GPU: look at its log ({log}), and at the driver on the node (nvidia-smi)"
         elif not registering:
             advice = "install the device plugin and the driver (see D13), or remove the label if the node has no GPU"
         yield Finding(
@@ -168,7 +172,7 @@ def find_double_plugins(evidence: Evidence) -> Iterable[Finding]:
         for second, other in registering[index + 1 :]:
             if other == resource and (count := _both(first, second, nodes)) is not None:
                 # GPU operator makes its own again.
-                kept, extra = (first, second) if first.owner.kind else (second, first)
+                kept, extra = (first, second) if _is_of_operator(first, evidence) else (second, first)
                 where = f"on {count} {'node' if count == 1 else 'nodes'}" if count else "wherever there are GPUs"
                 yield Finding(
                     "D14",
@@ -178,10 +182,7 @@ def find_double_plugins(evidence: Evidence) -> Iterable[Finding]:
                     f"registers {resource} {where}, as DaemonSet {kept.namespace}/{kept.name} does",
                     "one device plugin on each node",
                     "the plugins replace each other at the kubelet: GPUs are counted wrongly, and containers may get each other's",
-                    Fix(
-                        (kubectl_delete(ObjectName("DaemonSet", extra.namespace, extra.name)),),
-                        "if a Helm release made it, uninstall the release instead, or the other one",
-                    ),
+                    _without_one(kept, extra),
                 )
     for daemon in daemon_sets(evidence.cluster):
         # AKS installs the driver, unless the node pool was made without it.
@@ -197,6 +198,26 @@ def find_double_plugins(evidence: Evidence) -> Iterable[Finding]:
                 "AKS has installed a driver already, unless the node pool was made with --gpu-driver none: two drivers break each other",
                 Fix(advice="make the node pool with --gpu-driver none, or set driver.enabled=false in the values of GPU operator"),
             )
+
+
+def _is_of_operator(daemon: Workload, evidence: Evidence) -> bool:
+    """Whether an operator of the vendor makes the DaemonSet."""
+    if daemon.owner.kind not in _OPERATORS:
+        return False
+    document = evidence.find("DaemonSet", daemon.namespace, daemon.name)
+    owners = document.parts("metadata", "ownerReferences") if document is not None else ()
+    groups = [owner.text("apiVersion").partition("/")[0] for owner in owners if owner.text("kind") == daemon.owner.kind]
+    return document is None or _OPERATORS[daemon.owner.kind] in groups
+
+
+def _without_one(kept: Workload, extra: Workload) -> Fix:
+    # Who may write in one namespace must not choose what is deleted in another; an owner can be claimed, too.
+    if kept.namespace == extra.namespace:
+        return Fix(
+            (kubectl_delete(ObjectName("DaemonSet", extra.namespace, extra.name)),),
+            "if a Helm release made it, uninstall the release instead, or the other one",
+        )
+    return Fix(advice=f"uninstall the one that is not meant to be there; {verify('the other', kept.namespace)}")
 
 
 def _both(first: Workload, second: Workload, nodes: tuple[Node, ...]) -> int | None:
