@@ -208,3 +208,43 @@ def test_a_plugin_of_the_cluster_is_not_deleted_because_of_one_in_another_namesp
     assert _findings("D14", [node, theirs, own]) == _findings(
         "D14", [node, {**theirs, "metadata": {**theirs["metadata"], "ownerReferences": []}}, own]
     )
+
+
+_METRICS = {"group": "metrics.k8s.io", "service": {"namespace": "kube-system", "name": "x", "port": 443}}
+_MISSING = {"conditions": [{"type": "Available", "status": "False", "reason": "ServiceNotFound"}]}
+
+
+@pytest.mark.parametrize(
+    ("image", "namespace", "moved"),
+    [
+        ("evil.example/other", "tenant", False),
+        ("evil.example/metrics-server", "tenant", False),
+        ("example.org/other", "kube-system", False),
+        ("registry.k8s.io/metrics-server/metrics-server:v0.8.0", "kube-system", True),
+    ],
+)
+def test_an_api_is_led_only_to_a_known_program_in_a_namespace_of_the_system(image: str, namespace: str, moved: bool) -> None:
+    spec = {**_METRICS, "service": {**_METRICS["service"], "namespace": "gone"}}
+    objects = [
+        _object("APIService", "v1beta1.metrics.k8s.io", spec=spec, status=_MISSING),
+        _object("Service", "x", namespace, spec={"selector": {"app": "x"}, "ports": [{"port": 443}]}),
+        _workload(namespace, image),
+    ]
+
+    (finding,) = _findings("D42", objects)
+
+    assert bool(finding.fix.commands) == moved
+    assert moved or f"Service x in namespace {namespace}" in finding.fix.advice
+
+
+@pytest.mark.parametrize(("namespace", "changed"), [("tenant", False), ("kube-system", True), ("monitoring", True), ("metrics", True)])
+def test_a_prometheus_of_a_tenant_does_not_get_the_questions_of_others(namespace: str, changed: bool) -> None:
+    objects = [
+        _object("Service", "kubernetes", "default", spec={"ports": [{"port": 443}]}),
+        _object("Service", "prometheus", namespace, spec={"selector": {"app": "p"}, "ports": [{"port": 9090}]}),
+        _workload("metrics", "prometheus-adapter", "default", "--prometheus-url=http://prom-server.monitoring.svc:9090/"),
+    ]
+
+    (finding,) = _findings("D45", objects)
+
+    assert bool(finding.fix.commands) == changed

@@ -2,11 +2,13 @@
 
 import json
 import re
+import shlex
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from gpuscaler.doctor.checks.checking import Check, in_part
 from gpuscaler.doctor.checks.metrics.programs import CUSTOM, EXTERNAL, METRICS_GROUPS, RESOURCE, Serving, space_of
+from gpuscaler.doctor.checks.trusting import may_help, verify
 from gpuscaler.doctor.commands import kubectl_delete, kubectl_patch
 from gpuscaler.doctor.documents import Document
 from gpuscaler.doctor.evidence import Evidence
@@ -89,6 +91,11 @@ def _without_service(api_service: Document, evidence: Evidence, serving: Serving
     others = [service for index, service in enumerate(others) if service not in others[:index]]
     if len(others) == 1:
         other = others[0]
+        program = serving.program_of(other)
+        # The program behind it gets the requests of all autoscalers, with the API server's word for who asks.
+        if program is None or group not in program.groups or not may_help(evidence, space_of(other)):
+            advice = f"{verify(f'Service {other.name}', space_of(other))}; then name it in spec.service"
+            return _Cause("spec.service", seen, "the Service of the program that serves these metrics", Fix(advice=advice))
         numbers = [item.number("port") for item in other.parts("spec", "ports")]
         port = {"port": numbers[0]} if len(numbers) == 1 else {}
         patch = {"spec": {"service": {"namespace": space_of(other), "name": other.name, **port}}}
@@ -118,7 +125,7 @@ def _without_pods(api_service: Document, service: Document, evidence: Evidence, 
         programs = [program for program in serving.serving(group) if space_of(program.workload) == space_of(service)]
         labels = programs[0].workload.pairs("spec", "selector", "matchLabels") if len(programs) == 1 else {}
         seen, expected = json.dumps(selector), "the labels of the pods that serve these metrics"
-        if labels:
+        if labels and may_help(evidence, space_of(service)):
             gone = dict.fromkeys(key for key in selector if key not in labels)
             fix = Fix((kubectl_patch(service, {"spec": {"selector": {**gone, **labels}}}),))
         else:
@@ -128,7 +135,8 @@ def _without_pods(api_service: Document, service: Document, evidence: Evidence, 
         return _Cause(f"Service {service.key}: spec.selector", f"{seen}, which selects no pods", expected, fix)
     if endpoints is not None and not any(subset.parts("addresses") for subset in endpoints.parts("subsets")):
         names = ", ".join(workload.title for workload in serving.behind(service)) or "the pods behind it"
-        fix = Fix(advice=f"see why no pod is ready: kubectl describe pods --namespace {service.namespace}; they belong to {names}")
+        describe = f"kubectl describe pods --namespace {shlex.quote(space_of(service))}"
+        fix = Fix(advice=f"see why no pod is ready: {describe}; they belong to {names}")
         return _Cause("spec.service", f"{service.key}, which has no ready pods", "a Service with at least one ready pod", fix)
     return None
 

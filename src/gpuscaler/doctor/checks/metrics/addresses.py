@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from gpuscaler.doctor.checks.checking import Check, in_part
 from gpuscaler.doctor.checks.metrics.programs import Program, Serving, flag_of, space_of
 from gpuscaler.doctor.checks.metrics.reading import SCALED_OBJECT
+from gpuscaler.doctor.checks.trusting import may_help
 from gpuscaler.doctor.commands import kubectl_patch
 from gpuscaler.doctor.documents import TEMPLATES, Document, containers_of, template_of
 from gpuscaler.doctor.evidence import Evidence
@@ -40,7 +41,8 @@ def find_wrong_addresses(evidence: Evidence) -> Iterator[Finding | Unchecked]:
     serving = Serving(evidence)
     for program in serving.programs:
         url = flag_of(program.words, "prometheus-url") or ""
-        mistake = _mistake(url, space_of(program.workload), serving)
+        own = space_of(program.workload)
+        mistake = _mistake(url, own, serving, _Trust(evidence, own))
         if mistake is not None:
             seen, better = mistake
             commands = _flag_patches(program, url, better) if better else ()
@@ -49,7 +51,8 @@ def find_wrong_addresses(evidence: Evidence) -> Iterator[Finding | Unchecked]:
         for index, trigger in enumerate(scaled.parts("spec", "triggers")):
             url = trigger.text("metadata", "serverAddress")
             # A name alone is looked up in KEDA's own namespace.
-            mistake = _mistake(url, "", serving) if trigger.text("type") == "prometheus" else None
+            trust = _Trust(evidence, space_of(scaled))
+            mistake = _mistake(url, "", serving, trust) if trigger.text("type") == "prometheus" else None
             if mistake is not None:
                 seen, better = mistake
                 patch = [{"op": "replace", "path": f"/spec/triggers/{index}/metadata/serverAddress", "value": better}]
@@ -64,8 +67,20 @@ def _finding(document: Document, field: str, *, url: str, seen: str, commands: t
     return Finding("D45", CRITICAL, document.title, field, f"{url}: {seen}", expected, effect, Fix(commands, advice), document.place)
 
 
-def _mistake(url: str, own: str, serving: Serving) -> tuple[str, str] | None:
-    """What is wrong with an address inside the cluster, and a better one if there is only one."""
+class _Trust(NamedTuple):
+    """Whose word counts for an address in an object of ``namespace``."""
+
+    evidence: Evidence
+    namespace: str
+
+    def covers(self, service: Document, address: Address) -> bool:
+        """Whether requests may be sent to ``service`` instead of ``address``: they say what is asked, maybe with a password."""
+        space = space_of(service)
+        return may_help(self.evidence, space, within=self.namespace) or may_help(self.evidence, space, within=address.namespace)
+
+
+def _mistake(url: str, own: str, serving: Serving, trust: _Trust) -> tuple[str, str] | None:
+    """What is wrong with an address inside the cluster, and a better one if there is only one, and no tenant can have made it."""
     address = parse_address(url, own)
     if address is None:
         return None
@@ -79,7 +94,7 @@ def _mistake(url: str, own: str, serving: Serving) -> tuple[str, str] | None:
         if not others and not serving.has_all_services:
             return None  # It may be in a file that was not given.
         seen = f"{address.service} does not exist"
-        return seen, _url_of(address, others[0]) if len(others) == 1 else ""
+        return seen, _url_of(address, others[0]) if len(others) == 1 and trust.covers(others[0], address) else ""
     ports = _ports(service)
     if not ports or address.port in ports or service.text("spec", "type") == "ExternalName":
         return None
