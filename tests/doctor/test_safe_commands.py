@@ -1,5 +1,6 @@
 """Commands that findings print neither mean something else than they seem to, nor help a tenant whose objects ask for them."""
 
+import json
 import shlex
 from typing import Any
 
@@ -7,7 +8,9 @@ import pytest
 from tests.doctor.corpus import look_at
 
 from gpuscaler.doctor import commands
+from gpuscaler.doctor.checks.aws.account import AwsGroup
 from gpuscaler.doctor.commands import ObjectName
+from gpuscaler.doctor.documents import Document
 from gpuscaler.doctor.findings import Finding, Fix
 from gpuscaler.doctor.smoke.job import SmokeTest
 
@@ -60,6 +63,31 @@ def test_a_finding_without_a_safe_command_says_that_a_person_has_to_mend_it() ->
 
 def test_the_command_that_removes_a_smoke_test_has_its_namespace_as_one_word() -> None:
     assert shlex.split(SmokeTest(name="test", namespace="a; b").removal_command)[4] == "a; b"
+
+
+def test_names_with_commas_stay_names_in_commands_of_the_aws_cli() -> None:
+    group = AwsGroup(Document({"AutoScalingGroupName": "a,Key=b", "Region": "eu-west-1"}))
+
+    (tag,) = json.loads(shlex.split(group.tag_command({"key,Value=x": "1,PropagateAtLaunch=false"}))[4])
+    (gone,) = json.loads(shlex.split(group.untag_command("key,x"))[4])
+
+    assert (tag["Key"], tag["Value"], tag["PropagateAtLaunch"]) == ("key,Value=x", "1,PropagateAtLaunch=false", True)
+    assert tag["ResourceId"] == gone["ResourceId"] == "a,Key=b"
+    assert gone["Key"] == "key,x"
+
+
+@pytest.mark.parametrize("namespace", ["x; reboot", "$(reboot)"])
+def test_commands_in_advice_are_quoted(namespace: str) -> None:
+    objects = [
+        _object("APIService", "v1beta1.metrics.k8s.io", spec={**_METRICS, "service": {**_METRICS["service"], "namespace": namespace}}),
+        _object("Service", "x", namespace, spec={"selector": {"app": "x"}, "ports": [{"port": 443}]}),
+        _object("Endpoints", "x", namespace, subsets=[]),
+        _workload(namespace, "example.org/metrics-server"),
+    ]
+
+    (finding,) = _findings("D42", objects)
+
+    assert f"--namespace '{namespace}'" in finding.fix.advice
 
 
 def _object(kind: str, name: str, namespace: str = "", **fields: Any) -> Json:

@@ -80,6 +80,9 @@ def group_options(options: Sequence[str]) -> list[tuple[str, list[str]]]:
 def parse_value(values: Sequence[str], shape: Any) -> Any:
     if shape.type_name == "list":
         assert values, "expected at least one argument"
+        if values[0].startswith("["):
+            (text,) = values
+            return json.loads(text)
         return [parse_value([value], shape.member) for value in values]
     if shape.type_name == "boolean":
         assert not values, values

@@ -137,15 +137,16 @@ class AwsGroup:
 
     def tag_command(self, tags: Mapping[str, str]) -> str:
         """The command that sets ``tags``."""
-        return aws("autoscaling", "create-or-update-tags", "--tags", *(self._tag(*tag) for tag in tags.items()), region=self.region)
+        entries = [{**self._tag(key), "Value": value, "PropagateAtLaunch": True} for key, value in tags.items()]
+        return aws("autoscaling", "create-or-update-tags", "--tags", _json(entries), region=self.region)
 
     def untag_command(self, key: str) -> str:
         """The command that removes the tag ``key``."""
-        tag = f"ResourceId={self.name},ResourceType=auto-scaling-group,Key={key}"
-        return aws("autoscaling", "delete-tags", "--tags", tag, region=self.region)
+        return aws("autoscaling", "delete-tags", "--tags", _json([self._tag(key)]), region=self.region)
 
-    def _tag(self, key: str, value: str) -> str:
-        return f"ResourceId={self.name},ResourceType=auto-scaling-group,Key={key},Value={value},PropagateAtLaunch=true"
+    def _tag(self, key: str) -> dict[str, Any]:
+        # Not the CLI's shorthand: a comma in a name would begin another field.
+        return {"ResourceId": self.name, "ResourceType": "auto-scaling-group", "Key": key}
 
     def mixed_command(self, changes: Mapping[str, str | None]) -> str:
         """The command that changes the distribution of a mixed group; None leaves a field out."""
@@ -153,8 +154,11 @@ class AwsGroup:
         distribution = {**policy.get("InstancesDistribution", {}), **changes}
         policy["InstancesDistribution"] = {key: value for key, value in distribution.items() if value is not None}
         # AWS describes a template by both its id and its name, and accepts one of them only.
-        text = json.dumps(_with_one_name(policy), separators=(",", ":"))
-        return self.command("update-auto-scaling-group", "--mixed-instances-policy", text)
+        return self.command("update-auto-scaling-group", "--mixed-instances-policy", _json(_with_one_name(policy)))
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 def _whole(number: float | None) -> int:

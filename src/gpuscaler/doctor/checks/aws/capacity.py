@@ -49,6 +49,7 @@ def _gone(group: AwsGroup, gone: list[Option]) -> Finding:
     unknown = all(not option.known for option in gone)
     where = f"region {group.region}" if unknown else f"the zones {', '.join(group.zones)}"
     every = len(gone) == len(group.options)
+    offers = aws("ec2", "describe-instance-type-offerings", "--location-type", "availability-zone", region=group.region)
     return Finding(
         "D16",
         CRITICAL if every else WARNING,
@@ -57,7 +58,7 @@ def _gone(group: AwsGroup, gone: list[Option]) -> Finding:
         f"{names}{' and more' if len(gone) > _NAMED else ''}, which {where} {'does' if unknown else 'do'} not offer",
         "types that are offered there",
         "no machine can be launched in the group" if every else "these types are never launched, so there is less to choose from",
-        Fix(advice=f"replace the type: aws ec2 describe-instance-type-offerings --location-type availability-zone --region {group.region}"),
+        Fix(advice=f"replace the type: {offers}"),
     )
 
 

@@ -148,7 +148,7 @@ def _rule(region: str, there: list[Document], queue: Document) -> Fix:
     if there:
         return Fix((aws("events", "enable-rule", "--name", there[0].text("Name"), region=region),))
     pattern = json.dumps(_PATTERN, separators=(",", ":"))
-    target = f"Id=gpuscaler,Arn={queue.text('QueueArn')}"
+    target = json.dumps([{"Id": "gpuscaler", "Arn": queue.text("QueueArn")}], separators=(",", ":"))
     return Fix(
         (
             aws("events", "put-rule", "--name", "gpuscaler-spot", "--event-pattern", pattern, region=region),
