@@ -3,6 +3,7 @@
 import json
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -207,6 +208,8 @@ class Ward:
         metadata = {"name": "gpuscaler", "namespace": "gpuscaler", "labels": labels, "annotations": role}
         self.objects: list[dict[str, Any]] = [{"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}]
         self.cluster = CLUSTER
+        #: The namespaces that the run file names.
+        self.named = frozenset({"gpuscaler"})
         self.queue_url = self._make_queue()
 
     def _make_queue(self) -> str:
@@ -227,7 +230,8 @@ class Ward:
         return AwsSettings(cluster=self.cluster, regions=self.aws.regions, queue_url=self.queue_url)
 
     def look(self) -> Report:
-        evidence = inspected(evidence_of_objects(self.objects, now=self.aws.time), self.settings(), self.aws.calls)
+        evidence = replace(evidence_of_objects(self.objects, now=self.aws.time), named=self.named)
+        evidence = inspected(evidence, self.settings(), self.aws.calls)
         return run_checks(evidence, CHECKS)
 
     def found(self) -> set[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from random import Random
 from typing import Any
@@ -64,6 +65,8 @@ class Ward:
         self.exclude: tuple[str, ...] = ()
         self.overrides: tuple[PoolOverride, ...] = ()
         self.api = "auto"
+        #: The namespaces that the run file names.
+        self.named = frozenset({"gpuscaler", "ml"})
         self._assign_roles()
 
     def _assign_roles(self) -> None:
@@ -111,7 +114,8 @@ class Ward:
             random=Random(0),
         )
         try:
-            evidence = await inspected(evidence_of_objects(self.objects, now=harness.now()), self.settings(), arm)
+            evidence = replace(evidence_of_objects(self.objects, now=harness.now()), named=self.named)
+            evidence = await inspected(evidence, self.settings(), arm)
         finally:
             await arm.close()
         return run_checks(evidence, CHECKS)

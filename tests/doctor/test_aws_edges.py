@@ -142,11 +142,21 @@ def test_an_operator_and_policies_that_are_off_are_told_apart() -> None:
     assert not checks_of(account(others={"aws/ScalingPolicy": [{**policy, "AutoScalingGroupName": "web"}]}))
 
 
-def test_a_role_gets_the_missing_rights_as_an_inline_policy() -> None:
-    right = {"Principal": "arn:aws:iam::1:role/path/scaler", "Purpose": "change", "EvalActionName": "autoscaling:SetDesiredCapacity"}
-    report = account(others={"aws/Right": [{**right, "EvalDecision": "explicitDeny"}], "aws/Caller": [{"Role": True}]})
+@pytest.mark.parametrize(("namespace", "given"), [("kube-system", True), ("tenant", False)])
+def test_the_role_of_an_account_of_the_system_gets_the_missing_rights_as_an_inline_policy(namespace: str, *, given: bool) -> None:
+    role = "arn:aws:iam::1:role/path/scaler"
+    right = {"Principal": role, "Purpose": "change", "EvalActionName": "autoscaling:SetDesiredCapacity"}
+    metadata = {"name": "gpuscaler", "namespace": namespace, "annotations": {"eks.amazonaws.com/role-arn": role}}
+    report = account(
+        others={"aws/Right": [{**right, "EvalDecision": "explicitDeny"}], "aws/Caller": [{"Role": True}]},
+        objects=({"kind": "ServiceAccount", "metadata": metadata},),
+    )
 
-    (command,) = report.findings[0].fix.commands
+    (finding,) = [finding for finding in report.findings if finding.check == "D29"]
+    if not given:
+        assert not finding.fix.commands
+        return
+    (command,) = finding.fix.commands
     assert command.startswith("aws iam put-role-policy --role-name scaler --policy-name gpuscaler-change ")
     assert f'"aws:ResourceTag/{CA}/{CLUSTER}":"owned"' in command
 

@@ -373,3 +373,22 @@ async def test_a_broken_subscription_has_its_findings_and_the_commands_mend_them
             for command in finding.fix.commands:
                 ward.apply(command)
         assert await ward.found() == (expected if case.by_hand else set())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        workload_identity(service_account(), subject="system:serviceaccount:default:app"),
+        workload_identity(service_account(), issuer="https://eastus.oic.prod-aks.azure.com/tenant/old/"),
+        lambda ward: ward.forbid("Microsoft.Compute/virtualMachineScaleSets/delete/action"),
+    ],
+    ids=["subject", "issuer", "rights"],
+)
+async def test_no_account_of_a_tenant_gets_an_identity_or_its_rights(make: Callable[[Ward], Any]) -> None:
+    async with azure_ward() as ward:
+        make(ward)
+        ward.named = frozenset()
+        findings = (await ward.look()).findings
+
+        assert findings
+        assert not any(finding.fix.commands for finding in findings)

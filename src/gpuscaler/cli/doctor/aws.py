@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpuscaler.cli.doctor.reading import with_documents
 from gpuscaler.doctor.checks.programs import GPUSCALER, programs
+from gpuscaler.doctor.checks.trusting import may_help
 from gpuscaler.doctor.documents import Document
 from gpuscaler.doctor.evidence import ACCOUNT, Evidence
 
@@ -38,7 +39,8 @@ def inspected(evidence: Evidence, aws: "AwsSettings", calls: "Calls") -> Evidenc
     from gpuscaler.clouds.aws.discovery.regions import Scope
     from gpuscaler.clouds.aws.inspecting.account import inspect_account
 
-    accounts = tuple(_own_accounts(evidence))
+    # A tenant can name its objects like those of gpuscaler.
+    accounts = sorted(_own_accounts(evidence), key=lambda account: not may_help(evidence, account.namespace))
     provider_ids = (node.provider_id for node in evidence.cluster.nodes.values())
     read = inspect_account(
         calls,

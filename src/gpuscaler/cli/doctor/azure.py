@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpuscaler.cli.doctor.reading import with_documents
+from gpuscaler.doctor.checks.trusting import may_help
 from gpuscaler.doctor.evidence import ACCOUNT, Evidence
 
 if TYPE_CHECKING:
@@ -45,7 +46,9 @@ async def inspected(evidence: Evidence, azure: "AzureSettings", arm: "Arm") -> E
 
     client_ids = {account.annotations.get(_CLIENT_ID, "").strip() for account in evidence.of("ServiceAccount")} - {""}
     machines = (node.provider_id for node in evidence.cluster.nodes.values())
-    ours = (account for account in evidence.of("ServiceAccount") if account.labels.get("app.kubernetes.io/name") == "gpuscaler")
+    ours = [account for account in evidence.of("ServiceAccount") if account.labels.get("app.kubernetes.io/name") == "gpuscaler"]
+    # A tenant can name its objects like those of gpuscaler.
+    ours.sort(key=lambda account: not may_help(evidence, account.namespace))
     own = next((ident for account in ours if (ident := account.annotations.get(_CLIENT_ID, "").strip())), "")
     read = await inspect_account(arm, accounts_of(azure), api=azure.api, machines=machines, client_ids=client_ids, own_client_id=own)
     pools = [{"Name": override.name, "Min": override.min, "Max": override.max} for override in azure.overrides]

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpuscaler.doctor.checks.aws.account import CA, aws, aws_check, settings_of
+from gpuscaler.doctor.checks.trusting import may_help
 from gpuscaler.doctor.evidence import Evidence
 from gpuscaler.doctor.findings import CRITICAL, WARNING, Finding, Fix, Unchecked
 
@@ -89,10 +90,17 @@ def _allow(evidence: Evidence, principal: str, purpose: str, actions: list[str])
     document = json.dumps({"Version": "2012-10-17", "Statement": [statement]}, separators=(",", ":"))
     resource = principal.rpartition(":")[2]
     kind, _, name = resource.partition("/")
-    if kind not in ("role", "user") or not name:
-        return Fix(advice=f"add to the policy of gpuscaler's role: {document}")
+    if kind not in ("role", "user") or not name or not _is_ours(evidence, principal):
+        return Fix(advice=f"add to the policy of gpuscaler's role, once you have verified which one that is: {document}")
     options = (f"--{kind}-name", name.rpartition("/")[2], "--policy-name", f"gpuscaler-{purpose}", "--policy-document", document)
     return Fix((aws("iam", f"put-{kind}-policy", *options),))
+
+
+def _is_ours(evidence: Evidence, principal: str) -> bool:
+    """Whether more than names says that the role is gpuscaler's: it is the caller's own, or that of an account that no tenant can make."""
+    accounts = [(item.namespace, item.annotations.get("eks.amazonaws.com/role-arn")) for item in evidence.of("ServiceAccount")]
+    accounts += [(item.text("namespace"), item.text("roleArn")) for item in evidence.of(ASSOCIATION)]
+    return not _knows_role(evidence) or any(role == principal and may_help(evidence, namespace) for namespace, role in accounts)
 
 
 def _knows_role(evidence: Evidence) -> bool:

@@ -6,6 +6,7 @@ from typing import Final
 
 from gpuscaler.doctor.checks.azure.account import CLUSTER, az, azure_check
 from gpuscaler.doctor.checks.checking import Check
+from gpuscaler.doctor.checks.trusting import may_help, verify
 from gpuscaler.doctor.documents import TEMPLATES, Document, template_of
 from gpuscaler.doctor.evidence import ACCOUNT, Evidence
 from gpuscaler.doctor.findings import CRITICAL, WARNING, Finding, Fix, Unchecked
@@ -65,12 +66,13 @@ def find_federation(evidence: Evidence) -> Iterator[Finding | Unchecked]:
                 reason = f"no managed identity with the client id {client_id} is in the subscriptions of the run file"
                 yield Unchecked("D28", f"the federated credentials of {account.title}", f"{reason}; it may be an application")
             continue
-        finding = _credential(account, identity, issuer)
+        # Who may write there can name any identity in an annotation; only the credential makes it theirs.
+        finding = _credential(account, identity, issuer, safe=may_help(evidence, account.namespace or "default"))
         if finding is not None:
             yield finding
 
 
-def _credential(account: Document, identity: Document, issuer: str) -> Finding | None:
+def _credential(account: Document, identity: Document, issuer: str, *, safe: bool) -> Finding | None:
     """What is wrong with the credential for a ServiceAccount."""
     subject = f"system:serviceaccount:{account.namespace}:{account.name}"
     credentials = identity.parts("Credentials")
@@ -80,20 +82,29 @@ def _credential(account: Document, identity: Document, issuer: str) -> Finding |
     place = ("--identity-name", identity.text("name"), "--resource-group", parts[4] if len(parts) > 4 else "")
     subscription = identity.text("Subscription")
     title = f"Identity {place[-1]}/{identity.text('name')}"
+
+    def accepted(command: str) -> Fix:
+        if safe:
+            return Fix((command,))
+        return Fix(
+            advice=f"{verify(f'ServiceAccount {account.name}', account.namespace)}; then correct the identity's federated credential"
+        )
+
     if not own:
         subjects = ", ".join(item.text("properties", "subject") for item in credentials[:3])
         name = f"{account.namespace}-{account.name}"[:120]
         options = ("--name", name, *place, "--issuer", issuer or "ISSUER", "--subject", subject, "--audiences", _AUDIENCE)
         command = az("identity", "federated-credential", "create", *options, subscription=subscription)
         seen = f"credentials for {subjects}" if subjects else "no credential"
-        return _refused(title, "subject", seen, subject, Fix((command,)) if issuer else Fix(advice=f"for the cluster's issuer: {command}"))
+        fix = accepted(command) if issuer or not safe else Fix(advice=f"for the cluster's issuer: {command}")
+        return _refused(title, "subject", seen, subject, fix)
     update = ("identity", "federated-credential", "update", "--name", own[0].text("name"), *place)
     if not right:
-        fix = Fix((az(*update, "--issuer", issuer, subscription=subscription),))
+        fix = accepted(az(*update, "--issuer", issuer, subscription=subscription))
         return _refused(title, f"issuer of {own[0].text('name')}", own[0].text("properties", "issuer"), issuer, fix)
     audiences = right[0].texts("properties", "audiences")
     if audiences and _AUDIENCE not in audiences:
-        fix = Fix((az(*update, "--audiences", _AUDIENCE, subscription=subscription),))
+        fix = accepted(az(*update, "--audiences", _AUDIENCE, subscription=subscription))
         return _refused(title, f"audiences of {right[0].text('name')}", ", ".join(audiences), _AUDIENCE, fix)
     return None
 

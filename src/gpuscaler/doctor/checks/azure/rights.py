@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from gpuscaler.doctor.checks.azure.account import CLUSTER, agent_pools, az, azure_check, settings_of
+from gpuscaler.doctor.checks.trusting import may_help
 from gpuscaler.doctor.documents import Document
 from gpuscaler.doctor.evidence import Evidence
 from gpuscaler.doctor.findings import CRITICAL, WARNING, Finding, Fix, Unchecked
@@ -46,6 +47,7 @@ def find_missing(evidence: Evidence) -> Iterator[Finding | Unchecked]:
         yield from _denied(evidence)
         return
     optional = _OPTIONAL | (_BY_SETS if _writes_through_aks(evidence) else _BY_AKS)
+    ours = _is_ours(evidence)
     missing: dict[tuple[str, str], list[Document]] = {}
     for right in rights:
         if not right.flag("Allowed"):
@@ -62,7 +64,7 @@ def find_missing(evidence: Evidence) -> Iterator[Finding | Unchecked]:
             f"no permission for {', '.join(names)}",
             "allowed by a role that is assigned there or above",
             _LESS if severity == WARNING else _NOTHING,
-            _with_actions(lacking[0].part("Role"), [right for right in rights if not right.flag("Allowed")]),
+            _with_actions(lacking[0].part("Role") if ours else Document({}), [right for right in rights if not right.flag("Allowed")]),
         )
 
 
@@ -72,6 +74,16 @@ def _writes_through_aks(evidence: Evidence) -> bool:
         return True
     locked = any(item.text("properties", "nodeResourceGroupProfile", "restrictionLevel") == "ReadOnly" for item in evidence.of(CLUSTER))
     return locked or any(pool.adopted and pool.is_word("VirtualMachines", "type") for pool in agent_pools(evidence))
+
+
+def _is_ours(evidence: Evidence) -> bool:
+    """Whether the identity is that of an account of gpuscaler that no tenant can make; such accounts come first."""
+    return any(
+        item.labels.get("app.kubernetes.io/name") == "gpuscaler"
+        and item.annotations.get("azure.workload.identity/client-id", "").strip()
+        and may_help(evidence, item.namespace)
+        for item in evidence.of("ServiceAccount")
+    )
 
 
 def _with_actions(role: Document, lacking: list[Document]) -> Fix:

@@ -9,6 +9,7 @@ from gpuscaler.doctor.checks.identity.credentials import GUID, SECRETS, credenti
 from gpuscaler.doctor.checks.identity.pod_identities import ASSOCIATION, CREDENTIALS_URI, associated, has_agent
 from gpuscaler.doctor.checks.pods.owners import CHANGEABLE
 from gpuscaler.doctor.checks.programs import NODE_AUTOSCALERS, Program, account_of, programs, workloads
+from gpuscaler.doctor.checks.trusting import may_help, verify
 from gpuscaler.doctor.commands import ObjectName, kubectl_annotate, patch_template, restart
 from gpuscaler.doctor.documents import TEMPLATES, Document, containers_of
 from gpuscaler.doctor.evidence import Evidence
@@ -117,7 +118,7 @@ def find_unbound_workloads(evidence: Evidence) -> Iterable[Finding]:
             if not _has_variable(template, "AZURE_CLIENT_ID"):
                 yield _nameless(document, name)
         elif program is not None and not _has_keys(template) and not (hidden and program.cloud in ("", "aws")):
-            yield from _of_another(program, name, bound, in_use)
+            yield from _of_another(program, name, bound, in_use, safe=may_help(evidence, name[0]))
 
 
 def _identity(account: Document) -> dict[str, str]:
@@ -184,7 +185,12 @@ def _nameless(document: Document, name: tuple[str, str]) -> Finding:
 
 
 def _of_another(
-    program: Program, name: tuple[str, str], bound: Mapping[tuple[str, str], Mapping[str, str]], in_use: set[tuple[str, str]]
+    program: Program,
+    name: tuple[str, str],
+    bound: Mapping[tuple[str, str], Mapping[str, str]],
+    in_use: set[tuple[str, str]],
+    *,
+    safe: bool,
 ) -> Iterator[Finding]:
     """A ServiceAccount with an identity that no pod uses, of the same name in another namespace or of the program's name in this one."""
     same = next((other for other in bound if other[1] == name[1] != "default" and other not in in_use), None)
@@ -198,7 +204,9 @@ def _of_another(
             f"no identity of the cloud, while ServiceAccount {same[0]}/{same[1]} has one that no pod uses",
             f"the identity in namespace {name[0]}, where {program.name} runs",
             _REFUSED,
-            Fix(tuple(kubectl_annotate(account, key, value) for key, value in bound[same].items()), _TRUST.format(*name)),
+            Fix(tuple(kubectl_annotate(account, key, value) for key, value in bound[same].items()), _TRUST.format(*name))
+            if safe
+            else Fix(advice=f"{verify(program.name, name[0])}; then annotate its account, too; {_TRUST.format(*name)}"),
             program.workload.place,
         )
         return
