@@ -276,3 +276,29 @@ def test_a_prometheus_of_a_tenant_does_not_get_the_questions_of_others(namespace
     (finding,) = _findings("D45", objects)
 
     assert bool(finding.fix.commands) == changed
+
+
+@pytest.mark.parametrize(("namespace", "labelled"), [("tenant", False), ("kube-system", True)])
+def test_nodes_get_no_label_because_a_plugin_of_a_tenant_selects_it(namespace: str, labelled: bool) -> None:
+    ready = [{"type": "Ready", "status": "True"}]
+    node = _object("Node", "g1", status={"capacity": {"cpu": "4", "pods": "9"}, "conditions": ready})
+    node["metadata"] |= {"creationTimestamp": "2026-11-30T00:00:00Z", "labels": {"nvidia.com/gpu.present": "true"}}
+    plugin = _workload(namespace, "example.org/nvidia/k8s-device-plugin:v0.17.0", kind="DaemonSet")
+    plugin["spec"]["template"]["spec"]["nodeSelector"] = {"team": "finance"}
+
+    commands_of = [command for finding in _findings("D13", [node, plugin]) for command in finding.fix.commands]
+
+    assert bool(commands_of) == labelled
+
+
+@pytest.mark.parametrize(("namespace", "given"), [("tenant", False), ("kube-system", True)])
+def test_the_identity_of_an_autoscaler_is_not_given_to_one_in_the_namespace_of_a_tenant(namespace: str, given: bool) -> None:
+    role = {"eks.amazonaws.com/role-arn": "arn:aws:iam::123456789012:role/autoscaler"}
+    old = _object("ServiceAccount", "x", "autoscaling")
+    old["metadata"]["annotations"] = role
+    new = _object("ServiceAccount", "x", namespace)
+    autoscaler = _workload(namespace, "example.org/cluster-autoscaler:v1.34.0", "x", "--cloud-provider=aws")
+
+    (finding,) = _findings("D28", [old, new, autoscaler])
+
+    assert bool(finding.fix.commands) == given

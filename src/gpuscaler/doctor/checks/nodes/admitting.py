@@ -2,6 +2,7 @@
 
 from gpuscaler.doctor.checks.nodes.gpu_nodes import lasting_taints, sign_of_gpus
 from gpuscaler.doctor.checks.tolerating import add_tolerations, tolerations_with
+from gpuscaler.doctor.checks.trusting import verify
 from gpuscaler.doctor.commands import ObjectName, kubectl_label, kubectl_patch
 from gpuscaler.doctor.findings import Fix
 from gpuscaler.model.nodes import Node
@@ -68,28 +69,41 @@ def field_of(daemon: Workload, node: Node) -> str:
     return "spec.template.spec.nodeSelector" if selector else "spec.template.spec.affinity.nodeAffinity"
 
 
-def fix_for(daemon: Workload, nodes: list[Node], *, exist: bool = True) -> Fix:
-    """Tolerations of the taints of ``nodes``, values for its affinity, or labels for the nodes, if they ``exist`` already."""
+def fix_for(daemon: Workload, nodes: list[Node], *, safe: bool, exist: bool = True) -> Fix:
+    """Tolerations of the taints of ``nodes``, values for its affinity, or labels for the nodes, if they ``exist`` already.
+
+    What is outside of the DaemonSet's namespace is changed only if that is ``safe``: labels of nodes decide which pods run there.
+    """
     target = ObjectName("DaemonSet", daemon.namespace, daemon.name)
     taints = list(dict.fromkeys(taint for node in nodes for taint in _untolerated(daemon, node)))
     more: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
     if taints and daemon.owner.kind == "ClusterPolicy" and daemon.template is not None:
         policy = ObjectName("ClusterPolicy", "", daemon.owner.name)
-        more = (kubectl_patch(policy, {"spec": {"daemonsets": {"tolerations": tolerations_with(daemon.template, taints)}}}),)
+        tolerations = tolerations_with(daemon.template, taints)
+        if safe:
+            more = (kubectl_patch(policy, {"spec": {"daemonsets": {"tolerations": tolerations}}}),)
+        else:
+            tolerated = ", ".join(map(str, taints))
+            advice = (
+                f"{verify('the plugin', daemon.namespace)}; then tolerate {tolerated} in spec.daemonsets.tolerations of {policy.title}",
+            )
     elif taints and daemon.template is not None:
         more = (add_tolerations(target, daemon.template, taints),)
     if selects(daemon, nodes[0]):
-        return Fix(more)
+        return Fix(more, "; ".join(advice))
     widened = _widened(daemon, target, nodes)
     if widened:
-        return Fix((widened, *more))
+        return Fix((widened, *more), "; ".join(advice))
     label = _label_wanted(daemon, nodes[0])
     if label is None:
-        return Fix(more, f"let its selector or affinity admit nodes with {sign_of_gpus(nodes[0])}")
+        return Fix(more, "; ".join((*advice, f"let its selector or affinity admit nodes with {sign_of_gpus(nodes[0])}")))
     key, value = label
-    advice = f"new nodes need the label {key}={value}, too: set it in their group"
+    if exist and not safe:
+        unsafe = f"{verify('the plugin', daemon.namespace)}; then set the label {key}={value} on these nodes, and in their group"
+        return Fix(more, "; ".join((*advice, unsafe)))
     labels = tuple(kubectl_label(ObjectName("Node", "", node.name), key, value) for node in nodes) if exist else ()
-    return Fix((*labels, *more), advice)
+    return Fix((*labels, *more), "; ".join((*advice, f"new nodes need the label {key}={value}, too: set it in their group")))
 
 
 def _widened(daemon: Workload, target: ObjectName, nodes: list[Node]) -> str:

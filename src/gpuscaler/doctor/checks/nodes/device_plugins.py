@@ -17,7 +17,7 @@ from gpuscaler.doctor.checks.nodes.gpu_nodes import (
     sign_of_gpus,
     vendor_of,
 )
-from gpuscaler.doctor.checks.trusting import verify
+from gpuscaler.doctor.checks.trusting import may_help, verify
 from gpuscaler.doctor.commands import ObjectName, kubectl_delete
 from gpuscaler.doctor.evidence import CLUSTER, Evidence
 from gpuscaler.doctor.findings import CRITICAL, INFO, WARNING, Finding, Fix
@@ -130,7 +130,7 @@ def _closed_out(evidence: Evidence, ours: list[Workload], nodes: list[Node]) -> 
             f"{cause} ({len(alike)} {'node' if len(alike) == 1 else 'nodes'} with GPUs)",
             "a DaemonSet that runs on all nodes with GPUs",
             "the GPUs of these nodes are never registered, and no pod can use them",
-            fix_for(daemon, alike),
+            fix_for(daemon, alike, safe=may_help(evidence, daemon.namespace)),
         )
 
 
@@ -160,7 +160,7 @@ def _closed_out_offerings(evidence: Evidence, policy: Policy, registering: tuple
                 f"{cause_of(daemon, node)} ({offering.instance_type} of pool {pool.name})",
                 "a DaemonSet that runs on the nodes of every pool with GPUs",
                 "the GPUs of such machines will not be registered, and pods wait for machines that cannot run them",
-                fix_for(daemon, [node], exist=False),
+                fix_for(daemon, [node], safe=may_help(evidence, daemon.namespace), exist=False),
             )
 
 
