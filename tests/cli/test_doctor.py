@@ -103,3 +103,18 @@ def test_a_file_that_cannot_be_read_ends_with_2(tmp_path: Path, text: str, messa
 def test_a_missing_file_and_contradicting_options_end_with_2(tmp_path: Path) -> None:
     assert doctor("--cluster", tmp_path / "none").exit_code == 2
     assert doctor("--cluster", BROKEN, "--context", "other").exit_code == 2
+
+
+@pytest.mark.parametrize(("settings", "moved"), [("", False), ("namespace: autoscaling\n", True)])
+def test_commands_move_rights_to_a_program_in_the_namespace_of_the_run_file(tmp_path: Path, settings: str, moved: bool) -> None:
+    moved_file = Path(BROKEN).parent / "d31-moved.yaml"
+    # In the file, the program went to kube-system.
+    objects = moved_file.read_text().replace("autoscaling", "old").replace("kube-system", "autoscaling")
+    (tmp_path / "objects.yaml").write_text(objects)
+    pools = "pools:\n  - {name: t4, types: [g4dn.xlarge], zones: [us-east-1a], max: 3}\n"
+    (tmp_path / "run.yaml").write_text(f"cloud: simulated\nregion: us-east-1\n{settings}{pools}")
+
+    report = json.loads(doctor("--cluster", tmp_path / "objects.yaml", "--config", tmp_path / "run.yaml", "--json").output)
+
+    (binding,) = [item for item in report["findings"] if item["object"] == "ClusterRoleBinding cluster-autoscaler"]
+    assert bool(binding["commands"]) == moved

@@ -238,8 +238,8 @@ def test_a_plugin_of_the_cluster_is_not_deleted_because_of_one_in_another_namesp
     )
 
 
-_METRICS = {"group": "metrics.k8s.io", "service": {"namespace": "kube-system", "name": "x", "port": 443}}
-_MISSING = {"conditions": [{"type": "Available", "status": "False", "reason": "ServiceNotFound"}]}
+_METRICS: Json = {"group": "metrics.k8s.io", "service": {"namespace": "kube-system", "name": "x", "port": 443}}
+_MISSING: Json = {"conditions": [{"type": "Available", "status": "False", "reason": "ServiceNotFound"}]}
 
 
 @pytest.mark.parametrize(
