@@ -100,7 +100,9 @@ def _is_ours(evidence: Evidence, principal: str) -> bool:
     """Whether more than names says that the role is gpuscaler's: it is the caller's own, or that of an account that no tenant can make."""
     accounts = [(item.namespace, item.annotations.get("eks.amazonaws.com/role-arn")) for item in evidence.of("ServiceAccount")]
     accounts += [(item.text("namespace"), item.text("roleArn")) for item in evidence.of(ASSOCIATION)]
-    return not _knows_role(evidence) or any(role == principal and may_help(evidence, namespace) for namespace, role in accounts)
+    if not _knows_role(evidence) or any(caller.text("Arn") == principal for caller in evidence.of("aws/Caller")):
+        return True
+    return any(role == principal and may_help(evidence, namespace) for namespace, role in accounts)
 
 
 def _knows_role(evidence: Evidence) -> bool:
