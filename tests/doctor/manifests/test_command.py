@@ -53,6 +53,66 @@ def test_the_printed_patch_can_be_run(file: Path, text: str) -> None:
     assert file.read_bytes() == text.replace("v1beta1", "v1").encode()
 
 
+def run_printed_patches(output: str, folder: Path) -> None:
+    """Run the commands after ``fix:`` that call patch, as a user who copies them into a shell."""
+    lines = iter(output.splitlines(keepends=True))
+    for line in lines:
+        if line.startswith("  fix: patch "):
+            script, end = line.removeprefix("  fix: "), line.rpartition("<<'")[2].rstrip().rstrip("'") + "\n"
+            for inner in lines:
+                script += inner
+                if inner == end:
+                    break
+            subprocess.run(["sh", "-e"], input=script.encode(), check=True, cwd=folder, capture_output=True)
+
+
+@pytest.mark.parametrize("name", ["deploy.yaml extra.yaml", "-.yaml", "'.yaml", "$(touch pwned).yaml", "ä.yaml", "#b?.yaml"])
+def test_a_patch_changes_the_file_with_its_name_and_no_other(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "deploy.yaml").write_text(BROKEN)
+    (tmp_path / name).write_text(BROKEN)
+
+    result = run(f"./{name}")
+    run_printed_patches(result.output, tmp_path)
+
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"deploy.yaml": BROKEN, name: SERVED}
+
+
+@pytest.mark.parametrize("name", ["x\nEOF\ntouch pwned; : <<'E'\n.yaml", '"sub\\057ci.sh" .yaml', "a\\b.yaml", "a\tb.yaml", "a\x1b.yaml"])
+def test_a_file_whose_name_patch_would_read_otherwise_has_no_patch(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_text(BROKEN)
+
+    result = run("./")
+
+    assert result.exit_code == 1
+    assert "patch -p0" not in result.output
+    assert "\nEOF" not in result.output
+    assert "fix: write policy/v1" in result.output or "fix: gpuscaler convert" in result.output
+    assert not any(finding["patch"] for finding in json.loads(run("./", "--json").output)["findings"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [BROKEN.replace("\n", "\r\n"), f"#\t\u00a0\n{BROKEN}", BROKEN.replace("{name: web}", "{name: web} #\ttab"), BROKEN.rstrip("\n")],
+    ids=["lines-of-windows", "odd-space-beside", "tab", "no-end"],
+)
+def test_the_patch_of_the_text_can_be_run(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.yaml").write_bytes(text.encode())
+
+    run_printed_patches(run("a.yaml").stdout_bytes.decode(), tmp_path)
+
+    assert (tmp_path / "a.yaml").read_bytes() == text.replace("v1beta1", "v1").encode()
+
+
+def test_standard_input_has_no_patch() -> None:
+    result = run("-", text=BROKEN)
+
+    assert "patch -p0" not in result.output
+    assert "fix: " in result.output
+
+
 def test_folders_are_searched(file: Path) -> None:
     (file.parent / "deep").mkdir()
     (file.parent / "deep" / "b.yml").write_text(BROKEN)

@@ -160,3 +160,55 @@ def test_no_patch_shows_a_credential_of_a_line_beside_it() -> None:
 
     assert any(finding.fix.patch for finding in findings)
     assert "hidden" not in str(findings)
+
+
+#: Each with a mistake that is not the credential's, and one of the credential itself. All credentials begin with "hidden" or 4815.
+LEAKS = {
+    "number-of-a-variable": "env:\n    - name: DB_PASSWORD\n      value: 48151623\n    - {name: ON, value: true}",
+    "number-on-one-line": "env:\n    - {name: ON, value: true}\n    - {name: DB_PASS, value: 48151623}",
+    "number-after-a-flag": 'args: ["--password", 48151623]\n    env: [{name: A, value: 1}]',
+    "number-after-a-flag-in-a-list": "args:\n    - --token\n    - 48151623",
+    "url-beside": "env:\n    - name: DATABASE\n      value: postgres://admin:hidden@db/prod\n    - name: A\n      value: true",
+    "url-changed": "args: [-a, 1, 'postgres://admin:hidden@db/prod']",
+    "short-name": "env:\n    - name: DB_PASS\n      value: hidden1\n    - name: A\n      value: true",
+    "random": "env:\n    - name: SALT\n      value: hiddenAz09AzBy18CxDw27\n    - name: A\n      value: true",
+    "private-key": (
+        "env:\n    - name: TLS\n      value: |\n        -----BEGIN PRIVATE KEY-----\n\n\n\n        hidden\n    - name: A\n      value: true"
+    ),
+    "alias": "env:\n    - name: DB_PASSWORD\n      value: *hidden",
+}
+
+
+@pytest.mark.parametrize("container", LEAKS.values(), ids=LEAKS)
+def test_no_credential_is_shown(container: str) -> None:
+    findings = found(
+        f"apiVersion: v1\nkind: Pod\nmetadata: {{name: a}}\nspec:\n  containers:\n  - name: a\n    image: b\n    {container}\n"
+    )
+
+    assert findings
+    assert not [text for text in ("hidden", "4815") if text in str(findings)]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        '  token: "hidden"\n  token: "hidden"',
+        "  a: *hidden",
+        "  a: 4815162342",
+        "  a: !hidden 4815",
+        "\ttoken: hidden",
+        '  a: "hidden\n  b: [hidden',
+    ],
+)
+def test_nothing_of_a_secret_is_shown(lines: str) -> None:
+    findings = found(f"apiVersion: v1\nkind: Secret\nmetadata: {{name: a}}\nstringData:\n{lines}\n")
+
+    assert not [text for text in ("hidden", "4815") if text in str(findings)]
+
+
+def test_an_address_with_a_password_is_shown_without_it() -> None:
+    text = POD.format(name="a").replace("containers: []", "containers: [{name: a, image: b, args: ['http://user:hidden@a', 3]}]")
+
+    assert "hidden" not in str(found(text))
+    (finding,) = found("apiVersion: v1\nkind: 'http://user:hidden@a'\nmetadata: {name: a, labels: {a: true}}\n")
+    assert finding.object == "http://...@a a"

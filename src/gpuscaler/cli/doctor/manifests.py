@@ -39,6 +39,8 @@ def manifests(*, files: tuple[str, ...], output: Output) -> None:
 
 def _texts(files: Iterable[str]) -> Iterator[tuple[str, str]]:
     """The files with their texts, each once."""
+    from gpuscaler.doctor.manifests.reading import STANDARD_INPUT
+
     seen: set[str] = set()
     for name in files:
         path = Path(name)
@@ -46,7 +48,7 @@ def _texts(files: Iterable[str]) -> Iterator[tuple[str, str]]:
         for item in found:
             if str(item) not in seen:
                 seen.add(str(item))
-                yield ("standard input" if name == "-" else str(item)), _text(str(item))
+                yield (STANDARD_INPUT if name == "-" else str(item)), _text(str(item))
 
 
 def _text(name: str) -> str:

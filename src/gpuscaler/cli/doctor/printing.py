@@ -84,7 +84,7 @@ def _echo(text: str) -> None:
 
 
 def _echo_command(command: str) -> None:
-    """Print a command. Only those that pass a document to a program have several lines: elsewhere a shell reads them as ``$'\\n'``."""
+    r"""Print a command. Only those that pass a document to a program have several lines: elsewhere a shell reads them as ``$'\\n'``."""
     first, _, rest = command.partition("\n")
     if not _DOCUMENT.search(first):
         first, rest = command.replace("\n", "'$'\\n''"), ""
@@ -98,7 +98,8 @@ def _echo_patch(file: str, patch: str) -> None:
     lines, end = patch.splitlines(), "EOF"
     while end in lines:
         end += "_"
-    _echo(f"  fix: patch -p0 {shlex.quote(file)} <<'{end}'")
+    name = f"./{file}" if file.startswith("-") else file
+    _echo(f"  fix: patch -p0 {shlex.quote(name)} <<'{end}'")
     click.echo(patch, nl=False)
     click.echo(end)
 

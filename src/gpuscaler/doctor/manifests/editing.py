@@ -9,19 +9,12 @@ from typing import Any
 
 import yaml
 
+from gpuscaler.doctor.manifests.diffs import Change, diff
 from gpuscaler.doctor.manifests.reading import Manifest, Path, SourceFile, data_of, tree_of
 from gpuscaler.model.reading.document import Entry
 
 #: What goes wrong on a way through data that are of other types than they should be.
 _NO_PLACE = (KeyError, IndexError, TypeError, AttributeError)
-#: How a diff marks a last line without a line end.
-_NO_END = "\n\\ No newline at end of file"
-_HUNK = re.compile(r"([-+])(\d+)(?=[, ])")
-#: Names of variables and keys whose values are not to be seen, and how far away from the name the value may be, in lines.
-_CREDENTIAL, _NEAR = (
-    re.compile(r"secret|passw|token|credential|api_?-?key|access_?-?key|account_?-?key|connection_?-?string", re.IGNORECASE),
-    3,
-)
 _LINE_BREAKS = re.compile(r"[\r\n]")
 
 
@@ -82,27 +75,7 @@ def patch_of(manifest: Manifest, new: Any) -> str:
 
 def patch_of_lines(file: SourceFile, lines: Mapping[int, tuple[str, ...]]) -> str:
     """The patch that replaces each line by those of ``lines``: no line removes it."""
-    return _diff(file, {number - 1: list(after) for number, after in lines.items()})
-
-
-def _diff(file: SourceFile, changed_lines: Mapping[int, list[str]]) -> str:
-    """The unified diff of the lines by index. Only the part of the file around them is compared: a file may have thousands of objects."""
-    if not changed_lines:
-        return ""
-    first, last = max(0, min(changed_lines) - 4), min(len(file.lines), max(changed_lines) + 5)
-    before = list(file.lines[first:last])
-    after = [line for index in range(first, last) for line in changed_lines.get(index, [file.lines[index]])]
-    if not file.ends and last == len(file.lines) and after:
-        before[-1] += _NO_END
-        after[-1] += _NO_END
-    # Lines around a change may be credentials, which no output shows. Their names may be a few lines from their values.
-    near = file.lines[max(0, first - _NEAR) : last + _NEAR]
-    around = 0 if file.has_secret or any(map(_CREDENTIAL.search, near)) else 3
-    diff = difflib.unified_diff(before, after, file.name, file.name, lineterm="", n=around)
-    text = "\n".join(
-        _HUNK.sub(lambda match: f"{match[1]}{int(match[2]) + first}", line) if line.startswith("@@") else line for line in diff
-    )
-    return f"{text}\n" if text else ""
+    return diff(file, (Change(number - 1, number, after) for number, after in lines.items()))
 
 
 def _reads_as(text: str, prefix: Path, new: Any) -> bool:
@@ -149,7 +122,8 @@ class _Editor:
         return "\n".join(line for changed_lines in lines for line in changed_lines) + "\n"
 
     def patch(self) -> str:
-        return _diff(self._file, self._lines)
+        changes = (Change(index, index + 1, tuple(after)) for index, after in self._lines.items())
+        return diff(self._file, (change for change in changes if change.lines != (self._file.lines[change.start],)))
 
     def rewrite(self, entry: Entry, old: Any, new: Any, key: str = "") -> None:
         if isinstance(old, dict) and isinstance(new, dict):

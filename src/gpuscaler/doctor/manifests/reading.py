@@ -8,13 +8,15 @@ from typing import Any
 
 from gpuscaler.doctor.documents import Document
 from gpuscaler.doctor.findings import Unchecked
+from gpuscaler.doctor.manifests.credentials import has_secret, is_guarded, may_be_in_secret
 from gpuscaler.model.reading.document import DUPLICATE, Entry, read_document
 from gpuscaler.model.reading.errors import Problem
 
 #: Aliases may let a file grow without limit.
 MOST_VALUES = 1_000_000
 _STEP = re.compile(r"\[([^\]]*)\]|([^.\[\]]+)")
-_SECRET = re.compile(r"kind['\"]?\s*:\s*['\"]?Secret\b")
+#: The name of what is read from no file: no patch can name it.
+STANDARD_INPUT = "standard input"
 #: Problems that Kubernetes does not mind: keys that are no text are read as text, and tags belong to other programs.
 _HARMLESS = ("saw the tag", "saw the key")
 
@@ -23,15 +25,32 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file: ``name`` is that by which a patch finds it. ``lines`` have no line ends. ``has_secret``: it has a Secret.
+    """A file: ``name`` is that by which a patch finds it. ``lines`` have no line ends.
 
-    ``ends`` says whether the last line ends with a line end.
+    ``ends`` says whether the last line ends with a line end, ``guarded`` whether there may be credentials in the file. ``secrets`` are
+    the first and last lines of documents with a Secret.
     """
 
     name: str
     lines: tuple[str, ...]
-    has_secret: bool
-    ends: bool = True
+    ends: bool
+    guarded: bool
+    secrets: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, name: str, text: str) -> "SourceFile":
+        """The file ``name`` with ``text``. Lines are those that patch counts: a carriage return belongs to its line."""
+        lines = tuple(text.removeprefix("\ufeff").removesuffix("\n").split("\n")) if text else ()
+        secrets = ((first, last) for first, last in _documents(lines) if has_secret("\n".join(lines[first - 1 : last])))
+        return cls(name, lines, text.endswith("\n"), is_guarded(text), tuple(secrets) if has_secret(text) else ())
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines) + ("\n" if self.ends else "")
+
+    def in_secret(self, line: int) -> bool:
+        """Whether ``line``, which counts from 1, may have values of a Secret."""
+        return any(first <= line <= last for first, last in self.secrets) and may_be_in_secret(self.part(line, line))
 
     def part(self, first: int, last: int) -> str:
         """The lines from ``first`` to ``last``, which count from 1."""
@@ -148,9 +167,7 @@ def read_manifests(
     """The objects of ``files``, pairs of name and text."""
     reader = _Reader()
     for name, text in files:
-        # As patch counts lines: a carriage return belongs to its line.
-        lines = tuple(text.removeprefix("\ufeff").removesuffix("\n").split("\n")) if text else ()
-        reader.read(SourceFile(name, lines, _SECRET.search(text) is not None, text.endswith("\n")))
+        reader.read(SourceFile.of(name, text))
     return Manifests(now, tuple(reader.items), tuple(reader.problems), tuple(reader.unread), machines or {}, read_rules)
 
 

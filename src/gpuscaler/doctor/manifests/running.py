@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from gpuscaler.doctor.checks.all_checks import CHECKS
 from gpuscaler.doctor.checks.checking import Check
 from gpuscaler.doctor.documents import TEMPLATES, Document
@@ -13,6 +15,7 @@ from gpuscaler.doctor.evidence import Evidence
 from gpuscaler.doctor.findings import ABSENCE, NAMESPACE, WARNING, Finding, Fix, Report
 from gpuscaler.doctor.manifests.all_lints import LINTS
 from gpuscaler.doctor.manifests.command_patches import patched
+from gpuscaler.doctor.manifests.credentials import without_credentials
 from gpuscaler.doctor.manifests.editing import patch_of, renamed
 from gpuscaler.doctor.manifests.linting import Lint
 from gpuscaler.doctor.manifests.reading import Manifest, Manifests, Path
@@ -33,7 +36,12 @@ def lint_manifests(manifests: Manifests) -> Report:
     """What is wrong with the files."""
     checks = [Check(lint.id, lint.title, (), partial(_found, lint, manifests)) for lint in LINTS]
     report = run_checks(_evidence(manifests), [*checks, *(_in_files(check, manifests) for check in _CLUSTER_CHECKS)])
-    return Report(report.findings, (*manifests.unread, *report.unchecked))
+    return Report(tuple(map(_without_credentials, report.findings)), (*manifests.unread, *report.unchecked))
+
+
+def _without_credentials(finding: Finding) -> Finding:
+    texts = {name: without_credentials(getattr(finding, name)) for name in ("object", "field", "seen", "expected", "effect")}
+    return replace(finding, **texts, fix=replace(finding.fix, advice=without_credentials(finding.fix.advice)))
 
 
 def _found(lint: Lint, manifests: Manifests, _: Evidence) -> Iterable[Finding]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from gpuscaler.doctor.findings import CRITICAL, Finding, Fix
+from gpuscaler.doctor.manifests.credentials import shows_credential
 from gpuscaler.doctor.manifests.editing import patch_of_lines
 from gpuscaler.doctor.manifests.linting import Lint
 from gpuscaler.doctor.manifests.reading import Manifests, SourceFile
@@ -21,6 +22,9 @@ def _finding(file: SourceFile, problem: Problem) -> Finding:
     patch = _without_duplicate(file, problem) if duplicate else _with_spaces(file, problem) if tabs else ""
     seen, _, _ = problem.message.partition(", expected")
     seen = "a tab before the text" if tabs else seen.removeprefix("saw ").partition("; expected")[0]
+    if not duplicate and not tabs and _shows_credential(file, problem.line or 1):
+        # What is wrong may be a part of the credential.
+        seen = "something that is not YAML"
     if duplicate:
         effect = "the API server refuses the object, or only the last of the values counts"
         advice = "remove the one that is wrong, or merge what is below them"
@@ -37,6 +41,11 @@ def _finding(file: SourceFile, problem: Problem) -> Finding:
         Fix(advice="" if patch else advice, patch=patch),
         f"{file.name}:{problem.line or 1}",
     )
+
+
+def _shows_credential(file: SourceFile, line: int) -> bool:
+    beside = file.lines[max(0, line - 2) : line + 1]
+    return file.in_secret(line) or any(shows_credential(text, beside) for text in beside)
 
 
 def _tabs(file: SourceFile, problem: Problem) -> bool:

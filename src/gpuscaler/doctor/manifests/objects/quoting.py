@@ -5,6 +5,7 @@ from typing import Any
 
 from gpuscaler.doctor.documents import TEMPLATES
 from gpuscaler.doctor.findings import CRITICAL, Finding
+from gpuscaler.doctor.manifests.credentials import is_credential_name
 from gpuscaler.doctor.manifests.editing import changed
 from gpuscaler.doctor.manifests.groups.eksctl_fields import TYPES
 from gpuscaler.doctor.manifests.linting import Lint, Mistake
@@ -34,8 +35,8 @@ def find_unquoted(manifests: Manifests) -> Iterable[Finding]:
 
 def _finding(mistake: Mistake, manifest: Manifest, path: Path, entry: Entry) -> Finding:
     kind = "boolean" if isinstance(entry.value, bool) else "number"
-    if manifest.document.kind == "Secret" and path[0] in ("data", "stringData"):
-        # No value of a Secret is shown, and so no patch.
+    if (manifest.document.kind == "Secret" and path[0] in ("data", "stringData")) or is_credential_name(_name_of(manifest, path)):
+        # No credential is shown, and so no patch.
         return mistake.at(manifest, path, seen=f"a {kind}", expected="the value in quotes", advice="put it in quotes")
     quoted = f'"{entry.raw}"'
     return mistake.at(
@@ -46,6 +47,17 @@ def _finding(mistake: Mistake, manifest: Manifest, path: Path, entry: Entry) -> 
         new=changed(manifest.data, path, entry.raw),
         advice=f"write {quoted}",
     )
+
+
+def _name_of(manifest: Manifest, path: Path) -> str:
+    """The name of the value at ``path``: its key, its variable, or the flag before it."""
+    data: Any = manifest.data
+    for step in path[:-1]:
+        data = data[step]
+    last = path[-1]
+    if isinstance(data, list) and isinstance(last, int):
+        return str(data[last - 1]) if last else ""
+    return str(data.get("name") or data.get("key") or last) if last == "value" else str(last)
 
 
 def _text_paths(manifest: Manifest) -> Iterator[Path]:
