@@ -18,8 +18,8 @@ _ODD_NAME = "mend it by hand: no command is shown, because a name in it could be
 class Fix(Struct, frozen=True, gc=False):
     """How a finding is mended: ``commands`` for a shell, each complete, and ``advice`` where a person has to decide or edit a file.
 
-    ``patch`` is a unified diff of the file with the mistake, which ``patch -p0`` applies. If one of the commands is empty, because no safe
-    one can be made, there is none: they belong together.
+    ``patch`` is a unified diff of the file with the mistake, which ``patch -p0`` applies to the file as it was read. If one of the commands
+    is empty, because no safe one can be made, there is none: they belong together.
     """
 
     commands: tuple[str, ...] = ()
@@ -53,6 +53,11 @@ class Finding(Struct, frozen=True, gc=False):
     relies_on: str = ""
 
     @property
+    def file(self) -> str:
+        """The file of :attr:`place`; empty if no file was read."""
+        return self.place.rpartition(":")[0]
+
+    @property
     def page(self) -> str:
         """The page of the documentation about the check."""
         return f"docs/reference/doctor.md#{self.check.lower()}"
@@ -74,15 +79,23 @@ class Unchecked(Struct, frozen=True, gc=False):
         return f"could not check {self.subject} because {self.reason}"
 
 
+class FilePatch(Struct, frozen=True, gc=False):
+    """The unified diff of ``file`` that mends all of its findings with a patch, together."""
+
+    file: str
+    patch: str
+
+
 class Report(Struct, frozen=True, gc=False):
     """The result of all checks: findings in order of severity and check, and what could not be checked.
 
-    ``silenced`` is the number of findings that are left out, because a user accepts them.
+    ``silenced`` is the number of findings that are left out, because a user accepts them. ``patches`` mend files.
     """
 
     findings: tuple[Finding, ...] = ()
     unchecked: tuple[Unchecked, ...] = ()
     silenced: int = 0
+    patches: tuple[FilePatch, ...] = ()
 
     def at_least(self, severity: str) -> tuple[Finding, ...]:
         """The findings of ``severity`` or worse."""

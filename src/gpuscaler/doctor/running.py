@@ -33,7 +33,8 @@ def merged(reports: Iterable[Report]) -> Report:
     findings = [finding for report in everything for finding in report.findings]
     findings.sort(key=lambda finding: (SEVERITIES.index(finding.severity), number_of(finding.check), finding.object, finding.field))
     unchecked = tuple(entry for report in everything for entry in report.unchecked)
-    return Report(tuple(findings), unchecked, sum(report.silenced for report in everything))
+    patches = tuple(patch for report in everything for patch in report.patches)
+    return Report(tuple(findings), unchecked, sum(report.silenced for report in everything), patches)
 
 
 def number_of(check: str) -> tuple[str, int]:

@@ -106,6 +106,55 @@ def test_the_patch_of_the_text_can_be_run(text: str, tmp_path: Path, monkeypatch
     assert (tmp_path / "a.yaml").read_bytes() == text.replace("v1beta1", "v1").encode()
 
 
+FLAGS = """\
+apiVersion: kubeadm.k8s.io/v1beta3
+kind: ClusterConfiguration
+controllerManager:
+  extraArgs:
+    horizontal-pod-autoscaler-use-rest-clients: "true"
+    horizontal-pod-autoscaler-downscale-delay: 2m
+    port: "0"
+scheduler:
+  extraArgs:
+    address: 0.0.0.0
+    v: "2"
+"""
+PODS = """\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: a
+  labels: {a: true, b: 2}
+  annotations:
+    a: 1
+    b: 2
+    c: 3
+spec: {containers: []}
+"""
+
+
+@pytest.mark.parametrize("text", [FLAGS, FLAGS.replace("\n", "\r\n"), FLAGS.rstrip("\n"), PODS, f"{FLAGS}---\n{PODS}---\n{BROKEN}---\n" * 2])
+@pytest.mark.parametrize("as_json", [False, True])
+def test_all_patches_of_a_file_apply_together(text: str, as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = "deploy.yaml extra.yaml"
+    (tmp_path / name).write_bytes(text.encode())
+
+    result = run("--json", name) if as_json else run(name)
+    if as_json:
+        (entry,) = json.loads(result.output)["patches"]
+        assert entry["file"] == name
+        subprocess.run(["patch", "-p0", "--fuzz=0"], input=entry["patch"].encode(), check=True, capture_output=True)
+    else:
+        run_printed_patches(result.stdout_bytes.decode(), tmp_path)
+
+    again = run("--json", "--fail-on", "info", name)
+    assert not json.loads(again.output)["findings"]
+    changed = (tmp_path / name).read_bytes()
+    assert changed.endswith(b"\n") == text.endswith("\n")
+    assert changed.count(b"\r") in (0, changed.count(b"\n"))
+
+
 def test_standard_input_has_no_patch() -> None:
     result = run("-", text=BROKEN)
 
@@ -166,3 +215,12 @@ def test_sarif_has_lines_and_rules(file: Path) -> None:
     rules = {rule["id"] for rule in report["runs"][0]["tool"]["driver"]["rules"]}
     assert {f"L{number}" for number in range(1, 23)} <= rules
     jsonschema.validate(report["version"], {"const": "2.1.0"})
+
+
+def test_sarif_has_addresses_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a b#c%20?.yaml").write_text(BROKEN)
+
+    (result,) = json.loads(run("--sarif", "a b#c%20?.yaml").output)["runs"][0]["results"]
+
+    assert result["locations"][0]["physicalLocation"]["artifactLocation"] == {"uri": "a%20b%23c%2520%3F.yaml"}

@@ -11,7 +11,7 @@ import click
 from gpuscaler.doctor.running import number_of
 
 if TYPE_CHECKING:
-    from gpuscaler.doctor.findings import Group, Report
+    from gpuscaler.doctor.findings import FilePatch, Group, Report
 
 #: Objects of a group that are named; the rest is counted.
 _NAMED = 3
@@ -26,6 +26,11 @@ def print_report(report: "Report", *, checks: int) -> None:
 
     for group in grouped(report.findings):
         _print_group(group)
+    if report.patches:
+        _echo("patches, each for all findings of its file:")
+        for entry in report.patches:
+            _echo_patch(entry)
+        _echo("")
     if report.unchecked:
         _echo("not checked, or only in part:")
         for line in _unchecked_lines(report):
@@ -93,14 +98,14 @@ def _echo_command(command: str) -> None:
         _echo(line)
 
 
-def _echo_patch(file: str, patch: str) -> None:
-    """Print the command that applies ``patch``, whose lines have no other control characters than tabs and a last carriage return."""
-    lines, end = patch.splitlines(), "EOF"
+def _echo_patch(entry: "FilePatch") -> None:
+    """Print the command that applies a patch, whose lines have no other control characters than tabs and a last carriage return."""
+    lines, end = entry.patch.splitlines(), "EOF"
     while end in lines:
         end += "_"
-    name = f"./{file}" if file.startswith("-") else file
+    name = f"./{entry.file}" if entry.file.startswith("-") else entry.file
     _echo(f"  fix: patch -p0 {shlex.quote(name)} <<'{end}'")
-    click.echo(patch, nl=False)
+    click.echo(entry.patch, nl=False)
     click.echo(end)
 
 
@@ -116,10 +121,10 @@ def _print_group(group: "Group") -> None:
     for finding in group.findings[:_NAMED]:
         for command in finding.fix.commands:
             _echo_command(command)
-        if finding.fix.patch:
-            _echo_patch(finding.place.rpartition(":")[0], finding.fix.patch)
-    if more and (first.fix.commands or first.fix.patch):
-        _echo("  fix: the same for the others (--json has all commands and patches)")
+    if more and first.fix.commands:
+        _echo("  fix: the same for the others (--json has all commands)")
+    for file in dict.fromkeys(finding.file for finding in group.findings if finding.fix.patch):
+        _echo(f"  fix: the patch of {file}, below")
     if first.fix.advice:
         _echo(f"  fix: {first.fix.advice}")
     _echo(f"  see {first.page}")
@@ -149,4 +154,5 @@ def report_json(report: "Report") -> dict[str, Any]:
         ],
         "unchecked": [{"id": entry.check, "subject": entry.subject, "reason": entry.reason} for entry in report.unchecked],
         "silenced": report.silenced,
+        "patches": [{"file": entry.file, "patch": entry.patch} for entry in report.patches],
     }

@@ -3,8 +3,10 @@
 Source: https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
+from urllib.parse import quote
 
 from gpuscaler import __version__
 from gpuscaler.doctor.checks.checking import Check
@@ -59,9 +61,13 @@ def _result(finding: Finding) -> dict[str, Any]:
     if finding.note:
         text += f"; note: {finding.note}"
     location: dict[str, Any] = {"logicalLocations": [{"fullyQualifiedName": f"{finding.object}: {finding.field}", "kind": "resource"}]}
-    file, _, line = finding.place.rpartition(":")
-    if file and line.isdigit():
-        location["physicalLocation"] = {"artifactLocation": {"uri": file}, "region": {"startLine": int(line)}}
+    line = finding.place.rpartition(":")[2]
+    if finding.file and line.isdigit():
+        # As bytes: names of files may be no UTF-8.
+        location["physicalLocation"] = {
+            "artifactLocation": {"uri": quote(os.fsencode(finding.file))},
+            "region": {"startLine": int(line)},
+        }
     return {
         "ruleId": finding.check,
         "level": _LEVELS.get(finding.severity, "note"),

@@ -101,10 +101,27 @@ def changes_of(patch: str) -> tuple[Change, ...]:
     return tuple(changes)
 
 
-def apart(changes: Iterable[Change], taken: Iterable[Change]) -> bool:
-    """Whether ``changes`` and ``taken`` change lines that do not touch each other, or are the same."""
-    others = tuple(taken)
-    return all(change == other or change.end < other.start or other.end < change.start for change in changes for other in others)
+class Apart:
+    """Changes of a file that can be made together, because none touches another."""
+
+    def __init__(self) -> None:
+        self.changes: set[Change] = set()
+        self._touched: set[int] = set()
+
+    def add(self, changes: tuple[Change, ...]) -> bool:
+        """Add ``changes`` and return True, unless one of them touches another change than itself."""
+        new = [change for change in changes if change not in self.changes]
+        if any(not self._touched.isdisjoint(_places(change)) for change in new):
+            return False
+        self.changes.update(new)
+        self._touched.update(place for change in new for place in _places(change))
+        return True
+
+
+def _places(change: Change) -> range:
+    """What ``change`` touches: odd numbers are lines, even ones the places between them, where others may add lines."""
+    inside = len(change.lines) == change.end - change.start
+    return range(2 * change.start + inside, 2 * change.end + 1 - inside)
 
 
 def _diff(file: SourceFile, lines: list[_Line], first: int, last: int) -> str:

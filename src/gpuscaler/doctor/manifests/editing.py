@@ -126,7 +126,9 @@ class _Editor:
         return diff(self._file, (change for change in changes if change.lines != (self._file.lines[change.start],)))
 
     def rewrite(self, entry: Entry, old: Any, new: Any, key: str = "") -> None:
-        if isinstance(old, dict) and isinstance(new, dict):
+        if isinstance(old, dict) and old and new == {} and key:
+            self._empty(entry, key)
+        elif isinstance(old, dict) and isinstance(new, dict):
             self._rewrite_mapping(entry, old, new)
         elif isinstance(old, list) and isinstance(new, list):
             self._rewrite_list(entry, old, new, key)
@@ -254,6 +256,15 @@ class _Editor:
         if "-" in match["before"] or first:
             raise _CannotEditError
         self._cut(entry.line, self._end(entry.line, match.end("before"), is_list=isinstance(entry.value, list)))
+
+    def _empty(self, entry: Entry, key: str) -> None:
+        """Leave nothing in a mapping in block style."""
+        match = self._key_match(entry.line, key)
+        line = self._file.lines[entry.line - 1]
+        if line[match.end() :].strip():
+            raise _CannotEditError
+        self._cut(entry.line + 1, self._end(entry.line, match.end("before"), is_list=False))
+        self._lines[entry.line - 1] = [f"{line.rstrip()} {{}}"]
 
     def _cut(self, first: int, last: int) -> None:
         for number in range(first - 1, last):

@@ -151,6 +151,7 @@ class Manifests:
     unread: tuple[Unchecked, ...] = ()
     machines: Mapping[str, Machine] = field(default_factory=dict)
     read_rules: Callable[[str], Iterable[Problem]] = lambda _: ()
+    files: tuple[SourceFile, ...] = ()
 
     def of(self, *kinds: str) -> Iterator[Manifest]:
         """The objects of ``kinds``."""
@@ -166,9 +167,10 @@ def read_manifests(
 ) -> Manifests:
     """The objects of ``files``, pairs of name and text."""
     reader = _Reader()
-    for name, text in files:
-        reader.read(SourceFile.of(name, text))
-    return Manifests(now, tuple(reader.items), tuple(reader.problems), tuple(reader.unread), machines or {}, read_rules)
+    sources = tuple(SourceFile.of(name, text) for name, text in files)
+    for file in sources:
+        reader.read(file)
+    return Manifests(now, tuple(reader.items), tuple(reader.problems), tuple(reader.unread), machines or {}, read_rules, sources)
 
 
 def tree_of(text: str, first: int = 1) -> tuple[Entry | None, list[Problem]]:

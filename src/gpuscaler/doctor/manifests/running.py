@@ -14,6 +14,7 @@ from gpuscaler.doctor.documents import TEMPLATES, Document
 from gpuscaler.doctor.evidence import Evidence
 from gpuscaler.doctor.findings import ABSENCE, NAMESPACE, WARNING, Finding, Fix, Report
 from gpuscaler.doctor.manifests.all_lints import LINTS
+from gpuscaler.doctor.manifests.combining import with_combined_patches
 from gpuscaler.doctor.manifests.command_patches import patched
 from gpuscaler.doctor.manifests.credentials import without_credentials
 from gpuscaler.doctor.manifests.editing import patch_of, renamed
@@ -33,7 +34,12 @@ def check_titles() -> tuple[Check, ...]:
 
 
 def lint_manifests(manifests: Manifests) -> Report:
-    """What is wrong with the files."""
+    """What is wrong with the files, and the patches that mend it."""
+    report = _looked_at(manifests)
+    return with_combined_patches(manifests, report, _looked_at)
+
+
+def _looked_at(manifests: Manifests) -> Report:
     checks = [Check(lint.id, lint.title, (), partial(_found, lint, manifests)) for lint in LINTS]
     report = run_checks(_evidence(manifests), [*checks, *(_in_files(check, manifests) for check in _CLUSTER_CHECKS)])
     return Report(tuple(map(_without_credentials, report.findings)), (*manifests.unread, *report.unchecked))
