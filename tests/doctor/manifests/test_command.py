@@ -133,7 +133,9 @@ spec: {containers: []}
 """
 
 
-@pytest.mark.parametrize("text", [FLAGS, FLAGS.replace("\n", "\r\n"), FLAGS.rstrip("\n"), PODS, f"{FLAGS}---\n{PODS}---\n{BROKEN}---\n" * 2])
+@pytest.mark.parametrize(
+    "text", [FLAGS, FLAGS.replace("\n", "\r\n"), FLAGS.rstrip("\n"), PODS, f"{FLAGS}---\n{PODS}---\n{BROKEN}---\n" * 2]
+)
 @pytest.mark.parametrize("as_json", [False, True])
 def test_all_patches_of_a_file_apply_together(text: str, as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

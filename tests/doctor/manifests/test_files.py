@@ -1,17 +1,21 @@
 """Files of several objects, of other programs, and odd ones; patches of them."""
 
+from collections.abc import Callable, Iterable
+
 import pytest
 
+from gpuscaler.cli.doctor.manifests import problems_of_rules
 from gpuscaler.doctor.findings import Finding
 from gpuscaler.doctor.manifests.reading import Machine, read_manifests
 from gpuscaler.doctor.manifests.running import lint_manifests
+from gpuscaler.model.reading.errors import Problem
 
 POD = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\n  namespace: default\n  labels: {{gpu: true}}\nspec: {{containers: []}}\n"
 
 
-def found(*texts: str) -> list[Finding]:
+def found(*texts: str, read_rules: Callable[[str], Iterable[Problem]] = lambda _: ()) -> list[Finding]:
     files = [(f"{number}.yaml", text) for number, text in enumerate(texts)]
-    report = lint_manifests(read_manifests(files, now=0.0, machines={"a.large": Machine(1, 4, 16)}))
+    report = lint_manifests(read_manifests(files, now=0.0, machines={"a.large": Machine(1, 4, 16)}, read_rules=read_rules))
     assert not [entry for entry in report.unchecked if "please report it" in entry.reason]
     return list(report.findings)
 
@@ -212,3 +216,32 @@ def test_an_address_with_a_password_is_shown_without_it() -> None:
     assert "hidden" not in str(found(text))
     (finding,) = found("apiVersion: v1\nkind: 'http://user:hidden@a'\nmetadata: {name: a, labels: {a: true}}\n")
     assert finding.object == "http://...@a a"
+
+
+CHART = """\
+prometheus: {url: "http://prometheus", port: 9090}
+rules:
+  custom:
+  - seriesQuery: 'a{pod!=""}'
+    name: {matches: "^b$"}
+    metricsQuery: 'avg(<<.Series>>{<<.LabelMatchers>>}) by (<<.GroupBy>>)'
+  - seriesQuery: 'b{pod!=""}'
+    metricsQuery: 'avg(<<.Series>>{<<.LabelMatcher>>}) by (<<.GroupBy>>)'
+"""
+QUOTED = 'apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {config.yaml: "rules:\\n- seriesQuery: a{}\\n  metricQuery: b\\n"}\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (CHART, [("rules.custom[1].metricsQuery", 8), ("rules.custom[0].name.matches", 5)]),
+        (QUOTED, [("data.config.yaml: rules[0].metricQuery", 4)]),
+    ],
+)
+def test_rules_have_the_fields_and_lines_of_the_file(text: str, expected: list[tuple[str, int]]) -> None:
+    findings = [
+        (item.field, int(item.place.rpartition(":")[2])) for item in found(text, read_rules=problems_of_rules) if item.check == "L17"
+    ]
+
+    assert set(expected) <= set(findings)
+    assert all(line <= len(text.splitlines()) for _, line in findings)

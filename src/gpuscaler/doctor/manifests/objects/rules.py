@@ -22,16 +22,36 @@ _KEYS: Final = (*_LISTS, "resourceRules")
 _FIELDS: Final = ("Series", "LabelMatchers", "LabelValuesByName", "GroupBy", "GroupBySlice")
 _ACTION = re.compile(r"<<(.*?)>>", re.DOTALL)
 _FIELD = re.compile(r"(?<![\w$)])\.([A-Za-z]\w*)")
+_FIRST = re.compile(r"^(rules|externalRules)\[0\]")
+#: The end of the line of a key whose text has the lines that follow.
+_BLOCK = re.compile(r":\s+\|[-+0-9]{0,2}\s*(#.*)?$")
 _NAME = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(\{|$)")
 
 
 class _Rules(NamedTuple):
-    """Rules at ``path`` of ``manifest``, whose text is YAML that begins at the line ``first`` of the file."""
+    """Rules at ``path`` of ``manifest``, as YAML that begins at the line ``first`` of the file.
+
+    ``first`` is 0 if the lines of ``text`` are none of the file. ``is_one``: ``text`` is a list with the only rule that is at ``path``.
+    """
 
     manifest: Manifest
     path: Path
     first: int
     text: str
+    is_one: bool = False
+
+    def field(self, inner: str) -> str:
+        """The field of the object for the field ``inner`` of the text."""
+        if not self.path:
+            return inner
+        outer = path_text(self.path)
+        return f"{outer}{_FIRST.sub('', inner)}" if self.is_one else f"{outer}: {inner}"
+
+    def line(self, inner: str, number: int) -> int:
+        """The line of the file for the line ``number`` of the text, or for the field ``inner``, which is there."""
+        if self.first:
+            return min(self.first + number - 1, self.manifest.last)
+        return self.manifest.line(self.manifest.path_of(self.field(inner).partition(": ")[0]))
 
 
 def find_bad_rules(manifests: Manifests) -> Iterable[Finding]:
@@ -42,23 +62,23 @@ def find_bad_rules(manifests: Manifests) -> Iterable[Finding]:
                 seen, _, expected = problem.message.partition(", expected ")
                 yield _finding(
                     rules,
-                    (rules.first + (problem.line or 1) - 1, problem.path or "the whole text"),
+                    (problem.line or 1, problem.path or "the whole text"),
                     seen=seen.removeprefix("saw ") if expected else problem.message.partition(";")[0],
                     expected=expected or "a rule in the language of prometheus-adapter",
                     effect=_REFUSED,
                 )
-            root, _ = tree_of(rules.text, rules.first)
+            root, _ = tree_of(rules.text)
             for path, rule in _rules_in(root):
                 yield from _unknown_fields(rules, path, rule)
                 yield from _never(rules, path, rule)
 
 
 def _finding(rules: _Rules, place: tuple[int, str], *, seen: str, expected: str, effect: str, patch: str = "") -> Finding:
-    line, path = place
-    field = f"{path_text(rules.path)}: {path}" if rules.path else path
+    number, path = place
     fix = Fix(advice="" if patch else "correct the rule", patch=patch)
     severity = WARNING if effect == _NEVER else CRITICAL
-    return Finding("L17", severity, rules.manifest.title, field, seen, expected, effect, fix, f"{rules.manifest.file.name}:{line}")
+    at = f"{rules.manifest.file.name}:{rules.line(path, number)}"
+    return Finding("L17", severity, rules.manifest.title, rules.field(path), seen, expected, effect, fix, at)
 
 
 def _texts(manifest: Manifest) -> Iterator[_Rules]:
@@ -67,8 +87,8 @@ def _texts(manifest: Manifest) -> Iterator[_Rules]:
         for key, text in document.pairs("data").items():
             entry = manifest.entry(("data", key))
             if entry is not None and "seriesQuery" in text and text.lstrip().startswith(_KEYS):
-                # The text of a block begins on the line after its key.
-                yield _Rules(manifest, ("data", key), entry.line + 1, text)
+                is_block = _BLOCK.search(manifest.file.lines[entry.line - 1]) is not None
+                yield _Rules(manifest, ("data", key), entry.line + 1 if is_block else 0, text)
     elif not document.kind and document.data and all(name in _KEYS for name in document.data):
         yield _Rules(manifest, (), manifest.first, manifest.file.part(manifest.first, manifest.last))
     elif not document.kind and document.has("prometheus"):
@@ -80,7 +100,7 @@ def _of_chart(manifest: Manifest) -> Iterator[_Rules]:
     for name, key in (("custom", "rules"), ("external", "externalRules")):
         for index, rule in enumerate(manifest.document.parts("rules", name)):
             path = ("rules", name, index)
-            yield _Rules(manifest, path, manifest.line(path), yaml.dump({key: [dict(rule.data)]}, sort_keys=False))
+            yield _Rules(manifest, path, 0, yaml.dump({key: [dict(rule.data)]}, sort_keys=False), is_one=True)
 
 
 def _rules_in(root: Entry | None) -> Iterator[tuple[str, Mapping[str, Entry]]]:
@@ -106,16 +126,13 @@ def _unknown_fields(rules: _Rules, path: str, rule: Mapping[str, Entry]) -> Iter
         if name in _FIELDS:
             continue
         meant = next(iter(difflib.get_close_matches(name, _FIELDS, 1)), "")
-        line = rule["metricsQuery"].line
-        lines = rules.manifest.file.lines
-        written = lines[line - 1] if line <= len(lines) else ""
-        patch = (
-            patch_of_lines(rules.manifest.file, {line: (re.sub(rf"\.{name}\b", f".{meant}", written),)})
-            if meant and f".{name}" in written
-            else ""
-        )
+        number, field = rule["metricsQuery"].line, f"{path}.metricsQuery"
+        line = rules.line(field, number)
+        written = rules.manifest.file.lines[line - 1]
+        corrected = re.sub(rf"\.{name}\b", f".{meant}", written)
+        patch = patch_of_lines(rules.manifest.file, {line: (corrected,)}) if meant and corrected != written else ""
         expected = f".{meant} (did you mean that?)" if meant else f"one of .{', .'.join(_FIELDS)}"
-        yield _finding(rules, (line, f"{path}.metricsQuery"), seen=f".{name}", expected=expected, effect=_NO_QUERY, patch=patch)
+        yield _finding(rules, (number, field), seen=f".{name}", expected=expected, effect=_NO_QUERY, patch=patch)
 
 
 def _never(rules: _Rules, path: str, rule: Mapping[str, Entry]) -> Iterator[Finding]:
