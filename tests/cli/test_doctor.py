@@ -136,3 +136,23 @@ def test_commands_move_rights_to_a_program_in_the_namespace_of_the_run_file(tmp_
 
     (binding,) = [item for item in report["findings"] if item["object"] == "ClusterRoleBinding cluster-autoscaler"]
     assert bool(binding["commands"]) == moved
+
+
+def test_a_page_shows_names_that_are_no_characters(tmp_path: Path) -> None:
+    objects, page = tmp_path / "objects.json", tmp_path / "page.html"
+    pod = {"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "a\ud800", "namespace": "d"}}
+    container = {"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpus": "1"}}}
+    objects.write_text(json.dumps({**pod, "spec": {"containers": [container]}}))
+
+    result = doctor("--cluster", objects, "--html", page)
+
+    assert result.exit_code == 1
+    assert "D39 Pod d/a\\ud800" in result.output
+    assert "d/a\\ud800" in page.read_text()
+
+
+def test_the_report_comes_before_a_page_that_cannot_be_written(tmp_path: Path) -> None:
+    result = doctor("--cluster", BROKEN, "--html", tmp_path / "none" / "page.html")
+
+    assert result.exit_code == 2
+    assert "CRITICAL D34" in result.output

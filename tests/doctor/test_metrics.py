@@ -74,6 +74,16 @@ def test_a_minimum_of_zero_that_a_server_accepted_is_no_mistake() -> None:
     assert [finding.object for finding in found(objects, "D46")] == ["HorizontalPodAutoscaler default/by-pods"]
 
 
+def test_a_certificate_is_reported_once_for_a_workload_and_its_pods() -> None:
+    objects = broken("d44-expired")
+    template = next(item for item in objects if item["kind"] == "Deployment")["spec"]["template"]
+    metadata = {"name": "custom-metrics-apiserver-1", "namespace": "kube-system", "labels": template["metadata"]["labels"]}
+
+    findings = found([*objects, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}], "D44")
+
+    assert findings == found(objects, "D44")
+
+
 def test_requests_may_come_from_a_limit_range_from_admission_or_from_the_whole_pod() -> None:
     objects = broken("d46-no-requests")
     defaults = [

@@ -74,11 +74,11 @@ def doctor(
     settings = None if config is None else load_settings(config)
     evidence = _with_settings(_from_files(files, now) if files else _from_cluster(kubeconfig, context, now), settings)
     report = silence(run_checks(evidence, CHECKS), evidence, settings.doctor.ignore if settings is not None else ())
+    output.print(report, CHECKS)
     if html is not None:
         from gpuscaler.cli.doctor.page import doctor_page
 
         _write_page(html, doctor_page(report, checks=count_ids(CHECKS), now=now))
-    output.print(report, CHECKS)
     # What was asked beside the objects has a kind of its own.
     objects = (documents for kind, documents in evidence.documents.items() if not kind.startswith("probe/"))
     sys.exit(output.exit_status(report, anything_read=any(objects) or not evidence.unread))
@@ -110,7 +110,8 @@ def _from_cluster(kubeconfig: Path | None, context: str, now: float) -> "Evidenc
 
 def _write_page(path: Path, page: str) -> None:
     try:
-        path.write_text(page, encoding="utf-8")
+        # Names of objects may be half of a pair of characters, which UTF-8 does not have.
+        path.write_text(page, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         click.echo(f"{path}: saw {error.strerror}, expected a file that can be written", err=True)
         sys.exit(2)

@@ -53,9 +53,10 @@ def find_bad_certificates(evidence: Evidence) -> Iterator[Finding | Unchecked]:
         if api_service.text("spec", "group") not in METRICS_GROUPS or not api_service.has("spec", "service"):
             continue
         served = [*_mounted_certificates(api_service, serving, evidence), *_dialled(api_service, probes.get(api_service.name, []))]
-        # Both versions of an API lead to one program: its certificate is reported once.
-        fresh = [item for item in served if (item.owner.title, item.field) not in seen]
-        seen.update((item.owner.title, item.field) for item in served)
+        # Both versions of an API lead to one program, and a program is a workload with its pods: its certificate is reported once.
+        by_place = {(item.owner.title, item.field): item for item in served}
+        fresh = [item for place, item in by_place.items() if place not in seen]
+        seen.update(by_place)
         yield from _skipped(api_service, served, evidence.now)
         yield from _bundle(api_service, served, evidence.now)
         for item in fresh:
