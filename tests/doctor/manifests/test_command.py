@@ -198,6 +198,61 @@ def test_what_could_not_be_checked_is_no_success(tmp_path: Path) -> None:
     assert run(tmp_path / "template.yaml").exit_code == 5
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "# nothing\n",
+        "- just\n- text\n---\n'a string'\n---\n42\n",
+        '["kind"]\n',
+        "services: {a: {image: x}}\n",
+        "driver: {enabled: true}\n",
+    ],
+)
+def test_a_file_in_which_nothing_is_known_is_not_checked(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.yaml").write_text(text)
+    (tmp_path / "good.yaml").write_text(SERVED)
+
+    both = run(".")
+
+    assert both.exit_code == 3
+    assert "\n2 files, 1 object; not recognised: a.yaml.\n" in both.output
+    assert "L1: a.yaml because no rule knows anything in it" in both.output
+    assert run("a.yaml").exit_code == 3
+    assert run("--partial-ok", "a.yaml").exit_code == 0
+    assert "\n1 file, 1 object.\n" in f"\n{run('good.yaml').output}"
+
+
+def test_a_template_that_is_yaml_is_not_checked(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: {{ .Values.name }}\n")
+
+    result = run(tmp_path)
+
+    assert result.exit_code == 5
+    assert "it is a template of Helm" in result.output
+
+
+def test_an_empty_folder_says_what_it_lacks(tmp_path: Path) -> None:
+    result = run(tmp_path)
+
+    assert result.exit_code == 5
+    assert f"{tmp_path}: saw no file that ends with .yaml, .yml or .json, expected one at least" in result.output
+
+
+def test_totals_say_how_many_mistakes_are_shown(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("---\n".join(BROKEN.replace("web", name) for name in ("a", "b", "c")))
+
+    assert "3 critical, 0 warnings, 0 info; each mistake is shown once with its objects: 1 mistake." in run(tmp_path).output
+
+
+def test_lists_in_lists_are_read() -> None:
+    budget = "{apiVersion: policy/v1beta1, kind: PodDisruptionBudget, metadata: {name: a}}"
+    text = f"apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: List\n  items:\n  - {budget}\n"
+
+    assert "CRITICAL L4 PodDisruptionBudget a (standard input:7)" in run("-", text=text).output
+
+
 def test_bad_input(tmp_path: Path) -> None:
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe")
 

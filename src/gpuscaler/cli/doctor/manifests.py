@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuscaler.cli.doctor.output import Output, output_options
+from gpuscaler.cli.printing import escape_controls, format_count
 
 if TYPE_CHECKING:
-    from gpuscaler.doctor.manifests.reading import Machine
+    from gpuscaler.doctor.manifests.reading import Machine, Manifests
     from gpuscaler.model.reading.errors import Problem
 
 #: The names of files that are looked at in folders.
 _ENDINGS = (".yaml", ".yml", ".json")
+#: Files that are named; the rest is counted.
+_NAMED = 3
 
 
 @click.command()
@@ -33,8 +36,21 @@ def manifests(*, files: tuple[str, ...], output: Output) -> None:
     texts = list(_texts(files))
     read = read_manifests(texts, now=time.time(), machines=known_machines(), read_rules=problems_of_rules)
     report = lint_manifests(read)
-    output.print(report, check_titles())
-    sys.exit(output.exit_status(report, anything_read=bool(texts) and (bool(read.items) or not report.unchecked)))
+    output.print(report, check_titles(), read=_summary(read))
+    if not texts:
+        endings = f"{', '.join(_ENDINGS[:-1])} or {_ENDINGS[-1]}"
+        click.echo(f"{', '.join(map(escape_controls, files))}: saw no file that ends with {endings}, expected one at least", err=True)
+    sys.exit(output.exit_status(report, anything_read=bool(texts) and (bool(read.items) or not read.unread)))
+
+
+def _summary(read: "Manifests") -> str:
+    """What was read, and the first files in which nothing is known."""
+    from gpuscaler.doctor.manifests.recognising import not_recognised, recognised
+
+    counts = f"{format_count(len(read.files), 'file')}, {format_count(len(recognised(read)), 'object')}"
+    names = [entry.subject for entry in not_recognised(read)]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{counts}; not recognised: {', '.join(names[:_NAMED])}{more}" if names else counts
 
 
 def _texts(files: Iterable[str]) -> Iterator[tuple[str, str]]:

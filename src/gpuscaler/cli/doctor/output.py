@@ -39,8 +39,8 @@ class Output:
     as_json: bool
     as_sarif: bool
 
-    def print(self, report: "Report", checks: "Sequence[Check]") -> None:
-        """Print the report of ``checks`` on standard output."""
+    def print(self, report: "Report", checks: "Sequence[Check]", *, read: str = "") -> None:
+        """Print the report of ``checks`` on standard output. ``read`` says what was read, for people."""
         from gpuscaler.cli.doctor.printing import print_report, report_json
         from gpuscaler.cli.doctor.sarif import report_sarif
 
@@ -49,7 +49,7 @@ class Output:
         elif self.as_sarif:
             click.echo(json.dumps(report_sarif(report, checks), indent=2))
         else:
-            print_report(report, checks=count_ids(checks))
+            print_report(report, checks=count_ids(checks), read=read)
 
     def exit_status(self, report: "Report", *, anything_read: bool) -> int:
         """The exit status of the command. Findings come before what could not be checked."""

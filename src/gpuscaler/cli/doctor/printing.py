@@ -19,12 +19,13 @@ _NAMED = 3
 _DOCUMENT = re.compile(r"<<'\w+'$")
 
 
-def print_report(report: "Report", *, checks: int) -> None:
-    """Print findings in groups, then what could not be checked."""
+def print_report(report: "Report", *, checks: int, read: str = "") -> None:
+    """Print findings in groups, then what could not be checked, what was ``read``, and totals."""
     from gpuscaler.cli.printing import format_count
     from gpuscaler.doctor.findings import count_words, grouped
 
-    for group in grouped(report.findings):
+    groups = grouped(report.findings)
+    for group in groups:
         _print_group(group)
     if report.patches:
         _echo("patches, each for all findings of its file:")
@@ -40,7 +41,15 @@ def print_report(report: "Report", *, checks: int) -> None:
     counts = count_words(Counter(finding.severity for finding in report.findings))
     unchecked = f", {len({entry.check for entry in report.unchecked})} incomplete" if report.unchecked else ""
     silenced = f", {report.silenced} silenced" if report.silenced else ""
-    _echo(f"{format_count(checks, 'check')}: {counts}{silenced}{unchecked}.")
+    # Totals are of findings, of which a group has many.
+    shown = (
+        f"; each mistake is shown once with its objects: {format_count(len(groups), 'mistake')}"
+        if len(groups) < len(report.findings)
+        else ""
+    )
+    if read:
+        _echo(f"{read}.")
+    _echo(f"{format_count(checks, 'check')}: {counts}{silenced}{unchecked}{shown}.")
 
 
 def _unchecked_lines(report: "Report") -> Iterator[str]:

@@ -202,7 +202,8 @@ class _Reader:
         for first, last in _documents(file.lines):
             text = file.part(first, last)
             root, problems = tree_of(text, first)
-            if root is None and problems and "{{" in text:
+            # Braces of a template that are not quoted are a mapping as the key of a mapping.
+            if problems and "{{" in text and (root is None or any(item.message.startswith("saw the key a list") for item in problems)):
                 reason = "it is a template of Helm; look at what helm template prints"
                 self.unread.append(Unchecked("L1", f"{file.name}:{first}", reason))
                 continue
@@ -220,7 +221,7 @@ class _Reader:
             self._add(file, root, (first, last), ())
 
     def _add(self, file: SourceFile, entry: Entry, lines: tuple[int, int], prefix: Path) -> None:
-        if isinstance(entry.value, list) and len(prefix) <= 2:
+        if isinstance(entry.value, list):
             for index, item in enumerate(entry.value):
                 self._add(file, item, lines, (*prefix, index))
             return

@@ -20,6 +20,7 @@ from gpuscaler.doctor.manifests.credentials import without_credentials
 from gpuscaler.doctor.manifests.editing import patch_of, renamed
 from gpuscaler.doctor.manifests.linting import Lint
 from gpuscaler.doctor.manifests.reading import Manifest, Manifests, Path
+from gpuscaler.doctor.manifests.recognising import not_recognised
 from gpuscaler.doctor.running import run_checks
 
 #: Checks of clusters that files answer, by what they look for.
@@ -36,7 +37,8 @@ def check_titles() -> tuple[Check, ...]:
 def lint_manifests(manifests: Manifests) -> Report:
     """What is wrong with the files, and the patches that mend it."""
     report = _looked_at(manifests)
-    return with_combined_patches(manifests, report, _looked_at)
+    report = with_combined_patches(manifests, report, _looked_at)
+    return replace(report, unchecked=(*not_recognised(manifests), *report.unchecked))
 
 
 def _looked_at(manifests: Manifests) -> Report:

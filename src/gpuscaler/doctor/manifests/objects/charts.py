@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from gpuscaler.doctor.documents import Document
 from gpuscaler.doctor.findings import CRITICAL, WARNING, Finding
 from gpuscaler.doctor.manifests.editing import changed, removed, renamed
 from gpuscaler.doctor.manifests.linting import Lint, Mistake
@@ -53,9 +54,29 @@ def find_wrong_values(manifests: Manifests) -> Iterable[Finding]:
         yield from _adapter(manifest)
 
 
+def has_known_values(manifest: Manifest) -> bool:
+    """Whether the object is the values of one of these charts."""
+    return _is_of_autoscaler(manifest.document) or _is_of_karpenter(manifest.document) or _is_of_adapter(manifest)
+
+
+def _is_of_autoscaler(document: Document) -> bool:
+    return document.has("autoDiscovery") or document.has("autoscalingGroups") or document.has("expanderPriorities")
+
+
+def _is_of_karpenter(document: Document) -> bool:
+    settings = document.has("settings") or (document.has("clusterName") and document.has("clusterEndpoint"))
+    return settings and not document.has("autoDiscovery")
+
+
+def _is_of_adapter(manifest: Manifest) -> bool:
+    document = manifest.document
+    has_more = document.has("rules") or document.has("metricsRelistInterval") or "prometheus-adapter" in manifest.file.name
+    return bool(document.text("prometheus", "url")) and has_more
+
+
 def _autoscaler(manifest: Manifest) -> Iterator[Finding]:
     document = manifest.document
-    if not (document.has("autoDiscovery") or document.has("autoscalingGroups") or document.has("expanderPriorities")):
+    if not _is_of_autoscaler(document):
         return
     discovery = document.part("autoDiscovery")
     if discovery.flag("enabled") and not discovery.text("clusterName") and not document.has("autoscalingGroups"):
@@ -104,7 +125,7 @@ def _moved(manifest: Manifest, path: Path, to: Path, new: Any) -> Finding:
 
 def _karpenter(manifest: Manifest) -> Iterator[Finding]:
     document = manifest.document
-    if not (document.has("settings") or (document.has("clusterName") and document.has("clusterEndpoint"))) or document.has("autoDiscovery"):
+    if not _is_of_karpenter(document):
         return
     for path, to, release in _KARPENTER:
         names = tuple(str(step) for step in path)
@@ -141,7 +162,7 @@ def _adapter(manifest: Manifest) -> Iterator[Finding]:
     document = manifest.document
     address = document.text("prometheus", "url")
     rules = document.value("rules")
-    if not address or not (rules is not None or document.has("metricsRelistInterval") or "prometheus-adapter" in manifest.file.name):
+    if not _is_of_adapter(manifest):
         return
     match = _PORT.match(address)
     if match is not None and document.value("prometheus", "port") not in (0, ""):

@@ -73,6 +73,11 @@ def find_bad_rules(manifests: Manifests) -> Iterable[Finding]:
                 yield from _never(rules, path, rule)
 
 
+def has_rules(manifest: Manifest) -> bool:
+    """Whether the object has rules of prometheus-adapter."""
+    return next(_texts(manifest), None) is not None
+
+
 def _finding(rules: _Rules, place: tuple[int, str], *, seen: str, expected: str, effect: str, patch: str = "") -> Finding:
     number, path = place
     fix = Fix(advice="" if patch else "correct the rule", patch=patch)
