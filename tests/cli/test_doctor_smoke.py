@@ -90,7 +90,7 @@ class Persistent:
     @asynccontextmanager
     async def exchange(self, request: Request) -> AsyncIterator[Answer]:
         async def call() -> Answer:
-            if request.method == "POST":
+            if request.method in ("POST", "DELETE"):
                 await asyncio.sleep(2.0)
             async with self._inner.exchange(request) as answer:
                 return Answer(answer.status, answer.headers, in_pieces(b"".join([piece async for piece in answer.pieces])))
@@ -114,6 +114,42 @@ async def test_an_interruption_while_the_job_is_being_created_leaves_nothing(tmp
         assert await here.left() == []
         await asyncio.sleep(10)
         assert await here.left() == []
+
+
+@pytest.mark.parametrize("moment", ["Creating Job", "Removing the Job"])
+async def test_further_interruptions_do_not_end_the_removal(tmp_path: Path, moment: str) -> None:
+    async with stage(tmp_path) as here:
+        run = here.run(client=Client(Persistent(MemoryTransport(here.api))))
+        running = asyncio.create_task(run.run())
+        await here.until_said("Creating Job")
+        if moment == "Removing the Job":
+            running.cancel()
+            await here.until_said(moment)
+        for _ in range(3):
+            running.cancel()
+            await asyncio.sleep(0.1)
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+        assert run.left == ""
+        assert await here.left() == []
+
+
+async def test_what_is_left_is_known_before_the_removal_ends(tmp_path: Path) -> None:
+    async with stage(tmp_path) as here:
+        run = here.run(client=Client(Persistent(MemoryTransport(here.api))))
+        running = asyncio.create_task(run.run())
+        await here.until_said("Creating Job")
+        running.cancel()
+        await asyncio.sleep(0.1)
+        assert run.test.removal_command in run.left
+        # The whole program ends.
+        (removal,) = (task for task in asyncio.all_tasks() if task.get_name() == "remove the Job of the smoke test")
+        removal.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+        assert run.test.removal_command in run.left
 
 
 async def test_a_free_gpu_is_used_and_its_node_is_not_waited_for(tmp_path: Path) -> None:

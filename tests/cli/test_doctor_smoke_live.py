@@ -194,6 +194,26 @@ def test_a_signal_in_the_middle_leaves_nothing(cluster: Served, number: signal.S
     assert cluster.ask(left) == []
 
 
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_leaves_nothing_either(cluster: Served, second: signal.Signals) -> None:
+    load_status(cluster)
+    with smoking(cluster) as process:
+        try:
+            cluster.until(waits)
+            process.send_signal(signal.SIGINT)
+            assert process.stderr is not None
+            while "Removing" not in process.stderr.readline():
+                pass
+            process.send_signal(second)
+            _, errors = process.communicate(timeout=PATIENCE)
+        finally:
+            process.kill()
+
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
+    assert cluster.ask(left) == []
+
+
 async def waits(client: Client) -> bool:
     return "Unschedulable" in str(await client.list_all(PODS, namespace="default"))
 

@@ -95,9 +95,7 @@ class SmokeRun:
                 text = f"not finished within {format_duration(self.test.deadline)}: still waiting for {waits_for(self.timeline)}"
                 self.verdict = Verdict(False, text)
         finally:
-            await asyncio.wait([creating])
-            if not _is_refused(creating):
-                self.left = await self._remove()
+            await self._clean_up(creating)
         if self.verdict.ran and not self.left:
             self._reached(GONE)
         if self.timeline.node:
@@ -254,6 +252,29 @@ class SmokeRun:
 
     # After
 
+    async def _clean_up(self, creating: "asyncio.Future[None]") -> None:
+        """Remove the Job if there may be one, and set ``left``.
+
+        It goes on to its end whatever happens: what cancels this meanwhile is raised afterwards. Both the creation and the removal have
+        time limits.
+        """
+        # What is printed if not even this comes to its end.
+        self.left = self._describe_left("the test ended meanwhile")
+        cleaning = asyncio.create_task(self._remove_created(creating), name="remove the Job of the smoke test")
+        interrupted = False
+        while not cleaning.done():
+            try:
+                await asyncio.wait([cleaning])
+            except asyncio.CancelledError:
+                interrupted = True
+        self.left = cleaning.result()
+        if interrupted:
+            raise asyncio.CancelledError
+
+    async def _remove_created(self, creating: "asyncio.Future[None]") -> str:
+        await asyncio.wait([creating])
+        return "" if _is_refused(creating) else await self._remove()
+
     async def _remove(self) -> str:
         """Delete the Job and wait until its pod is gone; returns what is left, with the command that removes it."""
         problem = "its pod is still terminating"
@@ -272,6 +293,9 @@ class SmokeRun:
                     await asyncio.sleep(1.0)
         except TimeoutError:
             pass
+        return self._describe_left(problem)
+
+    def _describe_left(self, problem: str) -> str:
         end = f"the Job ends by itself {format_duration(self.test.deadline)} after its creation, and is deleted some minutes later"
         job = f"Job {self.test.namespace}/{self.test.name}"
         return f"{job} could not be removed ({problem}); {end}. Remove it now: {self.test.removal_command}"

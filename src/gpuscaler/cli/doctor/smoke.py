@@ -278,7 +278,7 @@ def _run(access: "Access", run_of: "Callable[[Client, Access], SmokeRun]", *, as
 
     async def follow(transport: "HttpTransport") -> int:
         run = run_of(Client(transport), access)
-        with _cancelled_by_signals(signals):
+        with _cancelled_by_signals(signals, lambda: _say(f"still removing the Job; to do it yourself: {run.test.removal_command}")):
             try:
                 verdict = await run.run()
             except RefusedError as error:
@@ -296,20 +296,26 @@ def _run(access: "Access", run_of: "Callable[[Client, Access], SmokeRun]", *, as
 
 
 class _cancelled_by_signals:  # noqa: N801 - used as a function
-    """Cancels the current task at SIGTERM, and at SIGHUP unless it is ignored, as by nohup; ``received`` gets the number."""
+    """Cancels the current task at the first signal that ends programs and is not ignored, as SIGHUP is by nohup; ``received`` gets them.
 
-    def __init__(self, received: list[int]) -> None:
-        self._received = received
-        self._numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
+    At each later one, ``again`` is called. SIGINT is among them, because asyncio ends all tasks at the second one.
+    """
+
+    def __init__(self, received: list[int], again: Callable[[], None]) -> None:
+        self._received, self._again = received, again
+        ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        self._numbers = [number for number in ending if signal.getsignal(number) is not signal.SIG_IGN]
 
     def __enter__(self) -> None:
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None
 
         def stop(number: int) -> None:
-            if not self._received:
-                self._received.append(number)
+            self._received.append(number)
+            if len(self._received) == 1:
                 task.cancel()
+            else:
+                self._again()
 
         for number in self._numbers:
             loop.add_signal_handler(number, stop, number)
