@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shlex
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -288,3 +289,56 @@ async def test_a_server_that_cannot_be_reached_leaves_its_certificate_unchecked(
     (entry,) = unchecked(await report(Server(), api_service(service=named), service("127.0.0.1", 9), inside=True), "D44")
 
     assert "no TLS connection to 127.0.0.1:9" in entry
+
+
+PROXY = "x/../../../../../../api/v1/namespaces/victim/services/http:admin:80/proxy/shutdown?now=/v1"
+
+
+@pytest.mark.parametrize(
+    ("about", "target"),
+    [
+        ({"apiVersion": PROXY, "kind": "Service", "name": "n"}, {}),
+        ({"apiVersion": "v1", "kind": "../../x", "name": "n"}, {}),
+        ({"apiVersion": "v1", "kind": "Service", "name": ".."}, {}),
+        ({"apiVersion": "v1", "kind": "Service", "name": "a%2f..%2fb"}, {}),
+        (None, {"apiVersion": PROXY, "kind": "Made", "name": "n"}),
+        (None, {"apiVersion": "example.org/v1", "kind": "x/../../made", "name": "n"}),
+        (None, {"apiVersion": "example.org/v1", "kind": "Made", "name": "n?watch=1"}),
+    ],
+)
+async def test_an_autoscaler_does_not_choose_the_paths_of_requests(about: Json | None, target: Json) -> None:
+    autoscaler = autoscaled()[0]
+    if about is not None:
+        metric = {
+            "type": "Object",
+            "object": {"metric": {"name": "m"}, "describedObject": about, "target": {"type": "Value", "value": "1"}},
+        }
+        autoscaler["spec"]["metrics"] = [metric]
+    autoscaler["spec"]["scaleTargetRef"].update(target)
+    server = Server()
+
+    done = await report(server, api_service(), service(), autoscaler)
+
+    assert [request.path for request in server.requests if set("?%") & set(request.path.replace("%2A", "")) or ".." in request.path] in (
+        [],
+        ["/apis/example.org/v1/namespaces/default/mades/n%3Fwatch%3D1/scale"],
+    )
+    assert findings(done, "D45") or unchecked(done, "D45")
+
+
+@pytest.mark.parametrize("rest", ["/../../../../../secrets", "/shutdown?now=", "/%2e%2e/x"])
+async def test_a_prometheus_address_does_not_lead_elsewhere(rest: str) -> None:
+    server = Server({METRIC: (200, {"items": []})})
+    await report(server, api_service(), service(), *autoscaled(), *adapter(f"http://prometheus.monitoring.svc:9090{rest}"))
+    assert METRIC in [request.path for request in server.requests]
+    assert not [request.path for request in server.requests if ".." in request.path or "?" in request.path or "%2e" in request.path]
+
+
+async def test_the_command_that_asks_again_is_quoted_for_a_shell() -> None:
+    autoscaler = autoscaled()[0]
+    autoscaler["spec"]["metrics"][0]["pods"]["metric"]["selector"] = {"matchLabels": {"a": "'$(touch pwned)'"}}
+    done = await report(Server({METRIC: (404, {})}), api_service(), service(), autoscaler, autoscaled()[1])
+    (advice,) = (finding.fix.advice for finding in done.findings if finding.check == "D45")
+    command = shlex.split(advice.partition("ask again with ")[2])
+    assert command[:3] == ["kubectl", "get", "--raw"]
+    assert len(command) == 4

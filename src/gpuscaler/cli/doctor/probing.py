@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from gpuscaler.doctor.checks.api_services import PROBED_DISCOVERY
 from gpuscaler.doctor.checks.clocks import API_SERVER, PROBED_CLOCK
@@ -26,7 +26,7 @@ from gpuscaler.doctor.evidence import Evidence
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, Unreachable
 from gpuscaler.kube.transport import Request
-from gpuscaler.metrics.chain.looking import format_selector, metric_path, scale_selector
+from gpuscaler.metrics.chain.looking import format_selector, metric_path, quoted_path, scale_selector
 
 #: Metrics that are asked for at most, and at once; APIs of metrics and certificates at most.
 _METRICS, _AT_ONCE, _SERVERS = 200, 8, 12
@@ -149,7 +149,7 @@ async def _metrics(client: Client, evidence: Evidence) -> list[Json]:
             selector = await _selector(client, autoscaler, targets) if metric.type == "Pods" else ""
             path, query = metric_path(metric.type, autoscaler.namespace, metric.source.data, metric.name, selector)
         except (ApiError, Unreachable, ValueError, TypeError, AttributeError) as error:
-            return probe(item, status=0, message=f"its pods are not known: {error}")
+            return probe(item, status=0, message=f"it cannot be asked for: {error}")
         full = f"/apis/{group}/{versions[group]}{path}"
         key = full, urlencode(query)
         if key not in answers:
@@ -184,7 +184,13 @@ async def _add_series(client: Client, evidence: Evidence, probes: list[Json]) ->
             address = parse_address(url or "", space_of(needs.program.workload)) if needs is not None else None
             if needs is not None and needs.series and address is not None:
                 target = f"{'https:' if address.scheme == 'https' else ''}{address.name}:{address.port}"
-                path = f"/api/v1/namespaces/{quote(address.namespace)}/services/{target}/proxy{address.rest.rstrip('/')}/api/v1/series"
+                rest = filter(None, address.rest.split("/"))
+                try:
+                    path = quoted_path(
+                        "api", "v1", "namespaces", address.namespace, "services", target, "proxy", *rest, "api", "v1", "series"
+                    )
+                except ValueError:
+                    continue
                 asked.setdefault((path, needs.series), []).append(probe)
 
     async def ask(item: tuple[str, str]) -> Json | None:

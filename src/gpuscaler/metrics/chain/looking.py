@@ -48,11 +48,11 @@ async def collect_facts(client: Client, namespace: str, name: str, *, pages: Pag
 
 
 async def scale_selector(client: Client, namespace: str, target: Json) -> str:
-    """The label selector of the scaled object, from its scale subresource."""
+    """The label selector of the scaled object, from its scale subresource. Raises ValueError as :func:`metric_path` does."""
     group, _, version = str(target.get("apiVersion", "")).rpartition("/")
-    prefix = f"/apis/{group}/{version}" if group else f"/api/{version}"
-    path = f"{prefix}/namespaces/{quote(namespace)}/{str(target.get('kind', '')).lower()}s/{quote(str(target.get('name', '')))}/scale"
-    scale = json.loads(await _get(client, path))
+    prefix = ("apis", group, version) if group else ("api", version)
+    kind, name = str(target.get("kind", "")).lower(), str(target.get("name", ""))
+    scale = json.loads(await _get(client, quoted_path(*prefix, "namespaces", namespace, f"{kind}s", name, "scale")))
     return str((scale.get("status") or {}).get("selector", ""))
 
 
@@ -147,19 +147,30 @@ async def _listed(client: Client, group: str) -> Iterable[str]:
 
 
 def metric_path(kind: str, namespace: str, source: Json, metric: str, selector: str) -> tuple[str, dict[str, str]]:
-    """Path and query of the HorizontalPodAutoscaler's request for a metric."""
+    """Path and query of the HorizontalPodAutoscaler's request for a metric.
+
+    Whoever made the autoscaler chose its parts. Raises ValueError if one of them would lead the request elsewhere.
+    """
     labels = format_selector((source.get("metric") or {}).get("selector") or {})
-    space = f"/namespaces/{quote(namespace)}"
     if kind == "External":
-        return f"{space}/{quote(metric)}", _query(labelSelector=labels)
+        return quoted_path("namespaces", namespace, metric), _query(labelSelector=labels)
     if kind == "Pods":
-        return f"{space}/pods/%2A/{quote(metric)}", _query(labelSelector=selector, metricLabelSelector=labels)
+        return quoted_path("namespaces", namespace, "pods", "*", metric), _query(labelSelector=selector, metricLabelSelector=labels)
     about = source.get("describedObject") or {}
     if about.get("kind") == "Namespace":
-        return f"{space}/metrics/{quote(metric)}", _query(metricLabelSelector=labels)
+        return quoted_path("namespaces", namespace, "metrics", metric), _query(metricLabelSelector=labels)
     group = str(about.get("apiVersion", "")).rpartition("/")[0]
     resource = f"{str(about.get('kind', '')).lower()}s{f'.{group}' if group else ''}"
-    return f"{space}/{resource}/{quote(str(about.get('name', '')))}/{quote(metric)}", _query(metricLabelSelector=labels)
+    return quoted_path("namespaces", namespace, resource, str(about.get("name", "")), metric), _query(metricLabelSelector=labels)
+
+
+def quoted_path(*parts: str) -> str:
+    """The path of these parts, none of which can lead elsewhere. Raises ValueError for one that is no name of anything in Kubernetes."""
+    for part in parts:
+        # As Kubernetes validates names in paths: servers on the way may decode a quoted slash or percent sign.
+        if part in ("", ".", "..") or "/" in part or "%" in part:
+            raise ValueError(f"saw {part!r} as a part of the path to request, expected a name without / and %")
+    return "".join(f"/{quote(part, safe=':')}" for part in parts)
 
 
 def format_selector(selector: Json) -> str:

@@ -7,6 +7,7 @@ rule: ``{count, labels}``, the number of series (a few are counted), and the nam
 """
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -105,7 +106,7 @@ def _probed(autoscaler: Document, metric: Metric, probe: Document, *, rules: Rul
         return Unchecked("D45", f"metric {metric.name} of {autoscaler.title}", message or "no answer came in time")
     if items or (is_idle and status in (200, 404)):
         return None
-    ask = f"ask again with kubectl get --raw {probe.text('path')!r}"
+    ask = f"ask again with kubectl get --raw {shlex.quote(probe.text('path'))}"
     if status == 404:
         seen, expected = f"{metric.name}, which is not served ({message or 404})", "a metric that is served"
     elif status == 200:
