@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
+import pytest
 from tests.doctor.corpus import FOLDER, objects_of
 from tests.doctor.corpus import NOW as CORPUS_NOW
 from tests.planning.building import NOW, bare_node, node, offering, pod, pool, spec
@@ -63,6 +64,16 @@ def test_a_selector_that_no_pool_has_is_mended_in_the_workload() -> None:
     assert finding.object == "Deployment default/web"
     patch = '{"spec":{"template":{"spec":{"nodeSelector":{"team":"vision"}}}}}'
     assert finding.fix.commands == (f"kubectl patch deployment web --namespace default --type merge --patch '{patch}'",)
+
+
+@pytest.mark.parametrize("owner", [Owner("Node", "n1", "x"), Owner("Job\nCRITICAL forged", "web", "x"), Owner("Job", "a\nb", "x")])
+def test_owners_that_are_no_objects_of_the_namespace_do_not_name_a_finding(owner: Owner) -> None:
+    policy = Policy((pool(offering("g.8", gpus=8, cpu=96, memory=1000)),))
+    refusing = pod("p", spec(gpus=16), unschedulable=True, unschedulable_since=NOW - 5, owner=owner)
+    owned = pod("q", spec(gpus=16), unschedulable=True, unschedulable_since=NOW - 5, owner=Owner("ReplicaSet", "web-1", "w"))
+    items: list[Item] = [refusing, owned, Workload("ReplicaSet", "default", "web-1", owner=owner)]
+
+    assert {finding.object for finding in found(items, policy, check="D39")} == {"Pod default/p", "ReplicaSet default/web-1"}
 
 
 def test_a_taint_of_a_pool_needs_a_toleration() -> None:

@@ -284,5 +284,6 @@ def test_titles_of_findings_name_objects_of_the_cluster() -> None:
     assert reference_of("Pod a/p", cluster) == Reference("Pod", "p", "a", "u2", "v1")
     assert reference_of("Node n", cluster) == Reference("Node", "n", uid="n")
     assert reference_of("RayCluster a/r", cluster) == Reference("RayCluster", "r", "a", "", "")
-    for title in ("Pool gpu", "Node group pool=a", "DaemonSet of a device plugin", ""):
+    odd = ("Node a/n", "Namespace a/kube-system", "Job\nCRITICAL a/n", "Node ", "Deployment a/")
+    for title in ("Pool gpu", "Node group pool=a", "DaemonSet of a device plugin", "", *odd):
         assert reference_of(title, cluster) is None

@@ -4,6 +4,7 @@ Results are in the status. New findings are logged, and get a Kubernetes Event o
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -35,6 +36,8 @@ PAUSE = 20.0
 REMEMBERED_SECONDS = 3600.0
 #: The most Events and log lines for the new findings of one time.
 MOST_EVENTS, MOST_LINES = 200, 20
+_KIND = re.compile(r"[A-Za-z][A-Za-z0-9]{0,62}")
+_CLUSTER_SCOPED = ("Node", "Namespace")
 _REASON, _ACTION = "DoctorFinding", "Check"
 #: The API versions of the kinds on which findings are, beside those of workloads.
 _API_VERSIONS = {**API_VERSIONS, "Pod": "v1", "Namespace": "v1", "PodDisruptionBudget": "policy/v1"}
@@ -139,7 +142,8 @@ def reference_of(title: str, cluster: Cluster) -> Reference | None:
     """The object with this title, ``Kind namespace/name``; None if it is no object of a cluster, such as a pool."""
     kind, _, path = title.partition(" ")
     namespace, _, name = path.rpartition("/")
-    if " " in path or not (namespace or kind in ("Node", "Namespace")):
+    # Titles have names that people chose, such as those of the owners of their pods: an Event must not get onto a Node by them.
+    if not _KIND.fullmatch(kind) or " " in path or not name or bool(namespace) == (kind in _CLUSTER_SCOPED):
         return None
     if kind == "Node":
         # The kubelet's Events about a node have the node's name as uid, and `kubectl describe node` looks for that as well.
