@@ -34,8 +34,9 @@ def run_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "run.yaml"
 
 
-def write(run_file: Path, url: str) -> None:
-    run_file.write_text(f"cloud: aws\naws: {{cluster: research, regions: [us-east-1], endpoint_url: '{url}'}}\n")
+def write(run_file: Path, url: str, *pools: str) -> None:
+    text = f"cloud: aws\naws: {{cluster: research, regions: [us-east-1], endpoint_url: '{url}'}}\n"
+    run_file.write_text(text + (f"pools: [{', '.join(f'{{name: {name}}}' for name in pools)}]\n" if pools else ""))
 
 
 def doctor(run_file: Path, objects: Path = CLEAN) -> Result:
@@ -117,6 +118,21 @@ async def test_pods_are_judged_by_the_pools_of_the_account(run_file: Path) -> No
     assert unplaced(read) == [("critical", "Pod default/too-large")]
     # Which pools there are is not known: that is no reason to say that a pod fits none.
     assert "critical" not in {severity for severity, _ in unplaced(unread)}
+
+
+async def test_a_pool_of_the_run_file_that_the_account_does_not_have_is_a_mistake(run_file: Path) -> None:
+    serving = await serve(Endpoint(Account(now=time.time)))
+    try:
+        await asyncio.to_thread(add_group, serving.url)
+        write(run_file, serving.url, "gpus", "gpux")
+        result = await asyncio.to_thread(doctor, run_file)
+    finally:
+        await serving.close()
+
+    (found,) = (found for found in json.loads(result.output)["findings"] if found["id"] == "D1")
+    assert (found["severity"], found["object"], found["field"]) == ("critical", "run file", "pools[gpux]")
+    assert found["seen"].startswith("gpux: expected a group of that name")
+    assert found["expected"].endswith(": gpus")
 
 
 def unplaced(result: Result) -> list[tuple[str, str]]:

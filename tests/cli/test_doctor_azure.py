@@ -25,9 +25,12 @@ def run_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "run.yaml"
 
 
-def write(run_file: Path, url: str) -> None:
+def write(run_file: Path, url: str, *pools: str) -> None:
     cluster = "cluster: {name: aks, resource_group: rg}"
-    run_file.write_text(f"cloud: azure\nazure: {{endpoint_url: '{url}', subscriptions: [{{id: {SUBSCRIPTION}, {cluster}}}]}}\n")
+    run_file.write_text(
+        f"cloud: azure\nazure: {{endpoint_url: '{url}', subscriptions: [{{id: {SUBSCRIPTION}, {cluster}}}]}}\n"
+        + (f"pools: [{', '.join(f'{{name: {name}}}' for name in pools)}]\n" if pools else "")
+    )
 
 
 def doctor(run_file: Path) -> Result:
@@ -42,7 +45,7 @@ async def test_the_subscriptions_of_the_run_file_are_read_beside_the_files_of_a_
     making.create_pool(account, cluster, "gpu", SIZE, enableAutoScaling=True, minCount=0, maxCount=3)
     serving = await serve(Endpoint(account))
     monkeypatch.setenv("AZURE_AUTHORITY_HOST", serving.url)
-    write(run_file, serving.url)
+    write(run_file, serving.url, "GPU", "gpuspt")
     try:
         result = await asyncio.to_thread(doctor, run_file)
     finally:
@@ -50,6 +53,9 @@ async def test_the_subscriptions_of_the_run_file_are_read_beside_the_files_of_a_
     document = json.loads(result.output)
 
     assert result.exit_code == 1
+    unknown = [(finding["severity"], finding["field"]) for finding in document["findings"] if finding["id"] == "D1"]
+    # The other pool exists: D3 says why it is not adopted.
+    assert unknown == [("critical", "pools[gpuspt]"), ("info", "pools[GPU]")]
     (finding,) = [finding for finding in document["findings"] if finding["id"] == "D3"]
     assert finding["object"] == "AgentPool aks/gpu"
     (command,) = finding["commands"]

@@ -146,8 +146,10 @@ def _with_account_pools(evidence: "Evidence", settings: "RunSettings") -> "Evide
     import msgspec.structs
 
     from gpuscaler.cli.account import pools_and_machines, with_bought_offerings
+    from gpuscaler.cli.doctor.reading import with_documents
     from gpuscaler.clouds.aws.api.calls import MissingPackageError
     from gpuscaler.clouds.protocol import CloudError
+    from gpuscaler.doctor.checks.pool_names import UNKNOWN_POOL
     from gpuscaler.doctor.evidence import POLICY
     from gpuscaler.lifecycle.observed.machine_index import MachineIndex
     from gpuscaler.serving.cache_folder import cache_of
@@ -159,6 +161,16 @@ def _with_account_pools(evidence: "Evidence", settings: "RunSettings") -> "Evide
         unread = str(error)
     if unread:
         return replace(evidence, unread={**evidence.unread, POLICY: f"its pools are those of the account: {unread}"})
+    adopted = {pool.name for pool in report.pools}
+    named = {f"Pool {override.name}": override.name for override in settings.overrides if override.name not in adopted}
+    # The account says of an unadopted pool that exists "saw the pool in the file, but …".
+    reasons = {skipped.object: skipped.reason.removeprefix("saw the pool in the file, ") for skipped in report.set_aside}
+    unknown = [
+        {"Name": name, "Reason": reasons[title].removeprefix("but "), "Exists": reasons[title].startswith("but ")}
+        for title, name in named.items()
+        if title in reasons
+    ]
+    evidence = with_documents(evidence, {UNKNOWN_POOL: unknown}, {})
     cluster = with_bought_offerings(evidence.cluster, inventory)
     unlisted = MachineIndex.of(cluster, inventory).unlisted
     policy = msgspec.structs.replace(settings.policy, pools=report.pools)

@@ -1,6 +1,6 @@
 """All checks, in the order of their ids."""
 
-from gpuscaler.doctor.checks import api_services, budgets, clocks
+from gpuscaler.doctor.checks import api_services, budgets, clocks, pool_names
 from gpuscaler.doctor.checks.autoscalers import beside, priorities
 from gpuscaler.doctor.checks.aws import all_aws
 from gpuscaler.doctor.checks.azure import all_azure
@@ -41,4 +41,5 @@ CHECKS: tuple[Check, ...] = (
     *clocks.CHECKS,
     *all_aws.CHECKS,
     *all_azure.CHECKS,
+    *pool_names.CHECKS,
 )
