@@ -55,7 +55,7 @@ async def test_the_subscriptions_of_the_run_file_are_read_beside_the_files_of_a_
     assert result.exit_code == 1
     unknown = [(finding["severity"], finding["field"]) for finding in document["findings"] if finding["id"] == "D1"]
     # The other pool exists: D3 says why it is not adopted.
-    assert unknown == [("critical", "pools[gpuspt]"), ("info", "pools[GPU]")]
+    assert unknown == [("critical", "pools[gpuspt]"), ("warning", "pools[GPU]")]
     (finding,) = [finding for finding in document["findings"] if finding["id"] == "D3"]
     assert finding["object"] == "AgentPool aks/gpu"
     (command,) = finding["commands"]

@@ -1,6 +1,6 @@
 """Pools of the run file that the account does not have.
 
-They are documents of the kind :data:`UNKNOWN_POOL`, made of what reading the pools of the account says about them: ``{Name, Reason, Exists}``.
+They are documents of the kind :data:`UNKNOWN_POOL`: ``{Name, Reason, Exists}``, with what reading the pools of the account says.
 """
 
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from typing import Final
 
 from gpuscaler.doctor.checks.checking import Check
 from gpuscaler.doctor.evidence import POLICY, Evidence
-from gpuscaler.doctor.findings import CRITICAL, INFO, Finding, Fix
+from gpuscaler.doctor.findings import CRITICAL, WARNING, Finding, Fix
 
 UNKNOWN_POOL: Final = "account/UnknownPool"
 #: Names that a finding lists.
@@ -23,8 +23,8 @@ def find_unknown_pools(evidence: Evidence) -> Iterator[Finding]:
         name, reason = unknown.text("Name"), unknown.text("Reason")
         yield Finding(
             "D1",
-            # Why an existing pool is not adopted is a finding of its own.
-            INFO if unknown.flag("Exists") else CRITICAL,
+            # Why an existing pool is not adopted is mostly a finding of its own.
+            WARNING if unknown.flag("Exists") else CRITICAL,
             "run file",
             f"pools[{name}]",
             f"{name}: {reason}" if reason else name,

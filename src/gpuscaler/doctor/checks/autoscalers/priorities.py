@@ -278,6 +278,15 @@ def _in_order(priorities: Priorities) -> Priorities:
     return Priorities(tuple((number, by_place.get(index, patterns)) for index, (number, patterns) in enumerate(priorities.tiers)))
 
 
+def judge_priorities(text: str) -> tuple[tuple[Finding, ...], Priorities | None]:
+    """What D36 and D37 say about priorities of Cluster Autoscaler outside of a ConfigMap; and their right order, if theirs is wrong."""
+    item = Document({"kind": "ConfigMap", "metadata": {"name": NAME}, "data": {KEY: text}})
+    findings = (*_mistakes_in(item, go=True), *find_inverted_names(Evidence(0.0, {"ConfigMap": (item,)})))
+    priorities = _parse(text)
+    better = _in_order(priorities) if priorities is not None else None
+    return findings, better if better != priorities else None
+
+
 def find_inverted_pools(evidence: Evidence) -> Iterable[Finding]:
     """D37: pools of the run file that come before cheaper ones."""
     if evidence.policy is None:

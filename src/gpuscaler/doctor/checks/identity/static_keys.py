@@ -21,6 +21,8 @@ _VALUES = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----|AccountKey=[A-Za-z0-9+/]{40,}|[?&]sig=[A-Za-z0-9%]{30,}|://[^/\s:@]+:[^/\s@$]{3,}@|"
     r"aws_secret_access_key\s*=\s*[A-Za-z0-9/+]{40}"
 )
+#: A value that can be a password. Shorter ones are mostly names and switches.
+_WORD = re.compile(r"\S{8,1024}")
 #: Values that are not credentials under any name: switches, numbers, paths, references to variables and placeholders.
 _HARMLESS = re.compile(
     r"(true|false|on|off|yes|no|<.*|none|null|empty|dummy|\d+|[./~].*|.*\.(key|pem|crt)|file://.*|.*\$[({].*|https?://[^@]*|)",
@@ -62,8 +64,10 @@ def find_plain_credentials(evidence: Evidence) -> Iterable[Finding]:
                 elif any(_PUBLIC.match(value) for value in values) and _PARAMETERS.search(name.lower()):
                     yield _public(document, f"{where}.args[--{name}]")
     for document in evidence.of("ConfigMap"):
-        for key, value in document.pairs("data").items():
-            if _VALUES.search(value):
+        data = document.pairs("data")
+        for key, value in data.items():
+            # Texts with spaces are descriptions and files.
+            if _VALUES.search(value) or (_WORD.fullmatch(value.strip()) and _is_credential(key, value, frozenset(data))):
                 yield _plain(document, f"data[{key}]")
 
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from gpuscaler.doctor.checks.checking import Check, in_part
 from gpuscaler.doctor.checks.metrics.programs import space_of
 from gpuscaler.doctor.checks.metrics.reading import (
@@ -17,7 +19,7 @@ from gpuscaler.doctor.checks.metrics.reading import (
 from gpuscaler.doctor.commands import kubectl_patch
 from gpuscaler.doctor.documents import Document, template_of
 from gpuscaler.doctor.evidence import Evidence
-from gpuscaler.doctor.findings import WARNING, Finding, Fix, Unchecked
+from gpuscaler.doctor.findings import ABSENCE, WARNING, Finding, Fix, Unchecked
 
 _APPS = ("Deployment", "StatefulSet", "ReplicaSet")
 _REMOVED_APPS = ("extensions/v1beta1", "apps/v1beta1", "apps/v1beta2")
@@ -43,7 +45,8 @@ def find_missing_targets(evidence: Evidence) -> Iterator[Finding | Unchecked]:
             advice = "correct the name and the kind, or delete the autoscaler; autoscaler and target are in one namespace"
             effect = "the autoscaler scales nothing"
             seen, expected = f"{target.kind} {target.name}, which does not exist", f"a {target.kind} of this namespace"
-            yield _finding(autoscaler, "spec.scaleTargetRef", seen=seen, expected=expected, effect=effect, fix=Fix(advice=advice))
+            finding = _finding(autoscaler, "spec.scaleTargetRef", seen=seen, expected=expected, effect=effect, fix=Fix(advice=advice))
+            yield replace(finding, relies_on=ABSENCE)
 
 
 def _is_missing(target: Target, version: str, targets: Targets) -> bool:
@@ -161,7 +164,7 @@ def _finding(document: Document, field: str, *, seen: str, expected: str, effect
 
 
 CHECKS = (
-    Check("D46", "targets of autoscalers", (AUTOSCALER,), find_missing_targets),
+    Check("D46", "targets of autoscalers", (AUTOSCALER,), find_missing_targets, on_files=True),
     Check("D46", "targets of several autoscalers", (AUTOSCALER,), find_shared_targets, on_files=True),
-    Check("D46", "requests of the targets of autoscalers", (AUTOSCALER,), find_missing_requests),
+    Check("D46", "requests of the targets of autoscalers", (AUTOSCALER,), find_missing_requests, on_files=True),
 )

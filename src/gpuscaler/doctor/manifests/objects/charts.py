@@ -5,10 +5,12 @@ values.yaml of the charts cluster-autoscaler, karpenter and prometheus-adapter, 
 github.com/aws/karpenter-provider-aws/issues/6960 (what 1.0 removed), read on 2026-11-26.
 """
 
+import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from gpuscaler.doctor.checks.autoscalers.priorities import judge_priorities
 from gpuscaler.doctor.documents import Document
 from gpuscaler.doctor.findings import CRITICAL, WARNING, Finding
 from gpuscaler.doctor.manifests.editing import changed, removed, renamed
@@ -19,6 +21,7 @@ _UNREAD = Mistake("L18", CRITICAL, "the chart does not read it: the program runs
 _BROKEN = Mistake("L18", CRITICAL, "the program does not start, or reaches nothing")
 _UNUSED = Mistake("L18", WARNING, "the setting has no effect")
 _SECRET = Mistake("L14", CRITICAL, "everyone who may read the file or its history has the credential")
+_EXCHANGE = "exchange the patterns of these numbers"
 _PORT = re.compile(r"(https?://[^/:]+):(\d+)/?$")
 #: Credentials among the values of Cluster Autoscaler's chart.
 _CREDENTIALS = ("awsSecretAccessKey", "azureClientSecret")
@@ -107,6 +110,7 @@ def _autoscaler(manifest: Manifest) -> Iterator[Finding]:
         yield _UNUSED.at(
             manifest, ("expanderPriorities",), seen="priorities, and another expander", expected="extraArgs.expander: priority", new=new
         )
+    yield from _priorities(manifest)
     for name in _CREDENTIALS:
         if not _PLACEHOLDER.fullmatch(document.text(name)):
             yield _SECRET.at(
@@ -116,6 +120,29 @@ def _autoscaler(manifest: Manifest) -> Iterator[Finding]:
                 expected="no key: a role of the ServiceAccount (rbac.serviceAccount.annotations), or workload identity",
                 advice="remove it, and renew it: everyone who may read the file has read it, and its history keeps it",
             )
+
+
+def _priorities(manifest: Manifest) -> Iterator[Finding]:
+    """D36, D37: the priorities, which the chart writes into the ConfigMap as they are."""
+    value, path = manifest.document.value("expanderPriorities"), ("expanderPriorities",)
+    tiers = value if isinstance(value, Mapping) else {}
+    text = value if isinstance(value, str) else "".join(f"{key}: {json.dumps(patterns)}\n" for key, patterns in tiers.items())
+    if not text:
+        return
+    findings, ordered = judge_priorities(text)
+    for finding in findings:
+        new = None
+        if finding.check == "D37" and ordered is not None:
+            by_number = {str(number): list(patterns) for number, patterns in ordered.tiers}
+            lines = "".join(
+                f"{number}:\n" + "".join(f"  - {json.dumps(pattern)}\n" for pattern in patterns) for number, patterns in by_number.items()
+            )
+            new = changed(manifest.data, path, {key: by_number[str(key)] for key in tiers} if tiers else lines)
+        within = tuple(step for step in finding.field.split(".")[2:] if step in map(str, tiers))
+        mistake = Mistake(finding.check, finding.severity, finding.effect)
+        yield mistake.at(
+            manifest, (*path, *within), seen=finding.seen, expected=finding.expected, new=new, advice=finding.fix.advice or _EXCHANGE
+        )
 
 
 def _moved(manifest: Manifest, path: Path, to: Path, new: Any) -> Finding:
