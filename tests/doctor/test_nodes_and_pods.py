@@ -123,6 +123,20 @@ def test_templates_that_differ_from_their_nodes() -> None:
     assert finding.seen == "no label team, no taint nvidia.com/gpu=true:NoSchedule, taint dedicated=gpu:NoSchedule"
 
 
+def test_nodes_of_others_with_the_type_of_a_pool_are_not_compared_with_its_template() -> None:
+    of = offering(labels={"team": "vision", **{f"example.org/{number}": "a" for number in range(9)}})
+    theirs = {key: value for key, value in of.labels.items() if key in ("node.kubernetes.io/instance-type", "topology.kubernetes.io/zone")}
+    policy = Policy((pool(of),))
+
+    def differing(labels: dict[str, str]) -> list[Finding]:
+        return found([bare_node("a", {**theirs, **labels}, allocatable=of.allocatable)], policy, check="D10")
+
+    assert not differing({"karpenter.sh/nodepool": "gpu"})
+    assert not differing({"kops.k8s.io/instancegroup": "gpus"})
+    (finding,) = differing({"kops.k8s.io/instancegroup": "main"})
+    assert finding.seen.endswith("and 8 more")
+
+
 def test_a_plugin_whose_types_lack_that_of_a_pool_is_found_before_its_machines_exist() -> None:
     policy = Policy((pool(offering("g.new", taints=(GPU_TAINT,))),))
     types = (("node.kubernetes.io/instance-type", "g.old"),)

@@ -9,6 +9,7 @@ from gpuscaler.model.accelerators import is_device
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node, first_label
 from gpuscaler.model.pods import Resources
+from gpuscaler.model.pools import Pool
 from gpuscaler.model.taints import HARD_EFFECTS, Taint
 from gpuscaler.model.well_known import GPU_COUNT, INSTANCE_TYPE_LABELS, POOL_LABEL, PRODUCT_LABELS
 from gpuscaler.model.workloads import Workload
@@ -60,6 +61,12 @@ _GROUP_LABELS = (
     "cloud.google.com/gke-nodepool",
     "node.cluster.x-k8s.io/deployment",
 )
+
+
+def is_of(node: Node, pool: Pool) -> bool:
+    """Whether something other than its instance type says that ``node`` belongs to ``pool``: others, as Karpenter, buy the same types."""
+    by_label = bool(pool.match_labels) or any(node.labels.get(key) == pool.name for key in _GROUP_LABELS)
+    return node.bought is not None or by_label
 
 
 def devices_in(resources: Resources) -> int:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from gpuscaler.doctor.checks.checking import Check
-from gpuscaler.doctor.checks.nodes.gpu_nodes import AMD, group_of, lasting_taints, vendor_of
+from gpuscaler.doctor.checks.nodes.gpu_nodes import AMD, group_of, is_of, lasting_taints, vendor_of
 from gpuscaler.doctor.commands import ObjectName, kubectl_label, kubectl_taint
 from gpuscaler.doctor.evidence import CLUSTER, Evidence
 from gpuscaler.doctor.findings import INFO, WARNING, Finding, Fix
@@ -38,6 +38,8 @@ _DIFFERING = (
 #: The label by which Cluster Autoscaler knows nodes with GPUs, by the start of the machine's identity. Source: the ``GPULabel`` of its
 #: cloud providers. GKE sets its own.
 _AUTOSCALER_LABELS = {"aws://": "k8s.amazonaws.com/accelerator", "azure://": "kubernetes.azure.com/accelerator"}
+#: Labels and taints that a finding lists.
+_NAMED = 4
 _OTHERS = "the next node of the group may not have it: pods that need it wait although a machine is bought for them"
 
 
@@ -127,7 +129,7 @@ def _template_differences(evidence: Evidence) -> Iterator[Finding]:
     of_pool = members(evidence.cluster.nodes, evidence.policy, evidence.unlisted)
     for name, member in of_pool.items():
         node = evidence.cluster.nodes[name]
-        if member.offering is not None and node.ready and is_complete(node, member.offering.allocatable):
+        if member.offering is not None and node.ready and is_of(node, member.pool) and is_complete(node, member.offering.allocatable):
             alike.setdefault((member.pool.name, member.offering.instance_type), []).append(node)
     for (pool, instance_type), nodes in alike.items():
         offering = of_pool[nodes[0].name].offering
@@ -145,11 +147,15 @@ def _template_differences(evidence: Evidence) -> Iterator[Finding]:
                 WARNING,
                 f"Pool {pool}",
                 f"nodes of type {instance_type}",
-                ", ".join(seen),
-                f"{', '.join(expected)}, as the run file or the tags of the group say",
+                _some(seen),
+                f"{_some(expected)}, as the run file or the tags of the group say",
                 "from zero nodes, machines are bought for pods that they will not take, or not bought for pods that they would take",
                 Fix(advice="change the labels and taints in the run file or the tags of the group to those of its nodes, or the nodes"),
             )
+
+
+def _some(texts: list[str]) -> str:
+    return ", ".join(texts[:_NAMED]) + (f" and {len(texts) - _NAMED} more" if len(texts) > _NAMED else "")
 
 
 def find_unlabelled_gpu_nodes(evidence: Evidence) -> Iterable[Finding]:
