@@ -30,6 +30,11 @@ class Metric:
     source: Document
 
     @property
+    def is_unmeasured(self) -> bool:
+        """Whether it is a resource of which metrics-server has no values, such as GPUs: it has only cpu and memory."""
+        return self.type in ("Resource", "ContainerResource") and self.name not in ("cpu", "memory", "")
+
+    @property
     def is_noisy(self) -> bool:
         """Whether it is the current value of something about GPUs."""
         return self.type not in ("Resource", "ContainerResource") and is_noisy(self.name)

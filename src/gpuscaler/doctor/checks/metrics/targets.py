@@ -99,6 +99,7 @@ def find_missing_requests(evidence: Evidence) -> Iterator[Finding | Unchecked]:
             if (
                 metric.is_utilization
                 and metric.type in ("Resource", "ContainerResource")
+                and not metric.is_unmeasured
                 and (target.namespace, metric.name) not in defaults
             ):
                 lacking = _lacking(pod, metric)

@@ -18,6 +18,7 @@ from gpuscaler.doctor.checks.metrics.rules import Rules
 from gpuscaler.doctor.documents import Document
 from gpuscaler.doctor.evidence import Evidence
 from gpuscaler.doctor.findings import CRITICAL, Finding, Fix, Unchecked
+from gpuscaler.model.accelerators import is_device
 from gpuscaler.model.wire import UnreadableError, parse_timestamp
 
 PROBED_METRIC: Final = "probe/Metric"
@@ -45,6 +46,8 @@ def find_unknown_values(evidence: Evidence) -> Iterator[Finding | Unchecked]:
         findings: list[Finding] = []
         for metric in metrics_of(autoscaler):
             group = GROUPS.get(metric.type, "")
+            if metric.is_unmeasured:
+                continue  # find_unmeasured_resources says it, with and without a status.
             if group in groups.missing:
                 findings.append(_unserved(autoscaler, metric, group))
             elif (
@@ -55,9 +58,32 @@ def find_unknown_values(evidence: Evidence) -> Iterator[Finding | Unchecked]:
                     yield result
                 elif result is not None:
                     findings.append(result)
+        if any(metric.is_unmeasured for metric in metrics_of(autoscaler)):
+            yield from findings
+            continue
         if not findings and (finding := _reported(autoscaler, workload, groups, evidence)) is not None:
             findings.append(finding)
         yield from findings
+
+
+def find_unmeasured_resources(evidence: Evidence) -> Iterator[Finding]:
+    """D45: resources such as ``nvidia.com/gpu`` as metrics of the type Resource, which no program measures."""
+    for autoscaler in evidence.of(AUTOSCALER):
+        for metric in metrics_of(autoscaler):
+            if metric.is_unmeasured:
+                kind = "GPUs" if is_device(metric.name) or "gpu" in metric.name else "that resource"
+                yield _finding(
+                    autoscaler,
+                    metric.field,
+                    seen=f"{metric.name} as a metric of the type {metric.type}: metrics-server has only cpu and memory",
+                    expected=f"a metric of the type Pods or External for {kind}",
+                    fix=Fix(
+                        advice="let gpuscaler metrics or prometheus-adapter serve the values of gpuscaler's exporter or dcgm-exporter, and "
+                        "use them as a Pods metric such as duty_cycle_current (docs/how-to/scale-on-gpu-metrics.md)"
+                        if kind == "GPUs"
+                        else "serve it as a Pods or External metric, for example with prometheus-adapter"
+                    ),
+                )
 
 
 class _Groups:
@@ -184,4 +210,7 @@ def _is_idle(autoscaler: Document, workload: Document | None) -> bool:
     )
 
 
-CHECKS = (Check("D45", "metrics of autoscalers without values", (AUTOSCALER,), find_unknown_values),)
+CHECKS = (
+    Check("D45", "metrics of autoscalers without values", (AUTOSCALER,), find_unknown_values),
+    Check("D45", "resources that no program measures", (AUTOSCALER,), find_unmeasured_resources, on_files=True),
+)
