@@ -139,6 +139,11 @@ CASES = (
     ),
     Case("low maximum price", mixed("g5.xlarge", "g5.2xlarge", SpotMaxPrice="0.01", **SPOT), (("D18", GROUP),)),
     Case("lowest price", mixed("g5.xlarge", "g5.2xlarge", **{**SPOT, "SpotAllocationStrategy": "lowest-price"}), (("D19", GROUP),)),
+    Case(
+        "low maximum price and lowest price",
+        mixed("g5.xlarge", "g5.2xlarge", **{**SPOT, "SpotMaxPrice": "0.01", "SpotAllocationStrategy": "lowest-price"}),
+        (("D18", GROUP), ("D19", GROUP)),
+    ),
     Case("few pools", mixed("g5.xlarge", zones="subnet-useast1a", **SPOT), (("D19", GROUP),), by_hand=True),
     Case("two markets", mixed("g5.xlarge", "g5.2xlarge", OnDemandPercentageAboveBaseCapacity=50), (("D20", GROUP),), by_hand=True),
     Case("launch configuration", launch_configuration, (("D21", GROUP),), by_hand=True),

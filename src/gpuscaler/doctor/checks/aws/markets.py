@@ -34,10 +34,9 @@ def find_unequal_shapes(evidence: Evidence) -> Iterable[Finding]:
 def find_low_ceilings(evidence: Evidence) -> Iterable[Finding]:
     """D18: a maximum spot price below the price."""
     for group in scaled_groups(evidence):
-        text = group.document.text("MixedInstancesPolicy", "InstancesDistribution", "SpotMaxPrice")
-        for ceiling, mixed in [(_price(text), True), *((option.document.number("SpotMaxPrice"), False) for option in group.options)]:
+        for ceiling, mixed in [(_ceiling(group), True), *((option.document.number("SpotMaxPrice"), False) for option in group.options)]:
             highest = max(_spot_prices(group), default=0.0)
-            if not ceiling or ceiling >= highest:
+            if not _is_low(group, ceiling):
                 continue
             yield Finding(
                 "D18",
@@ -47,11 +46,31 @@ def find_low_ceilings(evidence: Evidence) -> Iterable[Finding]:
                 f"${ceiling:g}",
                 f"no maximum: the spot price is up to ${highest:g}",
                 "no spot machine is granted above the maximum; without one, the price is never above that on demand",
-                Fix((group.mixed_command({"SpotMaxPrice": ""}),))
-                if mixed
-                else Fix(advice="make a version of the launch template without a maximum price"),
+                _corrected(group) if mixed else Fix(advice="make a version of the launch template without a maximum price"),
             )
             break
+
+
+def _ceiling(group: AwsGroup) -> float | None:
+    return _price(group.document.text("MixedInstancesPolicy", "InstancesDistribution", "SpotMaxPrice"))
+
+
+def _is_low(group: AwsGroup, ceiling: float | None) -> bool:
+    return bool(ceiling) and ceiling < max(_spot_prices(group), default=0.0)
+
+
+def _buys_cheapest(group: AwsGroup) -> bool:
+    return group.document.text("MixedInstancesPolicy", "InstancesDistribution", "SpotAllocationStrategy") == "lowest-price"
+
+
+def _corrected(group: AwsGroup) -> Fix:
+    """The command that corrects the distribution of a mixed group. AWS takes only whole ones, so it corrects all mistakes in it at once."""
+    changes: dict[str, str | None] = {}
+    if _is_low(group, _ceiling(group)):
+        changes["SpotMaxPrice"] = ""
+    if _buys_cheapest(group):
+        changes |= {"SpotAllocationStrategy": _STRATEGY, "SpotInstancePools": None}
+    return Fix((group.mixed_command(changes),))
 
 
 def _price(text: str) -> float | None:
@@ -71,7 +90,7 @@ def find_narrow_spot(evidence: Evidence) -> Iterator[Finding]:
     """D19: a strategy that buys what is interrupted most, and few pools of spot capacity."""
     groups = [group for group in scaled_groups(evidence) if "spot" in group.markets]
     for group in groups:
-        if group.document.text("MixedInstancesPolicy", "InstancesDistribution", "SpotAllocationStrategy") == "lowest-price":
+        if _buys_cheapest(group):
             yield Finding(
                 "D19",
                 WARNING,
@@ -80,7 +99,7 @@ def find_narrow_spot(evidence: Evidence) -> Iterator[Finding]:
                 "lowest-price",
                 _STRATEGY,
                 "the cheapest pools of spot capacity are those whose machines are interrupted most",
-                Fix((group.mixed_command({"SpotAllocationStrategy": _STRATEGY, "SpotInstancePools": None}),)),
+                _corrected(group),
             )
     # gpuscaler chooses among all groups, so the pools of all of them count.
     pools = {(group.region, zone, option.instance_type) for group in groups for option in group.options for zone in group.zones}
