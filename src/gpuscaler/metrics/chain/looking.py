@@ -149,7 +149,7 @@ async def _listed(client: Client, group: str) -> Iterable[str]:
 def metric_path(kind: str, namespace: str, source: Json, metric: str, selector: str) -> tuple[str, dict[str, str]]:
     """Path and query of the HorizontalPodAutoscaler's request for a metric.
 
-    Whoever made the autoscaler chose its parts. Raises ValueError if one of them would lead the request elsewhere.
+    The author of the autoscaler chose its parts. Raises ValueError if one of them would lead the request elsewhere.
     """
     labels = format_selector((source.get("metric") or {}).get("selector") or {})
     if kind == "External":

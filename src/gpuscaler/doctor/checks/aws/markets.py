@@ -56,7 +56,7 @@ def _ceiling(group: AwsGroup) -> float | None:
 
 
 def _is_low(group: AwsGroup, ceiling: float | None) -> bool:
-    return bool(ceiling) and ceiling < max(_spot_prices(group), default=0.0)
+    return ceiling is not None and 0.0 < ceiling < max(_spot_prices(group), default=0.0)
 
 
 def _buys_cheapest(group: AwsGroup) -> bool:

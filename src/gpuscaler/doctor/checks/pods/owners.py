@@ -11,7 +11,7 @@ from gpuscaler.model.workloads import Workload
 #: Kinds whose pod template may be changed; those of other kinds are made again.
 CHANGEABLE = ("Deployment", "StatefulSet", "DaemonSet")
 _HASH = "pod-template-hash"
-#: What an owner in the namespace of its pod is called. Owners are text of whoever made the pod, and the API server takes any.
+#: What an owner in the namespace of its pod is called. Owners are text of the author of the pod, and the API server takes any.
 _KIND: Final = re.compile(r"[A-Z][A-Za-z0-9]{0,62}")
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}")
 #: Kinds without a namespace. Nodes own static pods.
