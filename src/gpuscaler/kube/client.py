@@ -10,6 +10,7 @@ import msgspec
 
 from gpuscaler.kube.errors import ApiError, CredentialsError, Gone, ServerError, TooManyRequests, Unreachable, error_of
 from gpuscaler.kube.eviction import Evicted, Eviction, eviction_result
+from gpuscaler.kube.lists import page_of
 from gpuscaler.kube.rate import RateLimit
 from gpuscaler.kube.requests import RequestKind, RequestMetrics, request_kind
 from gpuscaler.kube.resources import PODS, Resource
@@ -21,17 +22,6 @@ _APPLY: Final = "application/apply-patch+yaml"
 #: Total tries of a read, and the first pause between them, which doubles. A Retry-After above the longest pause is raised as an error.
 _ATTEMPTS, _PAUSE, _LONGEST_PAUSE = 4, 0.25, 10.0
 _MAX_ERROR_BYTES = 65_536
-
-
-class WireListMetadata(msgspec.Struct):
-    next_page: str | None = msgspec.field(default=None, name="continue")
-
-
-class WirePage(msgspec.Struct):
-    """A list with undecoded items."""
-
-    metadata: WireListMetadata | None = None
-    items: list[msgspec.Raw] | None = None
 
 
 def no_fence(timeout: float) -> None:
@@ -201,10 +191,10 @@ class Client:
         items: list[bytes] = []
         token = ""
         while True:
-            page = msgspec.json.decode(await self.get_page(resource, namespace=namespace, continue_=token, query=query), type=WirePage)
+            page = page_of(await self.get_page(resource, namespace=namespace, continue_=token, query=query), resource)
             # bytes() copies: keeping a Raw would keep its whole page alive.
             items += [bytes(item) for item in page.items or ()]
-            token = (page.metadata.next_page if page.metadata else None) or ""
+            token = page.metadata.next_page or ""
             if not token:
                 return items
 

@@ -9,6 +9,7 @@ from msgspec import Struct, field
 from gpuscaler.kube.resources import Resource
 from gpuscaler.model.aside import Skipped
 from gpuscaler.model.cluster import HOMES, Item
+from gpuscaler.model.decoding.depth import without_depths
 from gpuscaler.model.decoding.interning import Interner
 from gpuscaler.model.decoding.kinds import reader_of
 from gpuscaler.model.decoding.objects import Data, decode_with
@@ -63,7 +64,10 @@ _object = msgspec.json.Decoder(_Object).decode
 def header_of(data: Data) -> HeaderMetadata:
     """Name, namespace and resource version of an object; empty if it has none that can be read."""
     try:
-        return _object(data).metadata or NO_HEADER
+        try:
+            return _object(data).metadata or NO_HEADER
+        except RecursionError:
+            return _object(without_depths(data)).metadata or NO_HEADER
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return NO_HEADER
 

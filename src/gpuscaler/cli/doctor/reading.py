@@ -30,6 +30,7 @@ from gpuscaler.kube.resources import (
 from gpuscaler.model.aside import Skipped
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.decoding import InputError, Interner
+from gpuscaler.model.decoding.depth import without_depths
 from gpuscaler.model.decoding.objects import decode_object
 from gpuscaler.model.decoding.text.yamls import yaml_objects
 
@@ -75,6 +76,9 @@ class _Collector:
     _owners: set[str] = field(default_factory=set)
 
     def add(self, raw: Mapping[str, Any], *, kind: str = "", api_version: str = "", place: str = "") -> None:
+        metadata = raw.get("metadata")
+        if isinstance(metadata, Mapping) and any(name in metadata for name in _UNREAD):
+            raw = {**raw, "metadata": {name: value for name, value in metadata.items() if name not in _UNREAD}}
         decoded = decode_object(raw, self.interner, kind=kind, api_version=api_version)
         if isinstance(decoded, Skipped):
             self.skipped.append(decoded)
@@ -82,11 +86,20 @@ class _Collector:
             self.items += decoded if isinstance(decoded, Iterable) else (decoded,)
         document = Document({"kind": kind, "apiVersion": api_version, **raw}, place)
         if document.kind != "Pod" or self._is_first_of_its_owner(document):
-            metadata = document.part("metadata").data
-            if any(name in metadata for name in _UNREAD):
-                kept = {name: value for name, value in metadata.items() if name not in _UNREAD}
-                document = Document({**document.data, "metadata": kept}, place)
             self.documents[document.kind].append(document)
+
+    def add_json(self, data: bytes, *, kind: str, api_version: str) -> None:
+        """Add an object of a live cluster. One that cannot be decoded is set aside."""
+        try:
+            try:
+                raw = msgspec.json.decode(data)
+            except RecursionError:
+                raw = msgspec.json.decode(without_depths(data))
+        except (msgspec.MsgspecError, RecursionError) as error:
+            self.skipped.append(Skipped(kind, f"saw {error}, expected a Kubernetes object as JSON"))
+            return
+        if isinstance(raw, Mapping):
+            self.add(raw, kind=kind, api_version=api_version)
 
     def _is_first_of_its_owner(self, pod: Document) -> bool:
         """Whether ``pod`` is the first of its controller in its phase: the pods of a controller are alike."""
@@ -204,7 +217,7 @@ async def _collect(client: Client, resource: Resource, collector: _Collector) ->
     for version in (resource.version, *resource.older):
         try:
             for data in await client.list_all(resource.at(version)):
-                collector.add(msgspec.json.decode(data), kind=resource.kind, api_version=resource.at(version).api_version)
+                collector.add_json(data, kind=resource.kind, api_version=resource.at(version).api_version)
         except NotFound:
             continue
         except Forbidden:

@@ -10,7 +10,8 @@ from typing import Any
 import yaml
 
 from gpuscaler.doctor.manifests.diffs import Change, diff
-from gpuscaler.doctor.manifests.reading import Manifest, Path, SourceFile, data_of, tree_of
+from gpuscaler.doctor.manifests.reading import Manifest, Path, SourceFile, tree_of
+from gpuscaler.doctor.yaml_text import data_of
 from gpuscaler.model.reading.document import Entry
 
 #: What goes wrong on a way through data that are of other types than they should be.

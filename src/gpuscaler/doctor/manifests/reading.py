@@ -9,11 +9,10 @@ from typing import Any
 from gpuscaler.doctor.documents import Document
 from gpuscaler.doctor.findings import Unchecked
 from gpuscaler.doctor.manifests.credentials import has_secret, is_guarded, may_be_in_secret
+from gpuscaler.doctor.yaml_text import MOST_VALUES, data_of, size_of
 from gpuscaler.model.reading.document import DUPLICATE, Entry, read_document
 from gpuscaler.model.reading.errors import Problem
 
-#: Aliases may let a file grow without limit.
-MOST_VALUES = 1_000_000
 _STEP = re.compile(r"\[([^\]]*)\]|([^.\[\]]+)")
 #: The name of what is read from no file: no patch can name it.
 STANDARD_INPUT = "standard input"
@@ -185,13 +184,6 @@ def tree_of(text: str, first: int = 1) -> tuple[Entry | None, list[Problem]]:
     return read_document(text, expected="YAML", needs="it is not read", numbers=True, first=first)
 
 
-def data_of(entry: Entry) -> Any:
-    """The plain value of ``entry``."""
-    if isinstance(entry.value, dict):
-        return {key: data_of(item) for key, item in entry.value.items()}
-    return [data_of(item) for item in entry.value] if isinstance(entry.value, list) else entry.value
-
-
 class _Reader:
     def __init__(self) -> None:
         self.items: list[Manifest] = []
@@ -215,7 +207,7 @@ class _Reader:
             ]
             if root is None:
                 continue
-            if _size(root) > MOST_VALUES:
+            if size_of(root) > MOST_VALUES:
                 self.unread.append(Unchecked("L1", f"{file.name}:{first}", f"its aliases expand to more than {MOST_VALUES} values"))
                 continue
             self._add(file, root, (first, last), ())
@@ -267,17 +259,3 @@ def _json_documents(lines: tuple[str, ...]) -> Iterator[tuple[int, int]]:
     else:
         return
     yield first, len(lines)
-
-
-def _size(entry: Entry) -> float:
-    """The number of values in ``entry`` with its aliases expanded."""
-    sizes: dict[int, float] = {}
-
-    def measure(value: Any) -> float:
-        if not isinstance(value, dict | list):
-            return 1
-        if id(value) not in sizes:
-            sizes[id(value)] = 1 + sum(measure(item.value) for item in (value.values() if isinstance(value, dict) else value))
-        return sizes[id(value)]
-
-    return measure(entry.value)

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from gpuscaler.model.aside import Skipped
 from gpuscaler.model.cluster import Item
+from gpuscaler.model.decoding.depth import without_depths
 from gpuscaler.model.decoding.interning import Interner
 from gpuscaler.model.decoding.kinds import Reader, reader_of
 from gpuscaler.model.quantities import shorten_value
@@ -72,7 +73,10 @@ def decode_object(raw: Data | Mapping[str, Any], interner: Interner, *, kind: st
 def find_reader(data: Data, kind: str = "", api_version: str = "") -> Reader | Skipped | None:
     """Return the reader for this object; None for kinds that are not read."""
     try:
-        header = _header(data)
+        try:
+            header = _header(data)
+        except RecursionError:
+            header = _header(without_depths(data))
     except _FAILURES as error:
         return _skipped(data, error, kind)
     kind = header.kind or kind
@@ -88,7 +92,11 @@ def decode_with(
     if reader is None or isinstance(reader, Skipped):
         return reader
     try:
-        decoded = reader.decode(data) if wire is None else wire
+        try:
+            decoded = reader.decode(data) if wire is None else wire
+        except RecursionError:
+            data = without_depths(data)
+            decoded = reader.decode(data)
         decoded.api_version = decoded.api_version or api_version
         return reader.read(decoded, interner)
     except _FAILURES as error:

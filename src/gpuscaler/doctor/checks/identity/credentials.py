@@ -4,6 +4,7 @@ import base64
 import binascii
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 AWS_ID, AWS_SECRET, AWS_TOKEN = "AWS access key ID", "AWS secret access key", "AWS session token"
@@ -61,9 +62,14 @@ def credential_of(name: str, names: frozenset[str] = frozenset()) -> str:
     if known := _NAMES.get(plain):
         return known
     if any(plain in members for members in _SETS):
-        others = {simple(other) for other in names}
+        others = _simple_names(names)
         return next((members[plain] for members in _SETS if plain in members and others.issuperset(members)), "")
     return ""
+
+
+@lru_cache(maxsize=16)
+def _simple_names(names: frozenset[str]) -> frozenset[str]:
+    return frozenset(map(simple, names))
 
 
 def simple(name: str) -> str:

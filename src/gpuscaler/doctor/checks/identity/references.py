@@ -1,6 +1,5 @@
 """References of pods to Secrets and ConfigMaps: those that do not exist, lie in another namespace, or lack the key."""
 
-import difflib
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,6 +13,7 @@ from gpuscaler.doctor.commands import patch_template
 from gpuscaler.doctor.documents import TEMPLATES, Document, containers_of
 from gpuscaler.doctor.evidence import Evidence
 from gpuscaler.doctor.findings import ABSENCE, CRITICAL, NAMESPACE, WARNING, Finding, Fix
+from gpuscaler.doctor.similar import Similar
 
 #: ConfigMaps that are in each namespace of a cluster, and in no file.
 _EVERYWHERE = ("kube-root-ca.crt", "openshift-service-ca.crt")
@@ -33,17 +33,27 @@ _PATCHED = (*CHANGEABLE, "CronJob", "ReplicationController")
 
 
 class _Existing:
-    """The objects of a kind, by namespace and name."""
+    """The objects of a kind, by namespace and name, and what resembles their names and keys."""
 
     def __init__(self, items: Iterable[Document]) -> None:
         self.by_namespace: dict[str, dict[str, Document]] = defaultdict(dict)
         self.namespaces: dict[str, list[str]] = defaultdict(list)
+        self.similar = Similar()
         for item in items:
             self.by_namespace[item.namespace or "default"][item.name] = item
             self.namespaces[item.name].append(item.namespace or "default")
 
+        self._having: dict[tuple[str, str], list[str]] = {}
+
     def get(self, namespace: str, name: str) -> Document | None:
         return self.by_namespace.get(namespace, {}).get(name)
+
+    def near(self, namespace: str, name: str, key: str) -> str:
+        """The object of ``namespace`` with ``key`` whose name resembles ``name``; empty if there is none."""
+        group = (namespace, key)
+        if group not in self._having:
+            self._having[group] = [other for other, item in self.by_namespace.get(namespace, {}).items() if _has(item, key)]
+        return next(iter(self.similar.to(name, self._having[group], group=group)), "")
 
 
 class _Reference(NamedTuple):
@@ -77,7 +87,7 @@ def _problem(kind: str, document: Document, reference: _Reference, existing: _Ex
     name = reference.name
     keys = [str(key) for field in ("data", "stringData", "binaryData") for key in target.part(field).data]
     if reference.key not in keys:
-        near = _near(reference.key, keys)
+        near = _near(reference.key, keys, existing.similar)
         return _finding(
             document,
             reference,
@@ -85,9 +95,10 @@ def _problem(kind: str, document: Document, reference: _Reference, existing: _Ex
             expected=f"key {near}" if near else f"a key that {kind} {name} has",
             fix=_fix(document, reference, (name, near) if near else None, f"correct the key, or add it to the {kind}"),
         )
-    wanted, given = credential_of(reference.variable), credential_of(reference.key, frozenset(keys))
+    beside = frozenset(keys)
+    wanted, given = credential_of(reference.variable), credential_of(reference.key, beside)
     if wanted != given and wanted[:3] == given[:3] != "":
-        near = next((key for key in keys if credential_of(key, frozenset(keys)) == wanted), "")
+        near = next((key for key in keys if credential_of(key, beside) == wanted), "")
         return _finding(
             document,
             reference,
@@ -118,8 +129,7 @@ def _missing(kind: str, document: Document, reference: _Reference, existing: _Ex
             "kubectl create token; since Kubernetes 1.24, no Secrets are made for ServiceAccounts"
         )
     else:
-        similar = [other for other, item in existing.by_namespace.get(namespace, {}).items() if _has(item, reference.key)]
-        near = next(iter(difflib.get_close_matches(name, similar, 1)), "")
+        near = existing.near(namespace, name, reference.key)
         expected = f"{kind} {near}" if near else expected
         # Operators make Secrets of certificates after the pods, which wait for their volumes.
         severity = WARNING if reference.is_volume and not near else CRITICAL
@@ -132,13 +142,13 @@ def _has(item: Document, key: str) -> bool:
     return not key or any(key in item.part(field).data for field in ("data", "stringData", "binaryData"))
 
 
-def _near(key: str, keys: list[str]) -> str:
+def _near(key: str, keys: list[str], similar: Similar) -> str:
     """The key that ``key`` probably means: that of the same credential, of the same letters, or a similar one."""
-    credential = credential_of(key)
+    credential, beside = credential_of(key), frozenset(keys)
     for other in keys:
-        if simple(other) == simple(key) or (credential and credential_of(other, frozenset(keys)) == credential):
+        if simple(other) == simple(key) or (credential and credential_of(other, beside) == credential):
             return other
-    return next(iter(difflib.get_close_matches(key, keys, 1, 0.8)), "")
+    return next(iter(similar.to(key, keys, cutoff=0.8)), "")
 
 
 def _listed(keys: list[str]) -> str:
@@ -215,7 +225,8 @@ def find_wrong_variables(evidence: Evidence) -> Iterable[Finding]:
                     continue
                 keys = [str(key) for field in ("data", "stringData") for key in secret.part(field).data]
                 have |= {prefix + key for key in keys}
-                wrong = {key: _VARIABLES[credential] for key in keys if (credential := credential_of(key, frozenset(keys))) in _VARIABLES}
+                beside = frozenset(keys)
+                wrong = {key: _VARIABLES[credential] for key in keys if (credential := credential_of(key, beside)) in _VARIABLES}
                 wrong = {key: variable for key, variable in wrong.items() if variable not in have and not key.startswith("ARM_")}
                 if wrong:
                     yield _wrong_variables(document, path, container, name, wrong)

@@ -25,9 +25,11 @@ _VALUES = re.compile(
 _WORD = re.compile(r"\S{8,1024}")
 #: Values that are not credentials under any name: switches, numbers, paths, references to variables and placeholders.
 _HARMLESS = re.compile(
-    r"(true|false|on|off|yes|no|<.*|none|null|empty|dummy|\d+|[./~].*|.*\.(key|pem|crt)|file://.*|.*\$[({].*|https?://[^@]*|)",
+    r"(true|false|on|off|yes|no|<.*|none|null|empty|dummy|\d+|[./~].*|.*\.(key|pem|crt)|file://.*|https?://[^@]*|)",
     re.IGNORECASE,
 )
+#: A reference to a variable, within one line. Looked for on its own: a pattern that has it between two `.*` tries each pair of places.
+_REFERENCE = re.compile(r"\$[({]")
 #: Tokens that JupyterHub issues to each pod that it starts. They have the rights of one user, and are taken back when the pod ends.
 _ISSUED = ("JUPYTERHUB_API_TOKEN", "JPY_API_TOKEN")
 _PUBLIC = re.compile(r"https?://(gist\.github(usercontent)?\.com|pastebin\.com|raw\.githubusercontent\.com)/")
@@ -77,7 +79,11 @@ def _is_credential(name: str, value: str, names: frozenset[str] = frozenset()) -
     if name in _ISSUED:
         return False
     named = credential_of(name, names) in SECRETS or _NAMES.search(name.lower().replace("-", "_"))
-    return bool(named) and _HARMLESS.fullmatch(value.strip()) is None
+    return bool(named) and not _is_harmless(value.strip())
+
+
+def _is_harmless(value: str) -> bool:
+    return _HARMLESS.fullmatch(value) is not None or ("\n" not in value and _REFERENCE.search(value) is not None)
 
 
 def _plain(document: Document, field: str) -> Finding:
@@ -143,7 +149,8 @@ def _credentials(namespace: str, container: Document, secrets: dict[tuple[str, s
     for source in container.parts("envFrom"):
         secret = secrets.get((namespace, source.text("secretRef", "name")), Document({}))
         names |= {str(key) for field in ("data", "stringData") for key in secret.part(field).data}
-    return {credential for name in names if (credential := credential_of(name, frozenset(names)))}
+    beside = frozenset(names)
+    return {credential for name in names if (credential := credential_of(name, beside))}
 
 
 def _is_given(namespace: str, variable: Document, secrets: dict[tuple[str, str], Document]) -> bool:

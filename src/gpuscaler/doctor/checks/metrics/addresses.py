@@ -15,7 +15,7 @@ from gpuscaler.doctor.findings import CRITICAL, WARNING, Finding, Fix, Unchecked
 from gpuscaler.model.durations import DurationError, parse_duration
 
 _URL: Final = re.compile(r"^(https?)://([A-Za-z0-9.-]+)(?::(\d{1,5}))?((?:/[\w~-][\w.~-]*)*/?)$")
-_SCRAPE: Final = re.compile(r"^\s*scrape_interval:\s*[\"']?(\w+)", re.MULTILINE)
+_SCRAPE: Final = re.compile(r"^[ \t]*scrape_interval:[ \t]*[\"']?(\w+)", re.MULTILINE)
 #: From this verbosity on, the clients of Kubernetes log the bodies of requests.
 _BODIES = 8
 

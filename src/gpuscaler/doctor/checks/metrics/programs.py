@@ -153,8 +153,9 @@ def _configured_groups(workload: Document, container: Document, evidence: Eviden
     if not text:
         return (CUSTOM,)
     found = (CUSTOM, "rules"), (EXTERNAL, "externalRules"), (RESOURCE, "resourceRules")
-    # A key with something under it: `externalRules: []` and `externalRules: null` have none.
-    return tuple(group for group, key in found if re.search(rf"^{key}:\s*(#.*)?\n\s*(-|\w)", text, re.MULTILINE))
+    # A key with something under it: `externalRules: []` and `externalRules: null` have none. No two parts of the pattern take the same
+    # characters, since anyone may write a million line ends.
+    return tuple(group for group, key in found if re.search(rf"^{key}:(?:[ \t\r]*(?:#.*)?\n)+[ \t]*(?:-|\w)", text, re.MULTILINE))
 
 
 def file_of(workload: Document, container: Document, path: str, evidence: Evidence) -> str:

@@ -7,13 +7,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-import yaml
-
 from gpuscaler.doctor.checks.checking import Check
 from gpuscaler.doctor.checks.metrics.programs import Program, Serving, flag_of, mounted
 from gpuscaler.doctor.documents import Document
 from gpuscaler.doctor.evidence import Evidence
-from gpuscaler.doctor.findings import CRITICAL, Finding, Fix
+from gpuscaler.doctor.findings import CRITICAL, Finding, Fix, Unchecked
+from gpuscaler.doctor.yaml_text import LONGEST, read_text
 
 #: Series of NVIDIA's exporter.
 _DCGM: Final = re.compile(r"DCGM_|dcgm_")
@@ -21,13 +20,17 @@ _LISTS = ("rules", "externalRules")
 
 
 class _RulesFile(NamedTuple):
-    """The file of rules of a program: the ConfigMap that it comes from, its key, and what it contains; ``error`` if that is not YAML."""
+    """The file of rules of a program: the ConfigMap that it comes from, its key, and what it contains.
+
+    ``error`` says why that is not YAML, ``unread`` why it was not read.
+    """
 
     program: Program
     config: Document
     key: str
     content: Document
     error: str = ""
+    unread: str = ""
 
 
 def _files(serving: Serving, evidence: Evidence) -> Iterator[_RulesFile]:
@@ -38,19 +41,17 @@ def _files(serving: Serving, evidence: Evidence) -> Iterator[_RulesFile]:
         for kind, name, key in mounted(program.workload, program.container, path):
             config = evidence.find("ConfigMap", program.workload.namespace, name) if kind == "ConfigMap" else None
             text = config.pairs("data").get(key, "") if config is not None else ""
-            if config is not None and text:
+            if config is not None and len(text) > LONGEST:
+                yield _RulesFile(program, config, key, Document({}), unread=f"it has more than {LONGEST:,} characters")
+            elif config is not None and text:
                 content, error = _parsed(text)
                 yield _RulesFile(program, config, key, Document(content), error)
 
 
 def _parsed(text: str) -> tuple[Mapping[str, Any], str]:
-    try:
-        value = yaml.load(text, Loader=yaml.CSafeLoader)
-    except yaml.MarkedYAMLError as error:
-        line = f" in line {error.problem_mark.line + 1}" if error.problem_mark is not None else ""
-        return {}, f"{error.problem or 'it cannot be parsed'}{line}"
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        return {}, " ".join(str(error).split())
+    value, error = read_text(text)
+    if error:
+        return {}, error
     return (value, "") if isinstance(value, Mapping) else ({}, f"a {type(value).__name__}")
 
 
@@ -71,7 +72,7 @@ class Rules:
     """All rules of a cluster."""
 
     def __init__(self, serving: Serving, evidence: Evidence) -> None:
-        self._files = [file for file in _files(serving, evidence) if not file.error]
+        self._files = [file for file in _files(serving, evidence) if not (file.error or file.unread)]
 
     def needs_of(self, metric: str) -> Needs | None:
         """What the first rule that makes ``metric`` needs."""
@@ -108,11 +109,14 @@ def _labels(rule: Document) -> dict[str, str]:
     return {str(label): Document(overrides).text(str(label), "resource") for label in overrides}
 
 
-def find_broken_rules(evidence: Evidence) -> Iterator[Finding]:
+def find_broken_rules(evidence: Evidence) -> Iterator[Finding | Unchecked]:
     """D45: rules that cannot be read, that map no namespace, or that look for the labels of GPUs under other names than Prometheus has."""
     renamed = _renaming_monitor(evidence)
     for file in _files(Serving(evidence), evidence):
         field = f"data[{file.key}]"
+        if file.unread:
+            yield Unchecked("D45", f"{file.config.title} {field}", file.unread)
+            continue
         if file.error:
             effect = f"{file.program.name} does not start, or keeps its former rules"
             yield _finding(file, field, seen=file.error, expected="YAML with a list of rules", effect=effect, advice="correct the file")

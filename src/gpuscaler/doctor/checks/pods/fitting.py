@@ -1,7 +1,6 @@
 """Pending pods that no node will ever hold, with the one thing that each lacks."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from difflib import get_close_matches
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +15,7 @@ from gpuscaler.doctor.checks.tolerating import add_tolerations
 from gpuscaler.doctor.commands import ObjectName, kubectl_patch
 from gpuscaler.doctor.evidence import CLUSTER, Evidence
 from gpuscaler.doctor.findings import CRITICAL, INFO, WARNING, Finding, Fix
+from gpuscaler.doctor.similar import Similar
 from gpuscaler.model.accelerators import is_device
 from gpuscaler.model.live_templates import format_amount
 from gpuscaler.model.pods import Pod, PodSpec
@@ -47,7 +47,7 @@ class _Waiting(NamedTuple):
 
 def find_pods_without_a_place(evidence: Evidence) -> Iterable[Finding]:
     """D39, and D40 if only a toleration is missing: pods that fit no node and no template, regardless of what runs there."""
-    places = Places(evidence.cluster, evidence.policy)
+    places, similar = Places(evidence.cluster, evidence.policy), Similar()
     if not len(places):
         return
     absent = {resource for _, resource in nodes_without_gpus(evidence)}
@@ -56,7 +56,7 @@ def find_pods_without_a_place(evidence: Evidence) -> Iterable[Finding]:
         if evidence.policy is not None and (spec.resource_claims or spec.priority < evidence.policy.priority_cutoff):
             yield _never_bought(waiting, evidence.policy.priority_cutoff)
         elif not spec.resource_claims:
-            finding = _obstacle(waiting, places, evidence, absent)
+            finding = _obstacle(waiting, places, evidence, absent, similar)
             if finding is not None:
                 yield finding
 
@@ -102,7 +102,7 @@ def _never_bought(waiting: _Waiting, cutoff: int) -> Finding:
     )
 
 
-def _obstacle(waiting: _Waiting, places: Places, evidence: Evidence, absent: set[str]) -> Finding | None:
+def _obstacle(waiting: _Waiting, places: Places, evidence: Evidence, absent: set[str], similar: Similar) -> Finding | None:
     """The first thing that leaves no place for the pod; None if a place is left."""
     spec = waiting.spec
     mask = places.sold(spec)
@@ -110,7 +110,7 @@ def _obstacle(waiting: _Waiting, places: Places, evidence: Evidence, absent: set
     if evidence.policy is not None and (lacking := _lacking_label(waiting, places, evidence, selected)) is not None:
         return lacking
     if not selected.any():
-        return _selects_nothing(waiting, places, mask, evidence)
+        return _selects_nothing(waiting, places, mask, evidence, similar)
     mask = selected
     for resource, amount in sorted(spec.requests.items(), key=lambda item: (not is_device(item[0]), item)):
         holds = places.offers(resource, amount)
@@ -137,7 +137,7 @@ def _what(evidence: Evidence) -> str:
     return "pool or node" if evidence.policy is not None else "node"
 
 
-def _selects_nothing(waiting: _Waiting, places: Places, mask: Mask, evidence: Evidence) -> Finding:
+def _selects_nothing(waiting: _Waiting, places: Places, mask: Mask, evidence: Evidence, similar: Similar) -> Finding:
     spec = waiting.spec
     missing = {key: value for key, value in spec.node_selector if value not in places.values(key)}
     field = "nodeSelector" if missing or not spec.node_affinity else "affinity.nodeAffinity"
@@ -152,7 +152,7 @@ def _selects_nothing(waiting: _Waiting, places: Places, mask: Mask, evidence: Ev
     change: dict[str, str | None] = {}
     known = []
     for key, value in missing.items():
-        key_meant, value_meant = _meant(key, value, places)
+        key_meant, value_meant = _meant(key, value, places, similar)
         if value_meant:
             change |= {key_meant: value_meant} if key_meant == key else {key: None, key_meant: value_meant}
             known.append(f"{key_meant}={value_meant}")
@@ -167,13 +167,14 @@ def _pairs(labels: Mapping[str, str]) -> str:
     return ", ".join(f"{key}={value}" for key, value in labels.items())
 
 
-def _meant(key: str, value: str, places: Places) -> tuple[str, str]:
+def _meant(key: str, value: str, places: Places, similar: Similar) -> tuple[str, str]:
     """The label that was probably meant; an empty value if it is unclear."""
     values = places.values(key)
     if values:
-        alike = get_close_matches(value, values, n=2, cutoff=0.8) or [known for known in values if known.lower() == value.lower()]
+        alike = similar.to(value, values, most=2, cutoff=0.8, group=("values", key))
+        alike = alike or tuple(known for known in values if known.lower() == value.lower())
         return key, alike[0] if len(alike) == 1 else ""
-    keys = [known for known in get_close_matches(key, places.label_keys, n=2, cutoff=0.8) if value in places.values(known)]
+    keys = [known for known in similar.to(key, places.label_keys, most=2, cutoff=0.8, group="keys") if value in places.values(known)]
     return (keys[0], value) if len(keys) == 1 else (key, "")
 
 

@@ -1,0 +1,48 @@
+"""Names that resemble another one: what its author probably meant.
+
+Comparing texts is slow, and anyone may make ten thousand objects with names that are almost alike: the work is limited, and who has used
+it up gets no more suggestions.
+"""
+
+from collections.abc import Collection
+from difflib import get_close_matches
+
+#: The most names that are compared with one, and the lengths of the longest.
+_MOST_NAMES, _LONGEST = 100, 128
+#: Pairs of letters that are compared for one check, about two seconds of work; and the cost of a name that is only looked at.
+_WORK, _LOOK = 10_000_000, 20
+
+
+class Similar:
+    """Finds names that resemble others, and remembers what it found, as long as one check runs."""
+
+    def __init__(self) -> None:
+        self._left = _WORK
+        self._found: dict[tuple[object, str, int, float], tuple[str, ...]] = {}
+
+    def to(self, name: str, known: Collection[str], *, most: int = 1, cutoff: float = 0.6, group: object = None) -> tuple[str, ...]:
+        """Up to ``most`` of ``known`` that resemble ``name``, the best first; nothing once the work is used up.
+
+        ``group`` is what ``known`` are the names of: the same for the same names.
+        """
+        key = (group, name, most, cutoff)
+        if group is not None and key in self._found:
+            return self._found[key]
+        self._left -= _LOOK * len(known)
+        if self._left <= 0 or len(name) > _LONGEST:
+            return ()
+        candidates = [other for other in known if len(other) <= _LONGEST]
+        if len(candidates) > _MOST_NAMES:
+            candidates = sorted(candidates, key=lambda other: -_common(name, other))[:_MOST_NAMES]
+        self._left -= len(name) * sum(map(len, candidates))
+        self._found[key] = found = tuple(get_close_matches(name, candidates, most, cutoff))
+        return found
+
+
+def _common(one: str, other: str) -> int:
+    """The number of letters with which both begin and end."""
+    return _prefix(one, other) + _prefix(one[::-1], other[::-1])
+
+
+def _prefix(one: str, other: str) -> int:
+    return next((index for index, (left, right) in enumerate(zip(one, other, strict=False)) if left != right), min(len(one), len(other)))
