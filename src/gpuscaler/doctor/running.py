@@ -22,6 +22,7 @@ def run_checks(evidence: Evidence, checks: Iterable[Check]) -> Report:
             text = type(error).__name__ if "Secret" in check.needs else f"{type(error).__name__}: {error}"
             unchecked.append(Unchecked(check.id, check.title, f"the check failed with {text}; please report it"))
             continue
+        unchecked += in_part(check.id, check.title, evidence, *check.reads)
         findings += [result for result in results if isinstance(result, Finding)]
         unchecked += [result for result in results if isinstance(result, Unchecked)]
     return merged([Report(tuple(findings), tuple(unchecked))])

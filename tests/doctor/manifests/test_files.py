@@ -38,6 +38,14 @@ def test_json_objects_may_follow_each_other() -> None:
     assert [finding.place for finding in found(text + text)] == ["0.yaml:1", "0.yaml:3"]
 
 
+def test_lists_may_be_nested() -> None:
+    inner = POD.format(name="a")
+    for depth in range(1, 6):
+        inner = "apiVersion: v1\nkind: List\nitems:\n- " + inner.rstrip("\n").replace("\n", "\n  ") + "\n"
+
+        assert [finding.object for finding in found(inner)] == ["Pod default/a"], depth
+
+
 def test_a_template_of_helm_is_not_checked_and_says_so() -> None:
     report = lint_manifests(read_manifests([("t.yaml", "{{ if .Values.a }}\napiVersion: v1\n{{ end }}\n")], now=0.0))
 

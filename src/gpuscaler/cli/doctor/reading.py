@@ -52,7 +52,6 @@ OTHERS: tuple[Resource, ...] = (
     Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding"),
     Resource("rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False),
     Resource("keda.sh", "v1alpha1", "scaledobjects", "ScaledObject", optional=True),
-    Resource("keda.sh", "v1alpha1", "scaledjobs", "ScaledJob", optional=True),
     Resource("monitoring.coreos.com", "v1", "servicemonitors", "ServiceMonitor", optional=True),
     Resource("monitoring.coreos.com", "v1", "podmonitors", "PodMonitor", optional=True),
     Resource("karpenter.sh", "v1", "nodepools", "NodePool", namespaced=False, older=("v1beta1",), optional=True),
@@ -122,9 +121,15 @@ def evidence_of_files(files: Iterable[str], *, now: float) -> Evidence:
         name = "standard input" if file == "-" else file
         try:
             with click.open_file(file, "rb") as stream:
-                for place, raw, kind, api_version in _objects(cast("BinaryIO", stream), name):
+                for item in _objects(cast("BinaryIO", stream), name):
+                    if isinstance(item, Skipped):
+                        collector.skipped.append(item)
+                        continue
+                    place, raw, kind, api_version = item
                     if isinstance(raw, Mapping):
                         collector.add(raw, kind=kind, api_version=api_version, place=place)
+                    else:
+                        collector.skipped.append(Skipped(place, f"saw a {type(raw).__name__}, expected a Kubernetes object"))
         except InputError as error:
             raise FileError(str(error)) from error
         except (OSError, EOFError) as error:
@@ -134,8 +139,8 @@ def evidence_of_files(files: Iterable[str], *, now: float) -> Evidence:
     return collector.evidence(now, {**dict.fromkeys(missing, "no file has such objects"), CLOCKS: "files have none"})
 
 
-def _objects(stream: BinaryIO, name: str) -> Iterator[tuple[str, Any, str, str]]:
-    """The objects of a file with their place, and kind and version from a typed List."""
+def _objects(stream: BinaryIO, name: str) -> Iterator[tuple[str, Any, str, str] | Skipped]:
+    """The objects of a file with their place, and kind and version from a typed List; and what cannot be read."""
     data = stream.read()
     if data[:2] == b"\x1f\x8b":
         data = gzip.decompress(data)
@@ -147,9 +152,11 @@ def _objects(stream: BinaryIO, name: str) -> Iterator[tuple[str, Any, str, str]]
             yield from _members(raw, name)
         return
     for item in yaml_objects(io.BytesIO(data), name):
-        if not isinstance(item, Skipped):
-            place, raw, kind, api_version = item
-            yield f"{name} {place}", raw, kind, api_version
+        if isinstance(item, Skipped):
+            yield item
+            continue
+        place, raw, kind, api_version = item
+        yield f"{name} {place}", raw, kind, api_version
 
 
 def _json_values(text: bytes, name: str) -> Iterator[Any]:

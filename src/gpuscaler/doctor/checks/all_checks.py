@@ -1,6 +1,6 @@
 """All checks, in the order of their ids."""
 
-from gpuscaler.doctor.checks import api_services, budgets, clocks, pool_names
+from gpuscaler.doctor.checks import api_services, budgets, clocks, pool_names, unreadable
 from gpuscaler.doctor.checks.autoscalers import beside, priorities
 from gpuscaler.doctor.checks.aws import all_aws
 from gpuscaler.doctor.checks.azure import all_azure
@@ -17,6 +17,7 @@ CHECKS: tuple[Check, ...] = (
     *labels.CHECKS,
     *out_of_service.CHECKS,
     *fitting.CHECKS,
+    *unreadable.CHECKS,
     *resource_names.CHECKS,
     *holding.CHECKS,
     *sharing_nodes.CHECKS,

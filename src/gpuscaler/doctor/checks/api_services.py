@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from gpuscaler.doctor.checks.checking import Check, in_part
+from gpuscaler.doctor.checks.checking import WORKLOADS, Check, in_part
 from gpuscaler.doctor.checks.metrics.programs import CUSTOM, EXTERNAL, METRICS_GROUPS, RESOURCE, Serving, space_of
 from gpuscaler.doctor.checks.trusting import may_help, verify
 from gpuscaler.doctor.commands import kubectl_delete, kubectl_patch
@@ -119,7 +119,7 @@ def _without_service(api_service: Document, evidence: Evidence, serving: Serving
 def _without_pods(api_service: Document, service: Document, evidence: Evidence, serving: Serving) -> _Cause | None:
     selector = service.pairs("spec", "selector")
     endpoints = evidence.find("Endpoints", service.namespace, service.name)
-    readable = "Pod" not in evidence.unread or "Deployment" not in evidence.unread
+    readable = "Pod" not in evidence.unread and "Deployment" not in evidence.unread
     if selector and readable and not serving.behind(service):
         group = api_service.text("spec", "group")
         programs = [program for program in serving.serving(group) if space_of(program.workload) == space_of(service)]
@@ -247,6 +247,13 @@ def _unserved(group: str, api_service: Document, evidence: Evidence, serving: Se
 
 
 CHECKS = (
-    Check("D42", "APIServices that are not available", ("APIService",), find_unavailable),
-    Check("D43", "programs that claim the same API of metrics", ("APIService",), find_contested, on_files=True),
+    Check("D42", "APIServices that are not available", ("APIService",), find_unavailable, reads=(*WORKLOADS, "Service", "Endpoints")),
+    Check(
+        "D43",
+        "programs that claim the same API of metrics",
+        ("APIService",),
+        find_contested,
+        reads=(*WORKLOADS, "ScaledObject"),
+        on_files=True,
+    ),
 )

@@ -3,8 +3,12 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from gpuscaler.doctor.documents import TEMPLATES
 from gpuscaler.doctor.evidence import Evidence
 from gpuscaler.doctor.findings import Finding, Unchecked
+
+#: The kinds of the workloads that most checks look at.
+WORKLOADS = tuple(TEMPLATES)
 
 Find = Callable[[Evidence], Iterable[Finding | Unchecked]]
 
@@ -13,15 +17,16 @@ Find = Callable[[Evidence], Iterable[Finding | Unchecked]]
 class Check:
     """The check ``id`` of ``title``, a noun phrase: "budgets that never allow an eviction".
 
-    Without one of the sources ``needs`` nothing can be said. ``find`` may also yield what it could not check in part. ``continuous``
-    checks also run inside the controller: they are cheap, and need what it watches anyway. ``on_files`` checks also run on files that
-    people write, in which objects have no status.
+    Without one of the sources ``needs`` nothing can be said. Of ``reads`` it looks at what could be read. ``find`` may also yield what it
+    could not check in part. ``continuous`` checks also run inside the controller: they are cheap, and need what it watches anyway.
+    ``on_files`` checks also run on files that people write, in which objects have no status.
     """
 
     id: str
     title: str
     needs: tuple[str, ...]
     find: Find
+    reads: tuple[str, ...] = ()
     continuous: bool = False
     on_files: bool = False
 

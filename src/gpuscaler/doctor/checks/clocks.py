@@ -90,4 +90,4 @@ def _rounded(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 600 else f"{seconds / 60:.0f} minutes"
 
 
-CHECKS = (Check("D48", "clocks that differ", (CLOCKS,), find_skew),)
+CHECKS = (Check("D48", "clocks that differ", (CLOCKS,), find_skew, reads=("Node", "Lease")),)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from itertools import combinations
 
-from gpuscaler.doctor.checks.checking import Check
+from gpuscaler.doctor.checks.checking import WORKLOADS, Check
 from gpuscaler.doctor.checks.programs import CLUSTER_AUTOSCALER, ESCALATOR, GPUSCALER, KARPENTER, OPENAI, Program, programs
 from gpuscaler.doctor.documents import Document
 from gpuscaler.doctor.evidence import Evidence
@@ -172,6 +172,6 @@ def _hidden(name: str, sign: Document) -> Finding:
 
 
 CHECKS = (
-    Check("D3", "autoscalers beside each other", ("Deployment",), find_rivals),
+    Check("D3", "autoscalers beside each other", ("Deployment",), find_rivals, reads=(*WORKLOADS, "NodePool")),
     Check("D3", "autoscalers outside of the cluster", ("Deployment", "Lease", "ConfigMap"), find_hidden_autoscalers),
 )

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from gpuscaler.doctor.checks.checking import Check
+from gpuscaler.doctor.checks.checking import WORKLOADS, Check
 from gpuscaler.doctor.checks.identity.credentials import GUID, SECRETS, credential_of, is_guid
 from gpuscaler.doctor.checks.identity.pod_identities import ASSOCIATION, CREDENTIALS_URI, associated, has_agent
 from gpuscaler.doctor.checks.pods.owners import CHANGEABLE
@@ -321,8 +321,8 @@ def find_node_identities(evidence: Evidence) -> Iterable[Finding]:
 
 CHECKS = (
     Check("D28", "annotations of ServiceAccounts for clouds", ("ServiceAccount",), find_malformed_annotations),
-    Check("D28", "identities of pods in the cloud", ("ServiceAccount",), find_unbound_workloads),
+    Check("D28", "identities of pods in the cloud", ("ServiceAccount",), find_unbound_workloads, reads=WORKLOADS),
     Check("D28", "tokens of running pods", ("ServiceAccount", "Pod"), find_pods_without_token),
-    Check("D28", "audiences of projected tokens", (), find_wrong_audiences),
+    Check("D28", "audiences of projected tokens", (), find_wrong_audiences, reads=WORKLOADS),
     Check("D28", "autoscalers that act as their node", ("ServiceAccount", "Node", "DaemonSet"), find_node_identities),
 )

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable
 
-from gpuscaler.doctor.checks.checking import Check
+from gpuscaler.doctor.checks.checking import WORKLOADS, Check
 from gpuscaler.doctor.checks.identity.rights import BINDINGS, NEEDS, is_built_in, role_of
 from gpuscaler.doctor.checks.programs import account_of, programs, workloads
 from gpuscaler.doctor.checks.trusting import may_help, verify
@@ -163,7 +163,7 @@ def find_missing_roles(evidence: Evidence) -> Iterable[Finding]:
 
 
 CHECKS = (
-    Check("D31", "ServiceAccounts of workloads", ("ServiceAccount",), find_missing_accounts, on_files=True),
-    Check("D31", "subjects of bindings", ("ServiceAccount", *BINDINGS), find_stale_subjects),
+    Check("D31", "ServiceAccounts of workloads", ("ServiceAccount",), find_missing_accounts, reads=WORKLOADS, on_files=True),
+    Check("D31", "subjects of bindings", ("ServiceAccount", *BINDINGS), find_stale_subjects, reads=(*WORKLOADS, "Namespace")),
     Check("D31", "roles of bindings", NEEDS, find_missing_roles),
 )

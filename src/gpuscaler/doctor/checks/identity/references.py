@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from gpuscaler.doctor.checks.checking import Check, Find
+from gpuscaler.doctor.checks.checking import WORKLOADS, Check, Find
 from gpuscaler.doctor.checks.identity.credentials import AWS_ID, AWS_SECRET, AZURE_ID, AZURE_SECRET, AZURE_TENANT, credential_of, simple
 from gpuscaler.doctor.checks.pods.owners import CHANGEABLE
 from gpuscaler.doctor.checks.programs import workloads
@@ -251,7 +251,7 @@ def _wrong_variables(document: Document, path: str, container: Document, secret:
 
 
 CHECKS = (
-    Check("D26", "Secrets that pods refer to", ("Secret",), _find_missing("Secret"), on_files=True),
-    Check("D26", "ConfigMaps that pods refer to", ("ConfigMap",), _find_missing("ConfigMap"), on_files=True),
-    Check("D26", "names of variables from Secrets", ("Secret",), find_wrong_variables, on_files=True),
+    Check("D26", "Secrets that pods refer to", ("Secret",), _find_missing("Secret"), reads=WORKLOADS, on_files=True),
+    Check("D26", "ConfigMaps that pods refer to", ("ConfigMap",), _find_missing("ConfigMap"), reads=WORKLOADS, on_files=True),
+    Check("D26", "names of variables from Secrets", ("Secret",), find_wrong_variables, reads=WORKLOADS, on_files=True),
 )

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from gpuscaler.doctor.checks.checking import Check
+from gpuscaler.doctor.checks.checking import WORKLOADS, Check
 from gpuscaler.doctor.checks.identity.needed_rights import needed_rights
 from gpuscaler.doctor.checks.identity.rights import BINDINGS, NEEDS, Account, Right, Rights, rights_in, subjects_of
 from gpuscaler.doctor.checks.programs import NODE_AUTOSCALERS, Program, programs
@@ -43,13 +43,14 @@ def _has_own(rights: Rights, account: Account) -> bool:
 
 
 def _misdirected(evidence: Evidence) -> set[str]:
-    """The names of accounts that a binding names in a namespace where they do not exist."""
+    """The names of accounts that a binding names in a namespace where they do not exist, or may not exist if that could not be read."""
+    unread = "ServiceAccount" in evidence.unread
     existing = {(item.namespace or "default", item.name) for item in evidence.of("ServiceAccount")}
     return {
         subject.text("name")
         for binding in evidence.of(*BINDINGS)
         for subject in binding.parts("subjects")
-        if existing and subject.text("kind") == "ServiceAccount"
+        if (existing or unread) and subject.text("kind") == "ServiceAccount"
         and (subject.text("namespace") or binding.namespace, subject.text("name")) not in existing
     }  # fmt: skip
 
@@ -152,6 +153,6 @@ def _wide(program: Program, account: Account) -> Finding:
 
 
 CHECKS = (
-    Check("D31", "rights of autoscalers and of metrics APIs", NEEDS, find_missing_rights),
-    Check("D31", "rights that are too wide", NEEDS, find_wide_roles, on_files=True),
+    Check("D31", "rights of autoscalers and of metrics APIs", NEEDS, find_missing_rights, reads=(*WORKLOADS, "ServiceAccount")),
+    Check("D31", "rights that are too wide", NEEDS, find_wide_roles, reads=WORKLOADS, on_files=True),
 )

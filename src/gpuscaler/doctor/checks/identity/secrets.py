@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from gpuscaler.doctor.checks.checking import Check
+from gpuscaler.doctor.checks.checking import WORKLOADS, Check
 from gpuscaler.doctor.checks.identity.credentials import (
     AWS_ID,
     AWS_SECRET,
@@ -172,4 +172,4 @@ def _why_kept(secret: Document) -> str:
     return ""
 
 
-CHECKS = (Check("D26", "values of Secrets with keys of a cloud", ("Secret",), find_malformed_values, on_files=True),)
+CHECKS = (Check("D26", "values of Secrets with keys of a cloud", ("Secret",), find_malformed_values, reads=WORKLOADS, on_files=True),)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator
 
-from gpuscaler.doctor.checks.checking import Check
+from gpuscaler.doctor.checks.checking import WORKLOADS, Check
 from gpuscaler.doctor.checks.identity.credentials import AWS_ID, AWS_SECRET, AZURE_SECRET, SECRETS, STORAGE_KEY, credential_of
 from gpuscaler.doctor.checks.identity.pod_identities import associated
 from gpuscaler.doctor.checks.programs import NODE_AUTOSCALERS, account_of, flags_of, programs, workloads
@@ -207,7 +207,7 @@ def find_lasting_tokens(evidence: Evidence) -> Iterable[Finding]:
 
 
 CHECKS = (
-    Check("D27", "credentials as plain text", (), find_plain_credentials, on_files=True),
-    Check("D27", "keys of clouds that do not expire", ("ServiceAccount", "Secret"), find_static_keys),
+    Check("D27", "credentials as plain text", (), find_plain_credentials, reads=(*WORKLOADS, "ConfigMap"), on_files=True),
+    Check("D27", "keys of clouds that do not expire", ("ServiceAccount", "Secret"), find_static_keys, reads=WORKLOADS),
     Check("D27", "tokens of ServiceAccounts that do not expire", ("Secret",), find_lasting_tokens, on_files=True),
 )

@@ -154,5 +154,5 @@ CHECKS = (
     Check("D46", "autoscalers of removed versions", (AUTOSCALER,), find_removed_versions),
     Check("D46", "autoscalers with a minimum of 0", (AUTOSCALER,), find_minimum_of_zero, on_files=True),
     Check("D46", "autoscalers that flap", (AUTOSCALER,), find_flapping, on_files=True),
-    Check("D46", "flags of kube-controller-manager for autoscalers", ("Pod",), find_removed_flags),
+    Check("D46", "flags of kube-controller-manager for autoscalers", ("Pod",), find_removed_flags, reads=("ConfigMap",)),
 )

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from gpuscaler.doctor.checks.checking import Check
+from gpuscaler.doctor.checks.checking import WORKLOADS, Check
 from gpuscaler.doctor.checks.metrics.programs import Program, Serving, flag_of, mounted
 from gpuscaler.doctor.documents import Document
 from gpuscaler.doctor.evidence import Evidence
@@ -161,4 +161,5 @@ def _finding(file: _RulesFile, field: str, *, seen: str, expected: str, effect: 
     return Finding("D45", CRITICAL, file.config.title, field, seen, expected, effect, Fix(advice=advice), file.config.place)
 
 
-CHECKS = (Check("D45", "rules of metrics programs", ("ConfigMap", "Deployment"), find_broken_rules, on_files=True),)
+_READS = (*WORKLOADS, "ServiceMonitor", "PodMonitor")
+CHECKS = (Check("D45", "rules of metrics programs", ("ConfigMap", "Deployment"), find_broken_rules, reads=_READS, on_files=True),)

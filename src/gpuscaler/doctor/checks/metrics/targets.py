@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from gpuscaler.doctor.checks.checking import Check, in_part
+from gpuscaler.doctor.checks.checking import WORKLOADS, Check, in_part
 from gpuscaler.doctor.checks.metrics.programs import space_of
 from gpuscaler.doctor.checks.metrics.reading import (
     AUTOSCALER,
@@ -167,5 +167,12 @@ def _finding(document: Document, field: str, *, seen: str, expected: str, effect
 CHECKS = (
     Check("D46", "targets of autoscalers", (AUTOSCALER,), find_missing_targets, on_files=True),
     Check("D46", "targets of several autoscalers", (AUTOSCALER,), find_shared_targets, on_files=True),
-    Check("D46", "requests of the targets of autoscalers", (AUTOSCALER,), find_missing_requests, on_files=True),
+    Check(
+        "D46",
+        "requests of the targets of autoscalers",
+        (AUTOSCALER,),
+        find_missing_requests,
+        reads=(*WORKLOADS, "LimitRange"),
+        on_files=True,
+    ),
 )

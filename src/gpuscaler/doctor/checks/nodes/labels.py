@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from gpuscaler.doctor.checks.checking import Check
+from gpuscaler.doctor.checks.checking import WORKLOADS, Check
 from gpuscaler.doctor.checks.nodes.gpu_nodes import AMD, group_of, is_of, lasting_taints, vendor_of
 from gpuscaler.doctor.commands import ObjectName, kubectl_label, kubectl_taint
 from gpuscaler.doctor.evidence import CLUSTER, Evidence
@@ -193,6 +193,6 @@ def find_unlabelled_gpu_nodes(evidence: Evidence) -> Iterable[Finding]:
 
 
 CHECKS = (
-    Check("D10", "nodes that differ from others of their group", (CLUSTER, "Node"), find_differing_nodes, continuous=True),
+    Check("D10", "nodes that differ from others of their group", (CLUSTER, "Node"), find_differing_nodes, reads=WORKLOADS, continuous=True),
     Check("D11", "nodes with GPUs without the label of Cluster Autoscaler", (CLUSTER, "Node"), find_unlabelled_gpu_nodes, continuous=True),
 )

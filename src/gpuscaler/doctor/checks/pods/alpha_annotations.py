@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from gpuscaler.doctor.checks.checking import Check
+from gpuscaler.doctor.checks.checking import WORKLOADS, Check
 from gpuscaler.doctor.checks.pods.owners import CHANGEABLE
 from gpuscaler.doctor.checks.programs import workloads
 from gpuscaler.doctor.commands import patch_template
@@ -67,4 +67,4 @@ def _parsed(text: str, kind: type) -> Any:
     return value if isinstance(value, kind) and value else None
 
 
-CHECKS = (Check("D40", "affinities and tolerations in annotations", (), find_alpha_annotations, on_files=True),)
+CHECKS = (Check("D40", "affinities and tolerations in annotations", (), find_alpha_annotations, reads=WORKLOADS, on_files=True),)

@@ -276,4 +276,9 @@ def _lacking_label(waiting: _Waiting, places: Places, evidence: Evidence, select
     return None
 
 
-CHECKS = (Check("D39", "pods that fit nowhere", (CLUSTER, "Pod", "Node"), find_pods_without_a_place, continuous=True),)
+#: What decides, beside nodes, where a pod fits.
+_OF_PODS = (
+    *("PersistentVolume", "PersistentVolumeClaim", "StorageClass", "CSINode", "CSIDriver", "CSIStorageCapacity", "VolumeAttachment"),
+    *("DeviceClass", "ResourceSlice", "ResourceClaim", "PodGroup", "Workload", "JobSet", "Job", "ReplicaSet", "PriorityClass", "Namespace"),
+)
+CHECKS = (Check("D39", "pods that fit nowhere", (CLUSTER, "Pod", "Node"), find_pods_without_a_place, reads=_OF_PODS, continuous=True),)

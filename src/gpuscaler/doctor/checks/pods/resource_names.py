@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from gpuscaler.doctor.checks.checking import Check
+from gpuscaler.doctor.checks.checking import WORKLOADS, Check
 from gpuscaler.doctor.checks.pods.owners import CHANGEABLE
 from gpuscaler.doctor.commands import ObjectName, kubectl_patch
 from gpuscaler.doctor.documents import TEMPLATES, Document, containers_of, template_of
@@ -121,4 +121,4 @@ def _in_spec(target: ObjectName, path: str, spec: PodSpec, known: frozenset[str]
             )
 
 
-CHECKS = (Check("D39", "names of resources", (CLUSTER,), find_wrong_resource_names, continuous=True, on_files=True),)
+CHECKS = (Check("D39", "names of resources", (CLUSTER,), find_wrong_resource_names, reads=WORKLOADS, continuous=True, on_files=True),)

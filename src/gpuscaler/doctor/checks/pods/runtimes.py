@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from gpuscaler.doctor.checks.checking import Check
+from gpuscaler.doctor.checks.checking import WORKLOADS, Check
 from gpuscaler.doctor.checks.pods.owners import CHANGEABLE
 from gpuscaler.doctor.commands import kubectl_apply, kubectl_patch
 from gpuscaler.doctor.documents import TEMPLATES, Document, containers_of, template_of
@@ -105,6 +105,6 @@ def _without(document: Document, template: Document, mounted: dict[str, str]) ->
 
 
 CHECKS = (
-    Check("D41", "RuntimeClasses of pods", ("RuntimeClass",), find_missing_runtime_classes),
-    Check("D41", "drivers of the host in pods", (), find_host_drivers, on_files=True),
+    Check("D41", "RuntimeClasses of pods", ("RuntimeClass",), find_missing_runtime_classes, reads=WORKLOADS),
+    Check("D41", "drivers of the host in pods", (), find_host_drivers, reads=WORKLOADS, on_files=True),
 )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from gpuscaler.doctor.checks.checking import Check
+from gpuscaler.doctor.checks.checking import WORKLOADS, Check
 from gpuscaler.doctor.checks.nodes.gpu_nodes import AMD, NVIDIA, gpu_nodes, lasting_taints, vendor_of
 from gpuscaler.doctor.checks.pods.owners import CHANGEABLE
 from gpuscaler.doctor.commands import ObjectName, kubectl_patch, kubectl_taint
@@ -107,5 +107,5 @@ def _gpu_taints(cluster: Cluster) -> frozenset[Taint]:
 
 CHECKS = (
     Check("D40", "pods without GPUs on nodes with GPUs", (CLUSTER, "Node", "Pod"), find_open_gpu_nodes, continuous=True),
-    Check("D40", "tolerations of pods without GPUs", (CLUSTER,), find_needless_tolerations, continuous=True),
+    Check("D40", "tolerations of pods without GPUs", (CLUSTER,), find_needless_tolerations, reads=WORKLOADS, continuous=True),
 )
