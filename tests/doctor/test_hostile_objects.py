@@ -48,6 +48,35 @@ def near_names(pods: int) -> list[Json]:
     return [*maps, deployment(envFrom=sources)]
 
 
+def near_labels(nodes: int, pods: int) -> list[Json]:
+    """Pods that select labels almost like those of all nodes."""
+
+    def labels(number: int, value: str) -> dict[str, str]:
+        return {f"team.example/label-key-{index}": f"{value}-{index}-{number}" for index in range(8)}
+
+    amounts = {"cpu": "4", "memory": "8Gi", "pods": "110"}
+    places = [
+        {
+            "kind": "Node",
+            "apiVersion": "v1",
+            "metadata": {"name": f"n{number}", "labels": labels(number, "value")},
+            "status": {"allocatable": amounts},
+        }
+        for number in range(nodes)
+    ]
+    refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "lastTransitionTime": "2024-01-01T00:00:00Z"}
+    return places + [
+        {
+            "kind": "Pod",
+            "apiVersion": "v1",
+            "metadata": {"name": f"p{number}", "namespace": "tenant", "creationTimestamp": "2024-01-01T00:00:00Z"},
+            "spec": {"containers": [{"name": "c", "image": "i"}], "nodeSelector": labels(number, "valuex")},
+            "status": {"phase": "Pending", "conditions": [refused]},
+        }
+        for number in range(pods)
+    ]
+
+
 @pytest.mark.parametrize(
     "objects",
     [
@@ -57,6 +86,7 @@ def near_names(pods: int) -> list[Json]:
         pytest.param([config_map("prometheus-x", prometheus_yml="\n" * MEGABYTE), *adapter("rules: []")], id="empty lines in Prometheus"),
         pytest.param([deployment(env=[{"name": "DB_PASSWORD", "value": "$(" * (MEGABYTE // 2) + "\n@"}])], id="references"),
         pytest.param(near_names(2_000), id="names almost alike"),
+        pytest.param(near_labels(2_000, 100), id="labels almost alike"),
     ],
 )
 def test_checks_end_soon_on_any_text(objects: list[Json]) -> None:

@@ -1,22 +1,27 @@
 """Runs checks on evidence. A check that fails is reported as unchecked, and the others go on."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from gpuscaler.doctor.checks.checking import Check, in_part
 from gpuscaler.doctor.evidence import Evidence
 from gpuscaler.doctor.findings import SEVERITIES, Finding, Report, Unchecked
 
 
-def run_checks(evidence: Evidence, checks: Iterable[Check]) -> Report:
-    """What ``checks`` find in ``evidence``."""
+def run_checks(evidence: Evidence, checks: Iterable[Check], *, is_over: Callable[[], bool] = lambda: False) -> Report:
+    """What ``checks`` find in ``evidence``. Each ends after the first result at which the time for it ``is_over``."""
     findings: list[Finding] = []
     unchecked: list[Unchecked] = []
     for check in checks:
         if missing := tuple(in_part(check.id, check.title, evidence, *check.needs)):
             unchecked += missing
             continue
+        results: list[Finding | Unchecked] = []
         try:
-            results = tuple(check.find(evidence))
+            for result in check.find(evidence):
+                results.append(result)
+                if is_over():
+                    results.append(Unchecked(check.id, check.title, "it took too long; what it found until then is shown"))
+                    break
         except Exception as error:  # noqa: BLE001 - one odd object must not end the other checks
             # Messages of errors may contain what was read, which no report shows of a Secret.
             text = type(error).__name__ if "Secret" in check.needs else f"{type(error).__name__}: {error}"

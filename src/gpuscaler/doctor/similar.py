@@ -9,8 +9,8 @@ from difflib import get_close_matches
 
 #: The most names that are compared with one, and the lengths of the longest.
 _MOST_NAMES, _LONGEST = 100, 128
-#: Pairs of letters that are compared for one check, about two seconds of work; and the cost of a name that is only looked at.
-_WORK, _LOOK = 10_000_000, 20
+#: Pairs of letters that are compared for one check, about a second of work; and the cost of a name that is only looked at.
+_WORK, _LOOK = 5_000_000, 20
 
 
 class Similar:
@@ -19,6 +19,7 @@ class Similar:
     def __init__(self) -> None:
         self._left = _WORK
         self._found: dict[tuple[object, str, int, float], tuple[str, ...]] = {}
+        self._cases: dict[object, dict[str, list[str]]] = {}
 
     def to(self, name: str, known: Collection[str], *, most: int = 1, cutoff: float = 0.6, group: object = None) -> tuple[str, ...]:
         """Up to ``most`` of ``known`` that resemble ``name``, the best first; nothing once the work is used up.
@@ -37,6 +38,14 @@ class Similar:
         self._left -= len(name) * sum(map(len, candidates))
         self._found[key] = found = tuple(get_close_matches(name, candidates, most, cutoff))
         return found
+
+    def in_other_case(self, name: str, known: Collection[str], *, group: object) -> tuple[str, ...]:
+        """Those of ``known`` that differ from ``name`` only in capital letters."""
+        if group not in self._cases:
+            self._cases[group] = cases = {}
+            for other in known:
+                cases.setdefault(other.lower(), []).append(other)
+        return tuple(self._cases[group].get(name.lower(), ()))
 
 
 def _common(one: str, other: str) -> int:

@@ -1,6 +1,8 @@
 """The doctor's checks inside the controller, in virtual time: a budget that never allows an eviction appears, is mended, is silenced."""
 
 import asyncio
+from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -255,7 +257,7 @@ async def test_an_unchanged_cluster_is_checked_every_ten_minutes_and_a_changing_
 async def test_a_check_that_takes_long_gets_a_twentieth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     times: list[float] = []
 
-    async def slow(_call: object, evidence: Evidence, _checks: object) -> Report:
+    async def slow(_call: object, evidence: Evidence, _checks: object, **_: object) -> Report:
         times.append(evidence.now)
         await asyncio.sleep(10.0)
         return Report()
@@ -271,6 +273,48 @@ async def test_a_check_that_takes_long_gets_a_twentieth_of_the_time(monkeypatch:
 
     # 1,000 seconds have room for 5 times 10 seconds with 200 seconds of rest after each.
     assert 4 <= len(times) <= 5
+
+
+async def test_a_check_without_end_is_stopped_and_named_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def endless(_: Evidence) -> Iterator[Finding]:
+        for number in count():
+            clock[0] += 1.0
+            yield finding(f"Pool p{number}")
+
+    clock = [0.0]
+    monkeypatch.setattr(cluster_checks, "_is_past", lambda _loop, _until: clock[0] > 5.0)
+    async with running_service() as (here, service):
+        service.cluster_checks.checks = (
+            Check("D98", "slow", (), endless),
+            Check("D99", "quick", (), lambda _: [finding("Pool quick", field="other")]),
+        )
+        service.cluster_checks.forget()
+        await here.sleep(SOON)
+        doctor, groups = (await status(here)).doctor, await found(here)
+
+    assert "D98: could not check slow because it took too long; what it found until then is shown" in doctor.unchecked
+    assert ("D99", "warning", 1, ("Pool quick",)) in groups
+
+
+async def test_the_pause_after_a_check_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    times: list[float] = []
+
+    async def slow(_call: object, evidence: Evidence, _checks: object, **_: object) -> Report:
+        times.append(evidence.now)
+        await asyncio.sleep(100.0)
+        return Report()
+
+    async with running_service() as (here, service):
+        service.cluster_checks.checks = (Check("D99", "things", (), lambda _: ()),)
+        service.cluster_checks.forget()
+        monkeypatch.setattr(asyncio, "to_thread", slow)
+        for number in range(100):
+            await make_budget(here, f"b-{number}", maxUnavailable=1)
+            await here.sleep(10.0)
+        monkeypatch.undo()
+
+    # A tenth of the rest that 20 times 100 seconds would be.
+    assert len(times) >= 3
 
 
 def test_titles_of_findings_name_objects_of_the_cluster() -> None:

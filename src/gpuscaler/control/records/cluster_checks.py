@@ -7,6 +7,7 @@ import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from operator import itemgetter
 
 from gpuscaler.control.records.events.announcing import API_VERSIONS
@@ -30,8 +31,9 @@ CONTINUOUS = tuple(check for check in CHECKS if check.continuous)
 #: How often it is decided whether checks are due, the minimum interval between their beginnings, and the interval of checks of an unchanged
 #: cluster, since some findings depend on the time, in seconds.
 POLL_SECONDS, AGAIN_SECONDS, UNCHANGED_SECONDS = 5.0, 60.0, 600.0
-#: The pause after each check, in multiples of the time that it took.
-PAUSE = 20.0
+#: The pause after each check, in multiples of the time that it took; and the time after which a check is stopped, in seconds: anyone may
+#: write pods that are slow to look at, and must not keep the other checks from running.
+PAUSE, LONGEST_SECONDS = 20.0, 10.0
 #: A finding that is back within this time, in seconds, is not new. The API server keeps Events for an hour as well.
 REMEMBERED_SECONDS = 3600.0
 #: The most Events and log lines for the new findings of one time.
@@ -98,8 +100,9 @@ class ClusterChecks:
         reports = []
         for check in self.checks:
             began = loop.time()
-            reports.append(await asyncio.to_thread(run_checks, evidence, (check,)))
-            await asyncio.sleep(PAUSE * (loop.time() - began))
+            until = began + LONGEST_SECONDS
+            reports.append(await asyncio.to_thread(run_checks, evidence, (check,), is_over=partial(_is_past, loop, until)))
+            await asyncio.sleep(PAUSE * min(loop.time() - began, LONGEST_SECONDS))
         report = silence(merged(reports), evidence, settings.ignore)
         if self.is_leading() and self.settings() == settings:
             latest.doctor, latest.findings = doctor_status(report, evidence.now), report.findings
@@ -129,6 +132,10 @@ class ClusterChecks:
         for group in groups[:MOST_LINES]:
             fix = f"; fix: {group.fix}" if group.fix else ""
             self.emit(HistoryEvent(now, FOUND, f"{describe_group(group)}{fix}"))
+
+
+def _is_past(loop: asyncio.AbstractEventLoop, time: float) -> bool:
+    return loop.time() >= time
 
 
 def _note(finding: Finding, *, about: bool) -> str:

@@ -171,8 +171,8 @@ def _meant(key: str, value: str, places: Places, similar: Similar) -> tuple[str,
     """The label that was probably meant; an empty value if it is unclear."""
     values = places.values(key)
     if values:
-        alike = similar.to(value, values, most=2, cutoff=0.8, group=("values", key))
-        alike = alike or tuple(known for known in values if known.lower() == value.lower())
+        group = ("values", key)
+        alike = similar.to(value, values, most=2, cutoff=0.8, group=group) or similar.in_other_case(value, values, group=group)
         return key, alike[0] if len(alike) == 1 else ""
     keys = [known for known in similar.to(key, places.label_keys, most=2, cutoff=0.8, group="keys") if value in places.values(known)]
     return (keys[0], value) if len(keys) == 1 else (key, "")
