@@ -3,13 +3,16 @@
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from tests.doctor.corpus import NOW, look_at
 from tests.kube.scripted import Reply, Scripted
 from tests.kube.test_deep_objects import deep, pages_with, plain
 
+from gpuscaler.cli import main
 from gpuscaler.cli.doctor.reading import evidence_of_cluster, evidence_of_objects
 from gpuscaler.doctor.checks.identity.static_keys import CHECKS as STATIC_KEYS
 from gpuscaler.doctor.findings import Report
@@ -155,3 +158,39 @@ async def test_an_object_that_is_nested_too_deeply_is_read_with_all_others(monke
     assert sorted(evidence.cluster.pods) == ["team/a", "team/b"]
     assert [pod.name for pod in evidence.of("Pod")] == ["a", "b"]
     assert evidence.unread.keys() <= {"the time of the API server"}
+
+
+DEEP = 100_000
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "status"),
+    [
+        ("flow.yaml", "a: " + "[" * DEEP + "]" * DEEP, 2),
+        ("block.yaml", "- " * DEEP + "a\n", 2),
+        ("mappings.yaml", "? " * DEEP + "a\n", 2),
+        ("open.yaml", "a: " + "{" * DEEP, 2),
+        ("values.json", '{"kind": "ConfigMap", "data": ' + '{"a":' * DEEP + "1" + "}" * DEEP + "}", 3),
+        ("lists.json", "[" * DEEP + "]" * DEEP, 5),
+        ("items.json", '{"kind": "List", "items": [' * DEEP + "]}" * DEEP, 3),
+        ("open.json", "[" * DEEP, 2),
+        ("several.json", '{"kind": "Pod"}{"kind": "ConfigMap", "data": ' + "[" * DEEP + "]" * DEEP + "}", 3),
+    ],
+)
+def test_files_that_are_nested_too_deeply_end_with_a_status(tmp_path: Path, name: str, text: str, status: int) -> None:
+    (tmp_path / name).write_text(text)
+    done = CliRunner().invoke(main, ["doctor", "--cluster", str(tmp_path / name)], catch_exceptions=False)
+
+    assert done.exit_code == status, done.output
+    assert done.stderr == "" if status != 2 else name in done.stderr
+
+
+def test_a_page_about_half_a_character_is_written(tmp_path: Path) -> None:
+    spec = '{"containers": [{"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpus": "1"}}}]}'
+    pod = f'{{"kind": "Pod", "apiVersion": "v1", "metadata": {{"name": "a\\ud800", "namespace": "b"}}, "spec": {spec}}}'
+    (tmp_path / "x.json").write_text(pod + '{"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "x"}}')
+    done = CliRunner().invoke(main, ["doctor", "--cluster", str(tmp_path / "x.json"), "--html", str(tmp_path / "x.html")])
+
+    assert done.exit_code == 1, done.output
+    assert "CRITICAL D39 Pod b/a" in done.stdout
+    assert "a\\ud800" in (tmp_path / "x.html").read_text()

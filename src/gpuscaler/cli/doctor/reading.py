@@ -160,18 +160,28 @@ def _objects(stream: BinaryIO, name: str) -> Iterator[tuple[str, Any, str, str] 
 
 
 def _json_values(text: bytes, name: str) -> Iterator[Any]:
-    """JSON values one after the other, as several calls of kubectl append them to a file."""
+    """JSON values one after the other, as several calls of kubectl append them to a file; without what is nested too deeply."""
     try:
         yield msgspec.json.decode(text)
+        return
+    except RecursionError:
+        text = without_depths(text)
     except msgspec.DecodeError:
-        decoder, rest = json.JSONDecoder(), text.decode("utf-8", "replace")
-        while rest:
-            try:
-                value, end = decoder.raw_decode(rest)
-            except (ValueError, RecursionError) as error:
-                raise FileError(f"{name}: saw {error}, expected Kubernetes objects as JSON") from error
-            yield value
-            rest = rest[end:].lstrip()
+        pass
+    decoder, rest = json.JSONDecoder(), text.decode("utf-8", "replace")
+    while rest:
+        try:
+            value, end = decoder.raw_decode(rest)
+        except RecursionError as error:
+            shallow = without_depths(rest.encode()).decode()
+            if shallow == rest:
+                raise FileError(f"{name}: saw values nested too deeply, expected Kubernetes objects as JSON") from error
+            rest = shallow
+            continue
+        except ValueError as error:
+            raise FileError(f"{name}: saw {error}, expected Kubernetes objects as JSON") from error
+        yield value
+        rest = rest[end:].lstrip()
 
 
 def _members(raw: Any, place: str, kind: str = "", api_version: str = "") -> Iterator[tuple[str, Any, str, str]]:

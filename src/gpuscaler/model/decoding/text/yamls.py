@@ -16,6 +16,9 @@ from gpuscaler.model.decoding.text.jsons import DEEPEST
 
 #: Maximum number of values in a document after expanding aliases.
 MOST_VALUES = 5_000_000
+#: The depth of values in a document; and what begins a line that may be nested as deeply without brackets.
+DEEPEST_VALUES = 200
+_LONG_INDENT = re.compile(rf"^[ \t?:-]{{{DEEPEST_VALUES},}}", re.MULTILINE)
 #: Names of types of YAML values in messages.
 _WORDS = ((str, "text"), (bool, "a truth value"), (int | float, "a number"), (list, "a list"))
 
@@ -67,6 +70,7 @@ def yaml_objects(stream: BinaryIO, file: str) -> Iterator[tuple[str, Any, str, s
     for number, (line, text) in enumerate(_documents(stream, file)):
         place = f"document {number} (line {line})"
         try:
+            _refuse_depth(text)
             loaded = yaml.load(text, Loader=_Loader)  # noqa: S506  # a safe loader's subclass
         except _DuplicateKeyError as error:
             yield Skipped(f"{file} {place}", f"saw {error}, expected each key once")
@@ -79,6 +83,20 @@ def yaml_objects(stream: BinaryIO, file: str) -> Iterator[tuple[str, Any, str, s
             yield Skipped(f"{file} {place}", f"saw aliases that expand to more than {MOST_VALUES} values, expected a Kubernetes object")
             continue
         yield from _objects(loaded, place)
+
+
+def _refuse_depth(text: str) -> None:
+    """Raise :class:`ValueError` for a document that is nested too deeply: libyaml's composer recurses until the process ends."""
+    if text.count("[") + text.count("{") <= DEEPEST_VALUES and _LONG_INDENT.search(text) is None:
+        return
+    depth = 0
+    for event in yaml.parse(text, Loader=_BASE):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > DEEPEST_VALUES:
+                raise ValueError(f"values nested more than {DEEPEST_VALUES} deep (line {event.start_mark.line + 1} of the document)")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
 
 
 def _describe_error(error: Exception, first: int) -> str:
