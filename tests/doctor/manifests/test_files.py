@@ -1,5 +1,6 @@
 """Files of several objects, of other programs, and odd ones; patches of them."""
 
+import time
 from collections.abc import Callable, Iterable
 
 import pytest
@@ -253,3 +254,31 @@ def test_rules_have_the_fields_and_lines_of_the_file(text: str, expected: list[t
 
     assert set(expected) <= set(findings)
     assert all(line <= len(text.splitlines()) for _, line in findings)
+
+
+RULE = "rules:\n- seriesQuery: {series}\n  name: {{matches: '{pattern}'}}\n  metricsQuery: '{query}'\n"
+
+
+@pytest.mark.parametrize(
+    ("series", "pattern", "query"),
+    [
+        ("a" * 60 + "_", "^(a|aa)+$", "x"),
+        ("a" * 60 + "_", "^" + "a?" * 60 + "a" * 61 + "$", "x"),
+        ("a" * 190, "^" + "(.*)b" * 8, "x"),
+        ("a", "", "<<" * 200_000),
+        ("a", "", "<<" + "".join(f".Field{number} " for number in range(20_000)) + ">>"),
+    ],
+)
+def test_patterns_and_queries_of_rules_take_little_time(series: str, pattern: str, query: str) -> None:
+    began = time.process_time()
+    findings = found(RULE.format(series=series, pattern=pattern, query=query))
+
+    assert time.process_time() - began < 10.0
+    assert len(findings) <= 20
+
+
+@pytest.mark.parametrize(
+    ("pattern", "is_found"), [("^(.*)_total$", True), ("^http_(.*)_count$", False), (r"^(?:http|grpc)_(\w+)_count$", False), ("x{2}", True)]
+)
+def test_patterns_that_match_no_series_are_found(pattern: str, is_found: bool) -> None:
+    assert [finding.check for finding in found(RULE.format(series="http_requests_count", pattern=pattern, query="x"))] == ["L17"] * is_found

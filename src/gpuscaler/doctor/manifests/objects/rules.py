@@ -1,8 +1,8 @@
 """Rules of prometheus-adapter in ConfigMaps, in files of their own, and in values of its chart."""
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import yaml
@@ -11,6 +11,7 @@ from gpuscaler.doctor.findings import CRITICAL, WARNING, Finding, Fix
 from gpuscaler.doctor.manifests.editing import patch_of_lines
 from gpuscaler.doctor.manifests.linting import Lint, path_text
 from gpuscaler.doctor.manifests.reading import Manifest, Manifests, Path, tree_of
+from gpuscaler.doctor.similar import Similar
 from gpuscaler.model.reading.document import Entry
 
 _REFUSED = "prometheus-adapter does not start, and gpuscaler metrics leaves the rule out"
@@ -20,11 +21,16 @@ _LISTS: Final = ("rules", "externalRules")
 _KEYS: Final = (*_LISTS, "resourceRules")
 #: What a query may contain.
 _FIELDS: Final = ("Series", "LabelMatchers", "LabelValuesByName", "GroupBy", "GroupBySlice")
-_ACTION = re.compile(r"<<(.*?)>>", re.DOTALL)
 _FIELD = re.compile(r"(?<![\w$)])\.([A-Za-z]\w*)")
 _FIRST = re.compile(r"^(rules|externalRules)\[0\]")
 #: The end of the line of a key whose text has the lines that follow.
 _BLOCK = re.compile(r":\s+\|[-+0-9]{0,2}\s*(#.*)?$")
+#: The most unknown fields of a query that are named.
+_MOST_FIELDS = 20
+#: The longest patterns and names that are tried, and the most repetitions in a pattern: Python tries all ways to divide a name among them.
+_LONGEST, _REPETITIONS = 200, 3
+#: A repetition, without the ? of a group such as (?:…); and the repetition of a group, whose ways may double with each letter.
+_REPEATS, _GROUP_REPEATS = re.compile(r"(?<!\()[*+?{]"), re.compile(r"\)[*+{]")
 _NAME = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(\{|$)")
 
 
@@ -56,6 +62,7 @@ class _Rules(NamedTuple):
 
 def find_bad_rules(manifests: Manifests) -> Iterable[Finding]:
     """L17: rules that prometheus-adapter refuses, that cannot be asked, or that never make a metric."""
+    similar = Similar()
     for manifest in manifests.items:
         for rules in _texts(manifest):
             for problem in manifests.read_rules(rules.text):
@@ -69,7 +76,7 @@ def find_bad_rules(manifests: Manifests) -> Iterable[Finding]:
                 )
             root, _ = tree_of(rules.text)
             for path, rule in _rules_in(root):
-                yield from _unknown_fields(rules, path, rule)
+                yield from _unknown_fields(rules, path, rule, similar)
                 yield from _never(rules, path, rule)
 
 
@@ -125,12 +132,16 @@ def _text(rule: Mapping[str, Entry], *path: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _unknown_fields(rules: _Rules, path: str, rule: Mapping[str, Entry]) -> Iterator[Finding]:
-    query = _text(rule, "metricsQuery")
-    for name in dict.fromkeys(field for action in _ACTION.findall(query) for field in _FIELD.findall(action)):
-        if name in _FIELDS:
-            continue
-        meant = next(iter(difflib.get_close_matches(name, _FIELDS, 1)), "")
+def _actions(query: str) -> Iterator[str]:
+    """The texts between << and >>."""
+    for part in query.split(">>")[:-1]:
+        yield part.partition("<<")[2]
+
+
+def _unknown_fields(rules: _Rules, path: str, rule: Mapping[str, Entry], similar: Similar) -> Iterator[Finding]:
+    fields = dict.fromkeys(field for action in _actions(_text(rule, "metricsQuery")) for field in _FIELD.findall(action))
+    for name in islice((name for name in fields if name not in _FIELDS), _MOST_FIELDS):
+        meant = next(iter(similar.to(name, _FIELDS)), "")
         number, field = rule["metricsQuery"].line, f"{path}.metricsQuery"
         line = rules.line(field, number)
         written = rules.manifest.file.lines[line - 1]
@@ -140,10 +151,16 @@ def _unknown_fields(rules: _Rules, path: str, rule: Mapping[str, Entry]) -> Iter
         yield _finding(rules, (number, field), seen=f".{name}", expected=expected, effect=_NO_QUERY, patch=patch)
 
 
+def _may_take_long(pattern: str) -> bool:
+    """Whether ``pattern`` may take Python very long, unlike the programs that use it."""
+    repetitions = sum(1 for _ in islice(_REPEATS.finditer(pattern), _REPETITIONS + 1))
+    return len(pattern) > _LONGEST or repetitions > _REPETITIONS or _GROUP_REPEATS.search(pattern) is not None
+
+
 def _never(rules: _Rules, path: str, rule: Mapping[str, Entry]) -> Iterator[Finding]:
     """Rules for one series whose pattern of names does not match that series."""
     name, pattern = _NAME.match(_text(rule, "seriesQuery")), _text(rule, "name", "matches")
-    if name is None or not pattern:
+    if name is None or not pattern or len(name[1]) > _LONGEST or _may_take_long(pattern):
         return
     try:
         found = re.search(pattern, name[1])
