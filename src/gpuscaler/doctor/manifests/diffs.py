@@ -52,7 +52,7 @@ class Draft:
         """Make ``changes``, which are apart from each other; all count the lines as they are now."""
         for change in sorted(changes, reverse=True):
             old = {line.text: line for line in self._lines[change.start : change.end]}
-            self._lines[change.start : change.end] = [old.pop(text, None) or _Line(text, None) for text in change.lines]
+            self._lines[change.start : change.end] = [old.pop(text, _Line(text, None)) for text in change.lines]
 
     def diff(self) -> str:
         """The patch that makes the file as it is now; empty if there is none that patch would apply, or that no output may show."""
@@ -80,7 +80,8 @@ def diff(file: SourceFile, changes: Iterable[Change]) -> str:
 def changes_of(patch: str) -> tuple[Change, ...]:
     """The changes that a patch of :func:`diff` makes."""
     changes: list[Change] = []
-    at, start, added, inside = 0, -1, [], False
+    added: list[str] = []
+    at, start, inside = 0, -1, False
     for line in (*patch.split("\n")[2:], " "):
         if line[:1] in "-+" and line:
             if not inside:
