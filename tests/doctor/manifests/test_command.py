@@ -157,6 +157,19 @@ def test_all_patches_of_a_file_apply_together(text: str, as_json: bool, tmp_path
     assert changed.count(b"\r") in (0, changed.count(b"\n"))
 
 
+@pytest.mark.parametrize("start", ["", "---\n", "# 1\n# 2\n# 3\n"])
+def test_the_byte_order_mark_of_a_file_is_no_part_of_a_patch(start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = f"\ufeff{start}{BROKEN}"
+    (tmp_path / "a.yaml").write_text(text)
+
+    result = run("a.yaml")
+    run_printed_patches(result.output, tmp_path)
+
+    assert ("patch -p0" in result.output) == bool(start)
+    assert (tmp_path / "a.yaml").read_text() == (text.replace("v1beta1", "v1") if start else text)
+
+
 def test_standard_input_has_no_patch() -> None:
     result = run("-", text=BROKEN)
 

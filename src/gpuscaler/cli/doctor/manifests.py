@@ -71,7 +71,7 @@ def _text(name: str) -> str:
     try:
         with click.open_file(name, "rb") as stream:
             data: bytes = stream.read()
-        return data.decode("utf-8-sig")
+        return data.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "bytes that are not UTF-8"
         click.echo(f"{name}: saw {reason}, expected a readable file of text", err=True)

@@ -44,9 +44,8 @@ class Draft:
     @property
     def file(self) -> SourceFile:
         """The file as it is now."""
-        return SourceFile.of(
-            self._file.name, "".join(f"{line.text}\n" for line in self._lines).removesuffix("" if self._file.ends else "\n")
-        )
+        text = "".join(f"{line.text}\n" for line in self._lines)
+        return SourceFile.of(self._file.name, self._file.mark + (text if self._file.ends else text.removesuffix("\n")))
 
     def apply(self, changes: Iterable[Change]) -> None:
         """Make ``changes``, which are apart from each other; all count the lines as they are now."""
@@ -159,10 +158,11 @@ def _rows(file: SourceFile, lines: list[_Line], first: int, last: int) -> Iterat
             origin = None
         if origin is not None:
             for index in range(at, origin):
-                yield "-", file.lines[index], (index, new)
+                yield "-", (file.mark if index == 0 else "") + file.lines[index], (index, new)
             at = origin
         if line is not None:
-            yield " " if origin is not None else "+", line.text, (at, new)
+            mark = file.mark if new == 0 else ""
+            yield " " if origin is not None else "+", mark + line.text, (at, new)
             at += origin is not None
             new += 1
 

@@ -14,6 +14,7 @@ from gpuscaler.model.reading.document import DUPLICATE, Entry, read_document
 from gpuscaler.model.reading.errors import Problem
 
 _STEP = re.compile(r"\[([^\]]*)\]|([^.\[\]]+)")
+_MARK = "\ufeff"
 #: The name of what is read from no file: no patch can name it.
 STANDARD_INPUT = "standard input"
 #: Problems that Kubernetes does not mind: keys that are no text are read as text, and tags belong to other programs.
@@ -27,7 +28,7 @@ class SourceFile:
     """A file: ``name`` is that by which a patch finds it. ``lines`` have no line ends.
 
     ``ends`` says whether the last line ends with a line end, ``guarded`` whether there may be credentials in the file. ``secrets`` are
-    the first and last lines of documents with a Secret.
+    the first and last lines of documents with a Secret. ``mark`` is the byte order mark before the first line, if there is one.
     """
 
     name: str
@@ -35,17 +36,20 @@ class SourceFile:
     ends: bool
     guarded: bool
     secrets: tuple[tuple[int, int], ...]
+    mark: str = ""
 
     @classmethod
     def of(cls, name: str, text: str) -> "SourceFile":
         """The file ``name`` with ``text``. Lines are those that patch counts: a carriage return belongs to its line."""
-        lines = tuple(text.removeprefix("\ufeff").removesuffix("\n").split("\n")) if text else ()
+        mark = _MARK if text.startswith(_MARK) else ""
+        text = text.removeprefix(mark)
+        lines = tuple(text.removesuffix("\n").split("\n")) if text else ()
         secrets = ((first, last) for first, last in _documents(lines) if has_secret("\n".join(lines[first - 1 : last])))
-        return cls(name, lines, text.endswith("\n"), is_guarded(text), tuple(secrets) if has_secret(text) else ())
+        return cls(name, lines, text.endswith("\n"), is_guarded(text), tuple(secrets) if has_secret(text) else (), mark)
 
     @property
     def text(self) -> str:
-        return "\n".join(self.lines) + ("\n" if self.ends else "")
+        return self.mark + "\n".join(self.lines) + ("\n" if self.ends else "")
 
     def in_secret(self, line: int) -> bool:
         """Whether ``line``, which counts from 1, may have values of a Secret."""

@@ -9,7 +9,10 @@ from gpuscaler.doctor.manifests.objects.charts import has_known_values
 from gpuscaler.doctor.manifests.objects.rules import has_rules
 from gpuscaler.doctor.manifests.reading import Manifest, Manifests
 
-_REASON = "no rule knows anything in it; the rules are about objects of Kubernetes and of tools that make clusters, and about values of some charts"
+_REASON = (
+    "no rule knows anything in it; the rules are about objects of Kubernetes and of tools that make clusters, "
+    "and about values of some charts"
+)
 
 
 def recognised(manifests: Manifests) -> tuple[Manifest, ...]:
