@@ -94,7 +94,7 @@ def test_a_file_whose_name_patch_would_read_otherwise_has_no_patch(name: str, tm
 
 @pytest.mark.parametrize(
     "text",
-    [BROKEN.replace("\n", "\r\n"), f"#\t\u00a0\n{BROKEN}", BROKEN.replace("{name: web}", "{name: web} #\ttab"), BROKEN.rstrip("\n")],
+    [BROKEN.replace("\n", "\r\n"), f"#\t\u00a0\n{BROKEN}", BROKEN.replace("v1beta1", "v1beta1 #\ttab"), BROKEN.rstrip("\n")],
     ids=["lines-of-windows", "odd-space-beside", "tab", "no-end"],
 )
 def test_the_patch_of_the_text_can_be_run(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
