@@ -15,8 +15,8 @@ from gpuscaler.model.pods import Pod
 from gpuscaler.model.workloads import PodDisruptionBudget
 from gpuscaler.planning.capacity.pool_membership import members
 
-_EFFECT = "its pods can never be evicted, so their nodes are never removed or repaired"
-_EFFECT_ELSEWHERE = "its pods can never be evicted, so their nodes are never repaired or upgraded"
+EFFECT = "its pods can never be evicted, so their nodes are never removed or repaired"
+EFFECT_ELSEWHERE = "its pods can never be evicted, so their nodes are never repaired or upgraded"
 #: A pod that is not Ready for this long does not become Ready by itself, in seconds.
 _UNREADY_FOR = 1800.0
 _REPLICATED = ("Deployment", "ReplicaSet", "StatefulSet")
@@ -31,7 +31,7 @@ def find_blocking_budgets(evidence: Evidence) -> Iterable[Finding]:
     harmful = _harmful(evidence, _pods_by_budget(evidence.cluster, limits), limits)
     for key, (field, seen, expected) in limits.items():
         target = _target(evidence.cluster.budgets[key])
-        severity, effect = (CRITICAL, _EFFECT) if key in harmful else (WARNING, _EFFECT_ELSEWHERE)
+        severity, effect = (CRITICAL, EFFECT) if key in harmful else (WARNING, EFFECT_ELSEWHERE)
         fix = Fix((kubectl_patch(target, {"spec": {"minAvailable": None, "maxUnavailable": 1}}),))
         yield Finding("D34", severity, target.title, field, seen, expected, effect, fix)
 
@@ -162,7 +162,7 @@ def _outdated(budget: Document) -> Iterator[Finding]:
         "status.disruptionsAllowed",
         f"0, although {healthy:g} pods are healthy and {desired:g} have to be",
         f"{healthy - desired:g}",
-        _EFFECT,
+        EFFECT,
         Fix(advice="the status is out of date: look at the log of kube-controller-manager, which counts the pods"),
     )
 

@@ -1,6 +1,8 @@
 """All rules about files, in the order of their ids."""
 
 from gpuscaler.doctor.manifests import syntax
+from gpuscaler.doctor.manifests.fields import budgets, sizes, unknown, values
+from gpuscaler.doctor.manifests.fields import workloads as contradictions
 from gpuscaler.doctor.manifests.groups import eksctl, machines, private_clusters, protection, tags
 from gpuscaler.doctor.manifests.linting import Lint
 from gpuscaler.doctor.manifests.objects import (
@@ -37,4 +39,9 @@ LINTS: tuple[Lint, ...] = (
     *rights.LINTS,
     *references.LINTS,
     *private_clusters.LINTS,
+    *unknown.LINTS,
+    *values.LINTS,
+    *sizes.LINTS,
+    *contradictions.LINTS,
+    *budgets.LINTS,
 )
