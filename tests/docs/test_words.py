@@ -24,7 +24,7 @@ SENTENCE = 2
 #: Texts in these folders imitate those of other programs, or are code of another language.
 NOT_OURS = (
     *("embedded", "simulation/papers", "simulation/results/page", "metrics/rules", "metrics/command/command.py"),
-    "doctor/manifests/groups/eksctl_fields.py",
+    *("doctor/manifests/groups/eksctl_fields.py", "doctor/manifests/fields/kubernetes.py", "doctor/manifests/fields/programs.py"),
 )
 #: Parts of code, of SQL, of patterns and of schedules that stand in strings.
 CODE = frozenset(("dict", "eq", "fira", "gt", "imum", "monospace", "notin", "rowid", "str", "thu", "tr", "tue"))

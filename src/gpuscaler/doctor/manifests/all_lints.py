@@ -3,7 +3,7 @@
 from gpuscaler.doctor.manifests import syntax
 from gpuscaler.doctor.manifests.fields import budgets, sizes, unknown, values
 from gpuscaler.doctor.manifests.fields import workloads as contradictions
-from gpuscaler.doctor.manifests.groups import eksctl, machines, private_clusters, protection, tags
+from gpuscaler.doctor.manifests.groups import eksctl, images, machines, private_clusters, protection, tags
 from gpuscaler.doctor.manifests.linting import Lint
 from gpuscaler.doctor.manifests.objects import (
     autoscaler_flags,
@@ -28,6 +28,7 @@ LINTS: tuple[Lint, ...] = (
     *quoting.LINTS,
     *workloads.LINTS,
     *machines.LINTS,
+    *images.LINTS,
     *tags.LINTS,
     *protection.LINTS,
     *places.LINTS,

@@ -5,7 +5,7 @@ from typing import Final
 
 from gpuscaler.doctor.documents import TEMPLATES, Document, containers_of, template_of
 from gpuscaler.doctor.findings import CRITICAL, Finding
-from gpuscaler.doctor.manifests.editing import removed
+from gpuscaler.doctor.manifests.editing import changed, removed
 from gpuscaler.doctor.manifests.linting import Lint, Mistake
 from gpuscaler.doctor.manifests.objects.workloads import manifest_path
 from gpuscaler.doctor.manifests.reading import Manifest, Manifests, Path
@@ -42,6 +42,12 @@ _GONE: Final[Mapping[str, Mapping[str, str]]] = {
         "address": "1.24",
     },
 }
+#: Names in lists of flags that a program does not know any more, by flag: plugins of kube-apiserver, and gates of all programs. Sources:
+#: the change logs of Kubernetes 1.20 and 1.25, and the page "Feature Gates (removed)" of its documentation.
+_GONE_NAMES: Final[Mapping[str, Mapping[str, str]]] = {
+    "enable-admission-plugins": {"PodPreset": "1.20", "PodSecurityPolicy": "1.25"},
+    "feature-gates": {"DevicePlugins": "1.28", "Accelerators": "1.11"},
+}
 #: The parts of kubeadm's ClusterConfiguration, and the programs that they configure.
 _KUBEADM: Final = {"controllerManager": "kube-controller-manager", "apiServer": "kube-apiserver", "scheduler": "kube-scheduler"}
 #: Former names of the same in kubeadm's oldest versions.
@@ -64,9 +70,52 @@ def find_removed_flags(manifests: Manifests) -> Iterable[Finding]:
                 )
 
 
+def find_removed_names(manifests: Manifests) -> Iterable[Finding]:
+    """L16: plugins and feature gates in flags that the program of today does not know."""
+    for manifest in manifests.items:
+        for program, flag, path in _flags(manifest):
+            where, lead, text = _text_of(manifest, flag, path)
+            names = text.split(",") if program in _GONE else []
+            for name in names:
+                gone = _GONE_NAMES.get(flag, {}).get(name.partition("=")[0].strip())
+                if gone is not None:
+                    rest = ",".join(other for other in names if other != name)
+                    yield _UNKNOWN.at(
+                        manifest,
+                        where,
+                        seen=f"{name} in --{flag}, removed from {program} in Kubernetes {gone}",
+                        expected=f"--{flag}={rest}" if rest else "no such flag",
+                        new=changed(manifest.data, where, f"{lead}{rest}") if rest else removed(manifest.data, path),
+                        advice="remove it from the flag",
+                    )
+
+
+def _text_of(manifest: Manifest, flag: str, path: Path) -> tuple[Path, str, str]:
+    """Where the value of the flag at ``path`` is, what is before it there, and the value."""
+    for where in ((*path, "value"), path):
+        entry = manifest.entry(where)
+        if entry is not None and isinstance(entry.value, str):
+            lead = f"--{flag}=" if entry.value.startswith(f"--{flag}=") else ""
+            return where, lead, entry.value.removeprefix(lead)
+    return path, "", ""
+
+
+def kubeadm_values(manifest: Manifest) -> Iterator[Path]:
+    """The paths that may hold values of flags in files of kubeadm."""
+    for _, _, path in _kubeadm_flags(manifest.document):
+        yield from (path, (*path, "value"))
+
+
 def _flags(manifest: Manifest) -> Iterator[tuple[str, str, Path]]:
     """The flags of programs of the control plane, with their path."""
     document = manifest.document
+    yield from _kubeadm_flags(document)
+    template = template_of(document)
+    for text, container in containers_of(template) if template is not None else ():
+        yield from _words(document, text, container)
+
+
+def _kubeadm_flags(document: Document) -> Iterator[tuple[str, str, Path]]:
     start: Path = ("spec", "kubeadmConfigSpec", "clusterConfiguration")
     bases: tuple[Path, ...] = ((),) if document.kind in ("ClusterConfiguration", "MasterConfiguration") else ()
     if document.kind in ("KubeadmControlPlane", "KubeadmConfig", "KubeadmConfigTemplate"):
@@ -82,9 +131,6 @@ def _flags(manifest: Manifest) -> Iterator[tuple[str, str, Path]]:
             elif isinstance(value, list):
                 named = ((index, item.get("name")) for index, item in enumerate(value) if isinstance(item, dict))
                 yield from ((program, str(name), (*path, index)) for index, name in named)
-    template = template_of(document)
-    for text, container in containers_of(template) if template is not None else ():
-        yield from _words(document, text, container)
 
 
 def _words(document: Document, text: str, container: Document) -> Iterator[tuple[str, str, Path]]:
@@ -115,5 +161,6 @@ def find_placeholders(manifests: Manifests) -> Iterable[Finding]:
 
 LINTS = (
     Lint("L16", "flags that were removed", find_removed_flags),
+    Lint("L16", "names in flags that were removed", find_removed_names),
     Lint("L16", "names in flags that were not filled in", find_placeholders),
 )

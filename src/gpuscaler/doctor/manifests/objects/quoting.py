@@ -10,6 +10,7 @@ from gpuscaler.doctor.manifests.editing import changed
 from gpuscaler.doctor.manifests.fields.shapes import text_paths
 from gpuscaler.doctor.manifests.groups.eksctl_fields import TYPES
 from gpuscaler.doctor.manifests.linting import Lint, Mistake
+from gpuscaler.doctor.manifests.objects.flags import kubeadm_values
 from gpuscaler.doctor.manifests.reading import Manifest, Manifests, Path
 from gpuscaler.model.reading.document import Entry
 
@@ -28,7 +29,7 @@ def find_unquoted(manifests: Manifests) -> Iterable[Finding]:
         if not document.kind or not document.api_version:
             continue
         mistake = _EKSCTL if document.api_version.startswith("eksctl.io/") else _KOPS if "kops" in document.api_version else _UNQUOTED
-        for path in dict.fromkeys((*_text_paths(manifest), *text_paths(manifest))):
+        for path in dict.fromkeys((*_text_paths(manifest), *text_paths(manifest), *kubeadm_values(manifest))):
             entry = manifest.entry(path)
             if entry is not None and isinstance(entry.value, bool | int | float):
                 yield _finding(mistake, manifest, path, entry)

@@ -1,10 +1,10 @@
 """Versions of the API that are not served any more."""
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from gpuscaler.doctor.documents import TEMPLATES
-from gpuscaler.doctor.findings import CRITICAL, Finding
+from gpuscaler.doctor.findings import CRITICAL, INFO, Finding
 from gpuscaler.doctor.manifests.editing import changed
 from gpuscaler.doctor.manifests.linting import Lint, Mistake
 from gpuscaler.doctor.manifests.reading import Manifest, Manifests
@@ -20,6 +20,27 @@ _REPLACED = {
     ("karpenter.k8s.aws/v1beta1", "EC2NodeClass"): ("Karpenter 1.1", "an EC2NodeClass of karpenter.k8s.aws/v1"),
     ("keda.k8s.io/v1alpha1", "ScaledObject"): ("KEDA 2", "a ScaledObject of keda.sh/v1alpha1"),
     ("keda.k8s.io/v1alpha1", "TriggerAuthentication"): ("KEDA 2", "a TriggerAuthentication of keda.sh/v1alpha1"),
+}
+#: Versions of files for tools, by the version: what it is, what to write, the mistake, and how if an edit of that line does not do.
+_MIGRATE = (
+    "write it as v1beta4, in which extraArgs are lists of name and value; `kubeadm config migrate` of 1.26 makes a v1beta3 of v1beta2"
+)
+_OF_TOOLS: Final[Mapping[str, tuple[str, str, Mistake, str]]] = {
+    "eksctl.io/v1alpha4": (
+        *("eksctl.io/v1alpha4, which eksctl does not read any more", "eksctl.io/v1alpha5"),
+        *(Mistake("L4", CRITICAL, "eksctl refuses the file"), ""),
+    ),
+    "kops/v1alpha2": (
+        *("kops/v1alpha2, the name until kOps 1.15", "kops.k8s.io/v1alpha2"),
+        *(Mistake("L4", INFO, "kops still reads it, other programs do not"), ""),
+    ),
+    **{
+        f"kubeadm.k8s.io/{version}": (
+            *(f"kubeadm.k8s.io/{version}, which no release from Kubernetes 1.27 on reads", "kubeadm.k8s.io/v1beta4"),
+            *(Mistake("L4", CRITICAL, "`kubeadm` refuses the file"), _MIGRATE),
+        )
+        for version in ("v1alpha1", "v1alpha2", "v1alpha3", "v1beta1", "v1beta2")
+    },
 }
 
 
@@ -39,6 +60,10 @@ def find_removed_versions(manifests: Manifests) -> Iterable[Finding]:
                 expected=instead,
                 advice=f"write {instead}; its fields differ",
             )
+        elif version in _OF_TOOLS:
+            seen, instead, mistake, advice = _OF_TOOLS[version]
+            new = changed(manifest.data, ("apiVersion",), instead) if not advice else None
+            yield mistake.at(manifest, ("apiVersion",), seen=seen, expected=instead, new=new, advice=advice)
 
 
 def _finding(manifest: Manifest, removal: Removal) -> Finding:
