@@ -8,7 +8,7 @@ from gpuscaler.doctor.checks.checking import Check
 from gpuscaler.doctor.checks.identity import accounts, bindings, pod_identities, references, roles, secrets, static_keys
 from gpuscaler.doctor.checks.metrics import addresses, autoscalers, certificates, rights, rules, targets, values
 from gpuscaler.doctor.checks.nodes import device_plugins, labels, out_of_service
-from gpuscaler.doctor.checks.pods import alpha_annotations, fitting, holding, resource_names, runtimes, sharing_nodes
+from gpuscaler.doctor.checks.pods import alpha_annotations, claims, fitting, holding, resource_names, runtimes, sharing_nodes
 
 CHECKS: tuple[Check, ...] = (
     *budgets.CHECKS,
@@ -18,6 +18,7 @@ CHECKS: tuple[Check, ...] = (
     *out_of_service.CHECKS,
     *fitting.CHECKS,
     *unreadable.CHECKS,
+    *claims.CHECKS,
     *resource_names.CHECKS,
     *holding.CHECKS,
     *sharing_nodes.CHECKS,

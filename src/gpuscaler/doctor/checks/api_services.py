@@ -228,14 +228,18 @@ def _unserved(group: str, api_service: Document, evidence: Evidence, serving: Se
         for autoscaler in evidence.of("HorizontalPodAutoscaler")
         for metric in autoscaler.parts("spec", "metrics")
     )
-    if not others or not (keda or foreign or group == CUSTOM):
+    used = keda or foreign or group == CUSTOM
+    # An adapter has external rules only if someone wrote them, and KEDA claims the group for itself.
+    meant = [other for other in others if {program.name, other.name} == {"KEDA", "prometheus-adapter"}]
+    if not others or not (used or meant):
         return None
-    left_out = ", ".join(f"{other.name} ({other.workload.title})" for other in others)
-    effect = f"the metrics of {left_out} cannot be read, so the autoscalers that use them do not scale"
+    left_out = ", ".join(f"{other.name} ({other.workload.title})" for other in (others if used else meant))
+    scaling = "the autoscalers that use them do not scale" if used else "an autoscaler that is written for them will not scale"
+    effect = f"the metrics of {left_out} cannot be read, so {scaling}"
     advice = "an API group has one server: move all its metrics to one of these programs, and remove the group from the other"
     return Finding(
         "D43",
-        CRITICAL,
+        CRITICAL if used else WARNING,
         api_service.title,
         "spec.service",
         f"{service.key} ({program.name}), while {left_out} is installed for the same group",

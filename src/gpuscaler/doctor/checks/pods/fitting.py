@@ -30,7 +30,7 @@ _PENDING_FOR = 600.0
 _FOREVER = "it stays pending for ever"
 
 
-class _Waiting(NamedTuple):
+class Waiting(NamedTuple):
     """A pending pod that stands for others alike, with the object to edit."""
 
     pod: Pod
@@ -51,7 +51,7 @@ def find_pods_without_a_place(evidence: Evidence) -> Iterable[Finding]:
     if not len(places):
         return
     absent = {resource for _, resource in nodes_without_gpus(evidence)}
-    for waiting in _pending(evidence):
+    for waiting in pending(evidence):
         spec = waiting.spec
         if evidence.policy is not None and (spec.resource_claims or spec.priority < evidence.policy.priority_cutoff):
             yield _never_bought(waiting, evidence.policy.priority_cutoff)
@@ -61,7 +61,7 @@ def find_pods_without_a_place(evidence: Evidence) -> Iterable[Finding]:
                 yield finding
 
 
-def _pending(evidence: Evidence) -> Iterator[_Waiting]:
+def pending(evidence: Evidence) -> Iterator[Waiting]:
     """One pod of each kind that waits for a place, and has waited for long where that may be a passing state."""
     seen: set[tuple[str, ObjectName]] = set()
     for key, bucket in sorted(evidence.cluster.unbound.items(), key=lambda item: item[1].keys[0]):
@@ -75,10 +75,10 @@ def _pending(evidence: Evidence) -> Iterator[_Waiting]:
         source = source_of(pod, evidence.cluster)
         if (pod.spec.digest, source) not in seen:
             seen.add((pod.spec.digest, source))
-            yield _Waiting(pod, source)
+            yield Waiting(pod, source)
 
 
-def _never_bought(waiting: _Waiting, cutoff: int) -> Finding:
+def _never_bought(waiting: Waiting, cutoff: int) -> Finding:
     if waiting.spec.resource_claims:
         return Finding(
             "D39",
@@ -102,7 +102,7 @@ def _never_bought(waiting: _Waiting, cutoff: int) -> Finding:
     )
 
 
-def _obstacle(waiting: _Waiting, places: Places, evidence: Evidence, absent: set[str], similar: Similar) -> Finding | None:
+def _obstacle(waiting: Waiting, places: Places, evidence: Evidence, absent: set[str], similar: Similar) -> Finding | None:
     """The first thing that leaves no place for the pod; None if a place is left."""
     spec = waiting.spec
     mask = places.sold(spec)
@@ -121,12 +121,14 @@ def _obstacle(waiting: _Waiting, places: Places, evidence: Evidence, absent: set
     if not (mask & places.tolerated(spec)).any():
         return _shut_out(waiting, places, mask, evidence)
     mask = mask & places.tolerated(spec)
-    if not (mask & places.reached(spec)).any():
+    if not (mask & places.reached(spec)).any() and all(
+        f"{spec.namespace}/{use.claim}" in evidence.cluster.claims for use in spec.volumes if use.claim
+    ):
         return _out_of_reach(waiting, places, mask, evidence)
     return None
 
 
-def _finding(waiting: _Waiting, evidence: Evidence, *, field: str, seen: str, expected: str, fix: Fix, check: str = "D39") -> Finding:
+def _finding(waiting: Waiting, evidence: Evidence, *, field: str, seen: str, expected: str, fix: Fix, check: str = "D39") -> Finding:
     known = evidence.policy is not None
     effect = f"{_FOREVER}: no pool has such machines" if known else f"{_FOREVER}, unless a group without nodes now has such nodes"
     severity = CRITICAL if known and check == "D39" else WARNING
@@ -137,7 +139,7 @@ def _what(evidence: Evidence) -> str:
     return "pool or node" if evidence.policy is not None else "node"
 
 
-def _selects_nothing(waiting: _Waiting, places: Places, mask: Mask, evidence: Evidence, similar: Similar) -> Finding:
+def _selects_nothing(waiting: Waiting, places: Places, mask: Mask, evidence: Evidence, similar: Similar) -> Finding:
     spec = waiting.spec
     missing = {key: value for key, value in spec.node_selector if value not in places.values(key)}
     field = "nodeSelector" if missing or not spec.node_affinity else "affinity.nodeAffinity"
@@ -186,7 +188,7 @@ def _choices(key: str, places: Places, evidence: Evidence) -> str:
     return f"one of {', '.join(values[:5])}{more}"
 
 
-def _too_large(waiting: _Waiting, places: Places, mask: Mask, resource: str, evidence: Evidence) -> Finding:
+def _too_large(waiting: Waiting, places: Places, mask: Mask, resource: str, evidence: Evidence) -> Finding:
     most = int(places.table.allocatable(resource)[mask].max(initial=0))
     elsewhere = int(places.table.allocatable(resource).max(initial=0))
     seen = format_amount(resource, waiting.spec.requests[resource])
@@ -202,7 +204,7 @@ def _too_large(waiting: _Waiting, places: Places, mask: Mask, resource: str, evi
     return _finding(waiting, evidence, field=field, seen=seen, expected=expected, fix=Fix(advice=advice))
 
 
-def _shut_out(waiting: _Waiting, places: Places, mask: Mask, evidence: Evidence) -> Finding:
+def _shut_out(waiting: Waiting, places: Places, mask: Mask, evidence: Evidence) -> Finding:
     """Only taints keep the pod away: that of the fewest, and of the most nodes."""
     spec = waiting.spec
     sets = [
@@ -223,7 +225,7 @@ def _shut_out(waiting: _Waiting, places: Places, mask: Mask, evidence: Evidence)
     )
 
 
-def _out_of_reach(waiting: _Waiting, places: Places, mask: Mask, evidence: Evidence) -> Finding:
+def _out_of_reach(waiting: Waiting, places: Places, mask: Mask, evidence: Evidence) -> Finding:
     where = _volume_zones(waiting, places)
     there = f"its volume is in {where}, where no {_what(evidence)} holds it" if where else f"no {_what(evidence)} is where its volume is"
     zones = sorted({places.at(int(row)).labels.get(ZONE_LABELS[0], "") for row in np.flatnonzero(mask)[:1000]} - {""})
@@ -238,7 +240,7 @@ def _out_of_reach(waiting: _Waiting, places: Places, mask: Mask, evidence: Evide
     )
 
 
-def _volume_zones(waiting: _Waiting, places: Places) -> str:
+def _volume_zones(waiting: Waiting, places: Places) -> str:
     """The zones that the volumes of the pod are in; empty if they do not say."""
     zones: dict[str, None] = {}
     for use in waiting.spec.volumes:
@@ -251,7 +253,7 @@ def _volume_zones(waiting: _Waiting, places: Places) -> str:
     return " or ".join(zones)
 
 
-def _lacking_label(waiting: _Waiting, places: Places, evidence: Evidence, selected: Mask) -> Finding | None:
+def _lacking_label(waiting: Waiting, places: Places, evidence: Evidence, selected: Mask) -> Finding | None:
     """D9: live nodes of a pool have the labels that the pod selects, and the pool's template does not."""
     first = len(places.nodes)
     if selected[first:].any() or not selected[:first].any() or evidence.policy is None:
