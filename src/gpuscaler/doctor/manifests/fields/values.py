@@ -21,7 +21,7 @@ _BYTES: Final = ("memory", "ephemeral-storage", "storage")
 _LEAST_BYTES: Final = 1024
 _NUMBER: Final = re.compile(r"[-+]?\d{1,18}")
 #: A quantity with a space, or with a unit of a name that Kubernetes does not have: 64GB, 64 Gi, 500MiB.
-_SLIP: Final = re.compile(r"([\d.]+)\s*([kKMGTPE]?)(i?)[bB]?")
+_SLIP: Final = re.compile(r"([\d.]+)\s*([kKmMgGtTpPeE]?)(i?)[bB]?")
 
 
 def find_refused_values(manifests: Manifests) -> Iterable[Finding]:
