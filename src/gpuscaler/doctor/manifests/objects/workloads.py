@@ -6,13 +6,14 @@ from typing import Any
 
 from gpuscaler.doctor.documents import TEMPLATES, containers_of, template_of
 from gpuscaler.doctor.findings import CRITICAL, WARNING, Finding
-from gpuscaler.doctor.manifests.editing import changed
+from gpuscaler.doctor.manifests.editing import changed, removed
 from gpuscaler.doctor.manifests.linting import Lint, Mistake
 from gpuscaler.doctor.manifests.reading import Manifest, Manifests, Path
 from gpuscaler.model.accelerators import is_device
 
 _REQUESTS = Mistake("L6", CRITICAL, "the API server refuses the pods: GPUs cannot be shared out by more than is requested")
 _ENDS = Mistake("L7", WARNING, "it is started again each time that it ends, for ever, and keeps its GPUs and their nodes busy")
+_ALL_GPUS = Mistake("L6", WARNING, "the container uses all GPUs of its machine, also those that other pods have requested")
 #: Images of NVIDIA's and others' samples that compute something and end.
 _SAMPLES = re.compile(
     r"(^|/)(cuda-sample|cuda-vector-add|cuda-vectoradd|vectoradd|vector-add|cuda-sample-devicequery|devicequery|nbody|gpu-burn|"
@@ -66,6 +67,25 @@ def _amounts(container: Any, name: str) -> dict[str, str]:
     return {str(key): str(value) for key, value in _raw(container, name)}
 
 
+def find_taken_gpus(manifests: Manifests) -> Iterable[Finding]:
+    """L6: GPUs that a variable takes instead of a limit. Agents of nodes, which DaemonSets and privileged pods are, may look at all."""
+    for manifest, path, container in _containers(manifests):
+        if manifest.document.kind == "DaemonSet" or container.flag("securityContext", "privileged"):
+            continue
+        variables = container.value("env")
+        for index, item in enumerate(variables if isinstance(variables, list) else ()):
+            if isinstance(item, dict) and (item.get("name"), item.get("value")) == ("NVIDIA_VISIBLE_DEVICES", "all"):
+                at = (*path, "env", index)
+                yield _ALL_GPUS.at(
+                    manifest,
+                    at,
+                    seen="NVIDIA_VISIBLE_DEVICES=all",
+                    expected="the limit nvidia.com/gpu, for which the device plugin sets the variable",
+                    new=removed(manifest.data, at if len(variables) > 1 else at[:-1]),
+                    advice="remove the variable, and set the limit nvidia.com/gpu",
+                )
+
+
 def find_ending_programs(manifests: Manifests) -> Iterable[Finding]:
     """L7: programs that end, with GPUs, in a Deployment and the like."""
     for manifest, path, container in _containers(manifests):
@@ -89,5 +109,6 @@ def find_ending_programs(manifests: Manifests) -> Iterable[Finding]:
 
 LINTS = (
     Lint("L6", "requests of GPUs that are not their limits", find_gpu_requests),
+    Lint("L6", "GPUs that are taken without a request", find_taken_gpus),
     Lint("L7", "programs that end, in Deployments", find_ending_programs),
 )
