@@ -42,9 +42,10 @@ class Similar:
     def in_other_case(self, name: str, known: Collection[str], *, group: object) -> tuple[str, ...]:
         """Those of ``known`` that differ from ``name`` only in capital letters."""
         if group not in self._cases:
-            self._cases[group] = cases = {}
+            cases: dict[str, list[str]] = {}
             for other in known:
                 cases.setdefault(other.lower(), []).append(other)
+            self._cases[group] = cases
         return tuple(self._cases[group].get(name.lower(), ()))
 
 

@@ -34,7 +34,7 @@ def size_of(entry: Entry) -> float:
 
 @lru_cache(maxsize=64)
 def read_text(text: str) -> tuple[Any, str]:
-    """The value of a text of at most :data:`LONGEST` characters, which nobody changes, and what is wrong with it as YAML."""
+    """The value of a text of at most :data:`LONGEST` characters, and what is wrong with it as YAML. Callers do not change it."""
     root, problems = read_document(text, expected="YAML", needs="it is not read", numbers=True)
     if root is None:
         if not problems:

@@ -15,6 +15,7 @@ from gpuscaler.kube.rate import RateLimit
 from gpuscaler.kube.requests import RequestKind, RequestMetrics, request_kind
 from gpuscaler.kube.resources import PODS, Resource
 from gpuscaler.kube.transport import Answer, Request, Transport, WholeBody
+from gpuscaler.model.decoding.depth import without_depths
 
 _JSON: Final = "application/json"
 _MERGE: Final = "application/merge-patch+json"
@@ -118,7 +119,10 @@ class Client:
         return await self._read(resource.path(namespace), parameters)
 
     async def list_all(self, resource: Resource, *, namespace: str = "", query: Mapping[str, str] | None = None) -> list[bytes]:
-        """The objects of a list, read page by page, and restarted once if the list expires on the way."""
+        """The objects of a list, read page by page, and restarted once if the list expires on the way.
+
+        What is nested too deeply in them is left out: a field that one user has written must not keep others from reading the list.
+        """
         for last in (False, True):
             try:
                 return await self._pages(resource, namespace, query)
@@ -193,7 +197,7 @@ class Client:
         while True:
             page = page_of(await self.get_page(resource, namespace=namespace, continue_=token, query=query), resource)
             # bytes() copies: keeping a Raw would keep its whole page alive.
-            items += [bytes(item) for item in page.items or ()]
+            items += [without_depths(item) if page.is_deep else bytes(item) for item in page.items or ()]
             token = page.metadata.next_page or ""
             if not token:
                 return items

@@ -17,6 +17,8 @@ class Page(msgspec.Struct):
 
     of_list: PageMetadata | None = msgspec.field(default=None, name="metadata")
     items: list[msgspec.Raw] | None = None
+    #: Whether some of the items may be nested more deeply than they can be decoded.
+    is_deep: bool = False
 
     @property
     def metadata(self) -> PageMetadata:
@@ -37,7 +39,7 @@ def page_of(body: bytes, resource: Resource) -> Page:
         except RecursionError:
             rest, items = split_list(body)
             page = _page(rest)
-            page.items = list(map(msgspec.Raw, items))
+            page.items, page.is_deep = list(map(msgspec.Raw, items)), True
             return page
     except (msgspec.MsgspecError, RecursionError) as error:
         raise Unreachable(f"list of {resource.label}: saw {len(body)} bytes that are not a List in JSON ({error})") from error

@@ -73,10 +73,9 @@ def decode_object(raw: Data | Mapping[str, Any], interner: Interner, *, kind: st
 def find_reader(data: Data, kind: str = "", api_version: str = "") -> Reader | Skipped | None:
     """Return the reader for this object; None for kinds that are not read."""
     try:
-        try:
-            header = _header(data)
-        except RecursionError:
-            header = _header(without_depths(data))
+        header = _header(data)
+    except RecursionError as error:
+        return _skipped(without_depths(data), error, kind)
     except _FAILURES as error:
         return _skipped(data, error, kind)
     kind = header.kind or kind
@@ -92,13 +91,11 @@ def decode_with(
     if reader is None or isinstance(reader, Skipped):
         return reader
     try:
-        try:
-            decoded = reader.decode(data) if wire is None else wire
-        except RecursionError:
-            data = without_depths(data)
-            decoded = reader.decode(data)
+        decoded = reader.decode(data) if wire is None else wire
         decoded.api_version = decoded.api_version or api_version
         return reader.read(decoded, interner)
+    except RecursionError as error:
+        return _skipped(without_depths(data), error, kind)
     except _FAILURES as error:
         return _skipped(data, error, kind)
 

@@ -94,7 +94,7 @@ def _refuse_depth(text: str) -> None:
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > DEEPEST_VALUES:
-                raise ValueError(f"values nested more than {DEEPEST_VALUES} deep (line {event.start_mark.line + 1} of the document)")
+                raise ValueError(f"values nested more than {DEEPEST_VALUES} deep")
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
 
