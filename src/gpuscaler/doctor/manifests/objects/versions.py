@@ -1,6 +1,6 @@
 """Versions of the API that are not served any more."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from gpuscaler.doctor.documents import TEMPLATES
@@ -11,7 +11,6 @@ from gpuscaler.doctor.manifests.reading import Manifest, Manifests
 from gpuscaler.model.api_versions import Removal, removal_of
 
 _REMOVED = Mistake("L4", CRITICAL, "the API server refuses the object")
-_UNSCALED = Mistake("L4", CRITICAL, "the autoscaler does not find what it has to scale")
 #: Kinds of other programs that were replaced, by group: what they were replaced by.
 _REPLACED = {
     ("karpenter.sh/v1alpha5", "Provisioner"): ("Karpenter 0.33", "a NodePool of karpenter.sh/v1"),
@@ -49,7 +48,6 @@ def find_removed_versions(manifests: Manifests) -> Iterable[Finding]:
     """L4: objects of a version that no server has."""
     for manifest in manifests.items:
         version, kind = manifest.document.api_version, manifest.document.kind
-        yield from _target(manifest)
         removal = removal_of(version, kind)
         if removal is not None:
             yield _finding(manifest, removal)
@@ -66,16 +64,6 @@ def find_removed_versions(manifests: Manifests) -> Iterable[Finding]:
             seen, instead, mistake, advice = _OF_TOOLS[version]
             new = changed(manifest.data, ("apiVersion",), instead) if not advice else None
             yield mistake.at(manifest, ("apiVersion",), seen=seen, expected=instead, new=new, advice=advice)
-
-
-def _target(manifest: Manifest) -> Iterator[Finding]:
-    """A group in which an autoscaler looks for its target in vain. Of a group that exists, it finds the version by itself."""
-    path = ("spec", "scaleTargetRef", "apiVersion")
-    removal = removal_of(manifest.document.text(*path), manifest.document.text("spec", "scaleTargetRef", "kind"))
-    if removal is not None and removal.instead and removal.version.partition("/")[0] != removal.instead.partition("/")[0]:
-        seen = f"{removal.version}, removed in Kubernetes {removal.gone}"
-        new = changed(manifest.data, path, removal.instead)
-        yield _UNSCALED.at(manifest, path, seen=seen, expected=removal.instead, new=new)
 
 
 def _finding(manifest: Manifest, removal: Removal) -> Finding:
