@@ -165,3 +165,12 @@ async def test_a_write_that_takes_long_does_not_undo_a_later_one() -> None:
 
     assert not node["spec"].get("taints")
     assert [actor.nodes_in_change(seen) for seen in (None, version - 1, version)] == [{"a"}, {"a"}, set()]
+
+
+async def test_writes_that_a_restored_server_has_lost_are_not_waited_for() -> None:
+    client = empty_cluster_client()
+    await client.create(NODES, NODE)
+    actor = ClusterWriter(client)
+    await actor.carry_out([Lift("a", "it is ready")])
+
+    assert [actor.nodes_in_change(seen) for seen in (1, 0)] == [{"a"}, set()]

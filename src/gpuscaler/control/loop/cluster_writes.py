@@ -133,6 +133,7 @@ class ClusterWriter:
         self._locks = WeakValueDictionary[Subject, asyncio.Lock]()
         #: The resource versions that nodes had after the last write, until the picture has them.
         self._versions: dict[str, int] = {}
+        self._seen = 0
         #: Nodes that are being read: one answer serves all pods that are bound to the node.
         self._reading: dict[str, asyncio.Task[WireNode]] = {}
         #: Pauses of forbidden acts, by the kind of act and the namespace.
@@ -164,7 +165,9 @@ class ClusterWriter:
         How these nodes were at ``seen`` says nothing about how they will be.
         """
         if seen is not None:
-            self._versions = {node: version for node, version in self._versions.items() if version > seen}
+            # A server that was restored from a backup counts from an earlier version again: what was written before is lost.
+            restored, self._seen = seen < self._seen, seen
+            self._versions = {} if restored else {node: version for node, version in self._versions.items() if version > seen}
         return frozenset(name for kind, name in self._decided if kind == CLOSED) | self._versions.keys()
 
     async def carry_out(self, acts: Iterable[Act]) -> list[Outcome]:
