@@ -227,10 +227,12 @@ def test_a_persons_cordon_or_uncordon_is_respected(person: Node) -> None:
     assert as_closed(cluster) is cluster
 
 
-def test_the_taint_left_by_our_cordon_is_ignored() -> None:
-    left = as_closed(Cluster.of([arriving(taints=(*CLOSED, Taint(UNSCHEDULABLE)))])).nodes["a"]
+@pytest.mark.parametrize("others", [CLOSED, (), (Taint("team"),)], ids=["closed", "open", "a taint of others"])
+def test_the_taint_left_by_a_cordon_is_ignored(others: tuple[Taint, ...]) -> None:
+    """A busy node controller removes it seconds after the machine has opened."""
+    left = as_closed(Cluster.of([arriving(taints=(*others, Taint(UNSCHEDULABLE)))])).nodes["a"]
 
-    assert (left.taints, left.in_window) == (CLOSED, False)
+    assert (left.taints, left.in_window) == (others, False)
 
 
 def test_opening_a_window_is_repeated_unreported_if_the_node_does_not_show_the_change() -> None:

@@ -86,10 +86,11 @@ class WindowFindings(Struct, frozen=True, gc=False):
 def as_closed(cluster: Cluster) -> Cluster:
     """Return ``cluster`` with open windows shown as closed, except for :attr:`~gpuscaler.model.nodes.Node.in_window`.
 
-    The node controller writes a taint for each cordon, and removes it a moment after the cordon is gone.
+    The node controller writes a taint for each cordon, and removes it a moment after the cordon is gone, or seconds after it at high load.
+    Without a cordon it does not count, on any node: otherwise machines would be bought for the pods of one that has just opened.
     """
-    ours = {node.name: node for taint in CLOSING_TAINTS for node in cluster.table.tainted(taint)}
-    changed = tuple(closed for node in ours.values() if (closed := _as_closed(node)) is not node)
+    tainted = {node.name: node for taint in (*CLOSING_TAINTS, UNSCHEDULABLE) for node in cluster.table.tainted(taint)}
+    changed = tuple(closed for node in tainted.values() if (closed := _as_closed(node)) is not node)
     return cluster.apply(Delta(upserts=changed)) if changed else cluster
 
 
