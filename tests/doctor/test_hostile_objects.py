@@ -51,6 +51,17 @@ def near_names(pods: int) -> list[Json]:
     return [*maps, deployment(envFrom=sources)]
 
 
+def pending(number: int, **spec: Any) -> Json:
+    refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "lastTransitionTime": "2024-01-01T00:00:00Z"}
+    return {
+        "kind": "Pod",
+        "apiVersion": "v1",
+        "metadata": {"name": f"p{number}", "namespace": "tenant", "creationTimestamp": "2024-01-01T00:00:00Z"},
+        "spec": {"containers": [{"name": "c", "image": "i"}], **spec},
+        "status": {"phase": "Pending", "conditions": [refused]},
+    }
+
+
 def near_labels(nodes: int, pods: int) -> list[Json]:
     """Pods that select labels almost like those of all nodes."""
 
@@ -67,17 +78,23 @@ def near_labels(nodes: int, pods: int) -> list[Json]:
         }
         for number in range(nodes)
     ]
-    refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "lastTransitionTime": "2024-01-01T00:00:00Z"}
-    return places + [
+    return places + [pending(number, nodeSelector=labels(number, "valuex")) for number in range(pods)]
+
+
+def near_claims(pods: int) -> list[Json]:
+    """Pods that wait for claims with names almost like those of all claims."""
+    claims = [
         {
-            "kind": "Pod",
+            "kind": "PersistentVolumeClaim",
             "apiVersion": "v1",
-            "metadata": {"name": f"p{number}", "namespace": "tenant", "creationTimestamp": "2024-01-01T00:00:00Z"},
-            "spec": {"containers": [{"name": "c", "image": "i"}], "nodeSelector": labels(number, "valuex")},
-            "status": {"phase": "Pending", "conditions": [refused]},
+            "metadata": {"name": f"data-of-the-training-job-of-team-{number:05}", "namespace": "tenant"},
+            "spec": {"accessModes": ["ReadWriteOnce"]},
         }
         for number in range(pods)
     ]
+    names = (f"data-of-the-training-job-of-team-{number:05}-x" for number in range(pods))
+    volumes = ([{"name": "v", "persistentVolumeClaim": {"claimName": name}}] for name in names)
+    return claims + [pending(number, volumes=used) for number, used in enumerate(volumes)]
 
 
 @pytest.mark.parametrize(
@@ -90,6 +107,7 @@ def near_labels(nodes: int, pods: int) -> list[Json]:
         pytest.param([deployment(env=[{"name": "DB_PASSWORD", "value": "$(" * (MEGABYTE // 2) + "\n@"}])], id="references"),
         pytest.param(near_names(2_000), id="names almost alike"),
         pytest.param(near_labels(2_000, 100), id="labels almost alike"),
+        pytest.param(near_claims(2_000), id="claims almost alike"),
     ],
 )
 def test_checks_end_soon_on_any_text(objects: list[Json]) -> None:

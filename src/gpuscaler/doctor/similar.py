@@ -4,13 +4,18 @@ Comparing texts is slow, and anyone may make ten thousand objects with names tha
 it up gets no more suggestions.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 
 #: The most names that are compared with one, and the lengths of the longest.
 _MOST_NAMES, _LONGEST = 100, 128
 #: Pairs of letters that are compared for one check, about a second of work; and the cost of a name that is only looked at.
 _WORK, _LOOK = 5_000_000, 20
+
+
+def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """The one of ``known``, a short list, that resembles ``name`` most; empty if none does. Names that are too long resemble none."""
+    return next(iter(get_close_matches(name, known, 1, cutoff)), "") if len(name) <= _LONGEST else ""
 
 
 class Similar:

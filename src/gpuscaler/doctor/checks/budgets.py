@@ -86,15 +86,19 @@ def _target(budget: PodDisruptionBudget) -> ObjectName:
 
 def _limit(budget: PodDisruptionBudget, replicas: dict[str, int]) -> tuple[str, str, str] | None:
     """The rule of ``budget`` that never allows an eviction: field, what was seen, what was expected."""
-    most, least = budget.max_unavailable, budget.min_available
+    rule = blocking_rule(budget.max_unavailable, budget.min_available, budget.expected or replicas.get(budget.key, 0))
+    return None if rule is None else (f"spec.{rule[0]}", *rule[1:])
+
+
+def blocking_rule(most: object, least: object, pods: int) -> tuple[str, str, str] | None:
+    """Which of maxUnavailable and minAvailable never allows an eviction of ``pods`` (0 if unknown): field, what was seen, and expected."""
     if _amount(most, 100) == 0:
-        return "spec.maxUnavailable", str(most), "at least 1"
-    wanted = budget.expected or replicas.get(budget.key, 0)
+        return "maxUnavailable", str(most), "at least 1"
     if least == "100%":
-        return "spec.minAvailable", "100%", "less than all pods"
-    needed = _amount(least, wanted)
-    if wanted and needed is not None and needed >= wanted:
-        return "spec.minAvailable", f"{least} of {wanted} pods", "less than all pods"
+        return "minAvailable", "100%", "less than all pods"
+    needed = _amount(least, pods)
+    if pods and needed is not None and needed >= pods:
+        return "minAvailable", f"{least} of {pods} {'pod' if pods == 1 else 'pods'}", "less than all pods"
     return None
 
 

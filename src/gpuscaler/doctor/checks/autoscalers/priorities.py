@@ -1,6 +1,5 @@
 """The ConfigMap with the priorities of groups, which Cluster Autoscaler's priority expander and gpuscaler read."""
 
-import difflib
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -13,6 +12,7 @@ from gpuscaler.doctor.commands import kubectl_apply, kubectl_patch
 from gpuscaler.doctor.documents import Document
 from gpuscaler.doctor.evidence import POLICY, Evidence
 from gpuscaler.doctor.findings import ABSENCE, INFO, WARNING, Finding, Fix
+from gpuscaler.doctor.similar import nearest
 from gpuscaler.model.durations import parse_duration
 from gpuscaler.model.priorities.inverting import find_inverted, unmatched_patterns
 from gpuscaler.model.priorities.priorities import Priorities, apply_priorities, parse_priorities
@@ -83,7 +83,7 @@ def find_mistakes(evidence: Evidence) -> Iterable[Finding]:
 def _is_meant(item: Document) -> bool:
     text = item.pairs("data").get(KEY)
     close = "priority" in item.name or "priorities" in item.name or "expander" in item.name
-    return text is not None and bool(close or difflib.get_close_matches(item.name, [NAME], 1, 0.7)) and _parse(text) is not None
+    return text is not None and bool(close or nearest(item.name, [NAME], cutoff=0.7)) and _parse(text) is not None
 
 
 def _parse(text: str) -> Priorities | None:

@@ -8,13 +8,13 @@ from gpuscaler.doctor.checks.nodes.gpu_nodes import PASSING_TAINTS
 from gpuscaler.doctor.documents import Document
 from gpuscaler.doctor.evidence import Evidence
 from gpuscaler.doctor.findings import WARNING, Finding, Fix
+from gpuscaler.model.well_known import UNSCHEDULABLE
 from gpuscaler.model.wire import UnreadableError, parse_timestamp
 
 #: How long repairs and upgrades leave a node cordoned, and after how long Cluster Autoscaler takes one that is not Ready for broken
 #: (--scale-down-unready-time), in seconds.
 CORDONED_FOR: Final = 86_400.0
 UNREADY_FOR: Final = 1_200.0
-_CORDONED: Final = "node.kubernetes.io/unschedulable"
 _CONTROL_PLANE: Final = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
 #: Taints that say nothing about who takes the node away; all others of these prefixes belong to a program that does.
 _OF_KUBERNETES: Final = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
@@ -50,7 +50,7 @@ def _cordoned_since(node: Document) -> float:
     """When the node was cordoned, as the node controller notes it in the taint; 0 if it is not or that is unknown."""
     if not node.flag("spec", "unschedulable"):
         return 0.0
-    return next((_time(taint.text("timeAdded")) for taint in node.parts("spec", "taints") if taint.text("key") == _CORDONED), 0.0)
+    return next((_time(taint.text("timeAdded")) for taint in node.parts("spec", "taints") if taint.text("key") == UNSCHEDULABLE), 0.0)
 
 
 def _time(text: str) -> float:

@@ -1,12 +1,13 @@
 """Pending pods whose PersistentVolumeClaim does not exist."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from difflib import get_close_matches
 
 from gpuscaler.doctor.checks.checking import Check, in_part
 from gpuscaler.doctor.checks.pods.fitting import Waiting, pending
 from gpuscaler.doctor.evidence import CLUSTER, Evidence
 from gpuscaler.doctor.findings import CRITICAL, Finding, Fix, Unchecked
+from gpuscaler.doctor.similar import Similar
 
 
 def find_missing_claims(evidence: Evidence) -> Iterable[Finding | Unchecked]:
@@ -15,8 +16,13 @@ def find_missing_claims(evidence: Evidence) -> Iterable[Finding | Unchecked]:
     if waiting and "PersistentVolumeClaim" in evidence.unread:
         yield from in_part("D39", "the volumes of pending pods", evidence, "PersistentVolumeClaim")
         return
+    claims: dict[str, list[str]] = defaultdict(list)
+    for key in evidence.cluster.claims if waiting else ():
+        space, _, name = key.partition("/")
+        claims[space].append(name)
+    similar = Similar()
     for item in waiting:
-        yield from _missing(item, evidence)
+        yield from _missing(item, evidence, claims.get(item.spec.namespace, []), similar)
 
 
 def _names(waiting: Waiting) -> tuple[str, ...]:
@@ -24,13 +30,12 @@ def _names(waiting: Waiting) -> tuple[str, ...]:
     return tuple(use.claim for use in waiting.spec.volumes if use.claim and not use.ephemeral)
 
 
-def _missing(waiting: Waiting, evidence: Evidence) -> Iterator[Finding]:
-    space, claims = waiting.spec.namespace, evidence.cluster.claims
+def _missing(waiting: Waiting, evidence: Evidence, here: list[str], similar: Similar) -> Iterator[Finding]:
+    space = waiting.spec.namespace
     for name in _names(waiting):
-        if f"{space}/{name}" in claims:
+        if f"{space}/{name}" in evidence.cluster.claims:
             continue
-        here = [key.partition("/")[2] for key in claims if key.startswith(f"{space}/")]
-        near = next(iter(get_close_matches(name, here, 1, 0.8)), "")
+        near = next(iter(similar.to(name, here, cutoff=0.8, group=space)), "")
         expected = f"{near} (did you mean that?)" if near else "a claim that exists in its namespace"
         seen = f"PersistentVolumeClaim {name}, which does not exist"
         advice = f"create PersistentVolumeClaim {name} in its namespace, or correct the name in the pod's volumes"

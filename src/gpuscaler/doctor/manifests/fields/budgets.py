@@ -1,10 +1,8 @@
 """PodDisruptionBudgets in files that never allow an eviction."""
 
-import math
 from collections.abc import Iterable, Iterator
-from typing import Any
 
-from gpuscaler.doctor.checks.budgets import EFFECT, EFFECT_ELSEWHERE
+from gpuscaler.doctor.checks.budgets import EFFECT, EFFECT_ELSEWHERE, blocking_rule
 from gpuscaler.doctor.documents import Document, containers_of, template_of
 from gpuscaler.doctor.findings import CRITICAL, WARNING, Finding
 from gpuscaler.doctor.manifests.editing import changed, removed
@@ -28,7 +26,8 @@ def find_blocking_budgets(manifests: Manifests) -> Iterable[Finding]:
             continue  # No server takes it.
         covered = list(_covered(manifest.document, workloads.get(manifest.document.namespace, ())))
         counted = bool(covered) and not any((item.namespace, item.name) in scaled for item in covered)
-        limit = _limit(spec, sum(map(_replicas, covered)) if counted else 0)
+        pods = sum(map(_replicas, covered)) if counted else 0
+        limit = blocking_rule(spec.value("maxUnavailable"), spec.value("minAvailable"), pods)
         if limit is not None:
             yield _finding(manifest, limit, _GPUS if any(map(_has_gpus, covered)) else _OTHERS)
 
@@ -58,27 +57,6 @@ def _has_gpus(workload: Document) -> bool:
         for part in ("limits", "requests")
         for name in container.part("resources", part).data
     )
-
-
-def _limit(spec: Document, pods: int) -> tuple[str, str, str] | None:
-    """The rule that allows nothing: field, what was seen, what was expected."""
-    most, least = spec.value("maxUnavailable"), spec.value("minAvailable")
-    if _amount(most, 100) == 0:
-        return "maxUnavailable", str(most), "at least 1"
-    if least == "100%":
-        return "minAvailable", "100%", "less than all pods"
-    needed = _amount(least, pods)
-    if pods > 0 and needed is not None and needed >= pods:
-        return "minAvailable", f"{least} of {pods} {'pod' if pods == 1 else 'pods'}", "less than all pods"
-    return None
-
-
-def _amount(rule: Any, pods: int) -> int | None:
-    """The number of pods of a count or a percentage; None if it is neither."""
-    if isinstance(rule, int) and not isinstance(rule, bool):
-        return rule
-    text = rule.removesuffix("%") if isinstance(rule, str) and rule.endswith("%") else ""
-    return math.ceil(int(text) * pods / 100) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
 def _finding(manifest: Manifest, limit: tuple[str, str, str], mistake: Mistake) -> Finding:

@@ -1,6 +1,5 @@
 """Fields that an object of Kubernetes does not have, and fields beside the empty object that they belong into."""
 
-import difflib
 from collections.abc import Iterable, Iterator
 
 from gpuscaler.doctor.findings import CRITICAL, WARNING, Finding
@@ -10,6 +9,7 @@ from gpuscaler.doctor.manifests.fields.shapes import SHAPES, Part, parts_of
 from gpuscaler.doctor.manifests.linting import Lint, Mistake
 from gpuscaler.doctor.manifests.objects.levels import find_below, moved_below
 from gpuscaler.doctor.manifests.reading import Manifests
+from gpuscaler.doctor.similar import nearest
 
 _LOST = "kubectl refuses the object, and programs that do not look leave the field out"
 _UNKNOWN = Mistake("L24", CRITICAL, _LOST)
@@ -50,7 +50,7 @@ def _unknown(part: Part, name: str) -> Iterator[Finding]:
     fields, path = part.shape.fields, (*part.path, name)
     former = FORMER.get((part.name, name), "")
     by_letters = {field.lower(): field for field in fields}
-    near = former or by_letters.get(name.lower()) or next(iter(difflib.get_close_matches(name, fields, 1, 0.8)), "")
+    near = former or by_letters.get(name.lower()) or nearest(name, fields, cutoff=0.8)
     if near in part.data or (near and " " in near):
         yield _UNKNOWN.at(part.manifest, path, seen=name, expected=near, advice=f"write {near} instead of it")
     elif near:

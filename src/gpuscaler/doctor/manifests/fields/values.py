@@ -1,6 +1,5 @@
 """Values that an object of Kubernetes or of another program does not take: words, numbers, quantities."""
 
-import difflib
 import math
 import re
 from collections.abc import Iterable, Iterator
@@ -13,6 +12,7 @@ from gpuscaler.doctor.manifests.fields.shapes import Field, Part, is_filled_in_l
 from gpuscaler.doctor.manifests.groups.groups import groups_of
 from gpuscaler.doctor.manifests.linting import Lint, Mistake
 from gpuscaler.doctor.manifests.reading import Manifest, Manifests, Path
+from gpuscaler.doctor.similar import Similar, nearest
 from gpuscaler.model.quantities import QuantityError, parse
 
 _TINY = Mistake("L25", WARNING, "no container starts in so little: the unit is missing or wrong")
@@ -26,12 +26,13 @@ _SLIP: Final = re.compile(r"([\d.]+)\s*([kKmMgGtTpPeE]?)(i?)[bB]?")
 
 def find_refused_values(manifests: Manifests) -> Iterable[Finding]:
     """L25: values that are not taken."""
+    similar = Similar()
     for manifest in manifests.items:
         for part in parts_of(manifest):
             for name, field in part.shape.fields.items():
                 value = part.data.get(name)
                 if value is None:
-                    if field.required and not difflib.get_close_matches(name, part.data, 1, 0.8):
+                    if field.required and not similar.to(name, part.data.keys(), cutoff=0.8):
                         yield _missing(part, name)
                 elif not is_filled_in_later(value):
                     yield from _value(part, (*part.path, name), field, value)
@@ -67,7 +68,7 @@ def _value(part: Part, path: Path, field: Field, value: Any) -> Iterator[Finding
 
 def _word(manifest: Manifest, path: Path, value: str, values: tuple[str, ...]) -> Finding:
     by_letters = {known.lower(): known for known in values}
-    near = FORMER_VALUES.get(value) or by_letters.get(value.lower()) or next(iter(difflib.get_close_matches(value, values, 1, 0.7)), "")
+    near = FORMER_VALUES.get(value) or by_letters.get(value.lower()) or nearest(value, values, cutoff=0.7)
     new = changed(manifest.data, path, near) if near else None
     expected = f"{near} (did you mean that?)" if near else f"one of {', '.join(values)}"
     sure = bool(near) or not manifest.document.api_version.startswith(("karpenter", "kops"))
@@ -132,7 +133,7 @@ def find_wrong_effects(manifests: Manifests) -> Iterable[Finding]:
                 continue
             rest, _, effect = text.rpartition(":")
             if effect not in _EFFECTS:
-                near = next(iter(difflib.get_close_matches(effect, _EFFECTS, 1, 0.7)), "")
+                near = nearest(effect, _EFFECTS, cutoff=0.7)
                 right = f"{rest}:{near}".removeprefix(":") if rest and near else ""
                 expected = f"{right} (did you mean that?)" if right else f"a taint that ends with :{', :'.join(_EFFECTS[:2])} or :NoExecute"
                 new = changed(group.manifest.data, (*path, key), right) if right else None

@@ -1,6 +1,5 @@
 """Fields of eksctl's ClusterConfig that do not exist, or are at a wrong level."""
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -10,6 +9,7 @@ from gpuscaler.doctor.manifests.groups.eksctl_fields import DATE, TYPES, Field
 from gpuscaler.doctor.manifests.linting import Lint, Mistake
 from gpuscaler.doctor.manifests.objects.levels import find_below, moved_below
 from gpuscaler.doctor.manifests.reading import Manifest, Manifests, Path
+from gpuscaler.doctor.similar import nearest
 
 _UNKNOWN = Mistake("L3", CRITICAL, "eksctl refuses the file")
 _NEW = Mistake("L3", WARNING, "eksctl refuses the file, unless it is newer than this table of fields")
@@ -65,7 +65,7 @@ def find_unknown_fields(manifests: Manifests) -> Iterable[Finding]:
 def _unknown(manifest: Manifest, path: Path, fields: Mapping[str, Field], data: Mapping[str, Any]) -> Finding:
     name = str(path[-1])
     by_letters = {field.lower(): field for field in fields}
-    close = by_letters.get(name.lower()) or next(iter(difflib.get_close_matches(name, fields, 1, 0.8)), "")
+    close = by_letters.get(name.lower()) or nearest(name, fields, cutoff=0.8)
     if close and close not in data:
         new = renamed(manifest.data, path, close)
         return _UNKNOWN.at(manifest, path, seen=name, expected=f"{close} (did you mean that?)", new=new)

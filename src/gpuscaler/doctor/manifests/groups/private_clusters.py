@@ -1,6 +1,5 @@
 """Clusters of eksctl whose machines do not reach the APIs of AWS that autoscalers call."""
 
-import difflib
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -9,6 +8,7 @@ from gpuscaler.doctor.manifests.editing import changed
 from gpuscaler.doctor.manifests.groups.groups import Group, groups_of, sizes_of
 from gpuscaler.doctor.manifests.linting import Lint, Mistake
 from gpuscaler.doctor.manifests.reading import Manifest, Manifests, Path
+from gpuscaler.doctor.similar import nearest
 
 _NO_ENDPOINT = Mistake("L23", CRITICAL, "autoscalers do not reach the API of Auto Scaling: no group ever grows or shrinks")
 _NO_WAY = Mistake("L23", CRITICAL, "the machines reach no API of AWS: they pull no images, and no autoscaler works")
@@ -41,7 +41,7 @@ def _private_cluster(manifest: Manifest, groups: list[Group]) -> Iterator[Findin
     right = list(services)
     for index, service in enumerate(services):
         if service not in _OPTIONAL:
-            near = next(iter(difflib.get_close_matches(service, _OPTIONAL, 1)), "")
+            near = nearest(service, _OPTIONAL)
             right[index] = near or service
             path: Path = (*_ENDPOINTS, index)
             new = changed(manifest.data, path, near) if near else None

@@ -1,6 +1,5 @@
 """Flags of Cluster Autoscaler that it does not know, that contradict each other, or whose values it does not take."""
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
@@ -11,6 +10,7 @@ from gpuscaler.doctor.manifests.editing import changed, renamed
 from gpuscaler.doctor.manifests.linting import Lint, Mistake
 from gpuscaler.doctor.manifests.objects.workloads import manifest_path
 from gpuscaler.doctor.manifests.reading import Manifest, Manifests, Path
+from gpuscaler.doctor.similar import nearest
 
 _STOPS = Mistake("L16", CRITICAL, "the autoscaler does not start")
 _NEW = Mistake("L16", WARNING, "the autoscaler does not start with a flag that it does not know, unless it is newer than this list")
@@ -122,7 +122,7 @@ def _text(value: Any) -> str | None:
 
 
 def _unknown(manifest: Manifest, flag: _Flag) -> Iterator[Finding]:
-    near = next(iter(difflib.get_close_matches(flag.name, _KNOWN, 1, 0.85)), "")
+    near = nearest(flag.name, _KNOWN, cutoff=0.85)
     expected = f"--{near} (did you mean that?)" if near else f"a flag of Cluster Autoscaler, by its list of {DATE}"
     new = None
     if near:
@@ -146,8 +146,8 @@ def _value(manifest: Manifest, flag: _Flag) -> Iterator[Finding]:
     elif flag.name == "nodes" and not _is_range(_NODES.fullmatch(flag.value)):
         expected = "MIN:MAX:NAME with a MIN that is not above MAX, such as 0:10:gpus"
     elif flag.name == "expander" and (unknown := [name for name in flag.value.split(",") if name.strip() not in _EXPANDERS]):
-        near = difflib.get_close_matches(unknown[0], _EXPANDERS, 1)
-        expected = f"{near[0]} (did you mean that?)" if near else f"one of {', '.join(_EXPANDERS)}"
+        near = nearest(unknown[0], _EXPANDERS)
+        expected = f"{near} (did you mean that?)" if near else f"one of {', '.join(_EXPANDERS)}"
     if expected:
         seen, right = f"--{flag.name}={flag.value}", expected.removesuffix(" (did you mean that?)")
         yield mistake.at(manifest, flag.path, seen=seen, expected=expected, advice=f"write {right}")
