@@ -20,7 +20,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "demo": ("gpuscaler.cli.demo", "Watch gpuscaler scale a cluster in this process, for about a minute."),
     "doctor": ("gpuscaler.cli.doctor.command", "Find mistakes in a cluster, its account and its files."),
     "exporter": ("gpuscaler.cli.exporter", "Export GPU metrics of this node, per pod, for Prometheus."),
-    "generate": ("gpuscaler.cli.generate", "Generate a trace from the marginals of a published one."),
+    "generate": ("gpuscaler.cli.generate", "Write set-up files of a cluster, permissions, or a trace of jobs."),
     "hold": ("gpuscaler.cli.hold", "Pause buying or removing machines, for a while or until resumed."),
     "metrics": ("gpuscaler.cli.metrics", "Serve GPU metrics to the HorizontalPodAutoscaler."),
     "open": ("gpuscaler.cli.opening", "Remove the taints that keep machines closed."),

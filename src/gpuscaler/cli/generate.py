@@ -1,10 +1,12 @@
-"""``gpuscaler generate``: generates a trace for the simulator, or configuration of other systems."""
+"""``gpuscaler generate``: writes the files that set up a cluster, permissions, and traces for the simulator."""
 
 import io
 import json
 import re
 import sys
 from collections.abc import Iterable
+from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -25,20 +27,72 @@ _ISSUER = re.compile(r"https://[^\s?#@]{1,500}")
 _ARN = re.compile(r"arn:(aws|aws-cn|aws-us-gov):(sqs:[a-z0-9-]+:[0-9]{12}:[A-Za-z0-9._-]+|iam::[0-9]{12}:role/[A-Za-z0-9+=,.@_/-]+)")
 
 
-@click.group(invoke_without_command=True)
+@click.group()
+def generate() -> None:
+    """Write the files that set up a cluster, the permissions that gpuscaler needs, or a trace of jobs."""
+
+
+@generate.command()
+@click.argument("file", type=click.Path(path_type=Path, allow_dash=True), metavar="DESCRIPTION")
+@click.option("--output", required=True, type=click.Path(path_type=Path, file_okay=False), help="The folder to write to; it may exist.")
+@click.option("--explain", is_flag=True, help="Write into the files, as comments, why each line is there.")
+@click.option("--force", is_flag=True, help="Replace files that differ.")
+def cluster(*, file: Path, output: Path, explain: bool, force: bool) -> None:
+    """Write the files that set up a cluster: groups of machines, permissions, values of charts, example workloads.
+
+    DESCRIPTION is a short file (- for standard input) that names the cloud, the cluster and the GPU pools. Nothing is applied: review the
+    files, and apply them with your tools in the order that README.md in the folder states.
+    """
+    from gpuscaler.generating.bundle import files_of
+    from gpuscaler.generating.description.reading import read_description
+    from gpuscaler.settings import SettingsError
+
+    try:
+        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8-sig")
+        description = read_description(text, str(file))
+    except (OSError, UnicodeDecodeError) as error:
+        _refuse(f"{file}: saw {getattr(error, 'strerror', None) or error}, expected a description as UTF-8 text")
+    except SettingsError as error:
+        _refuse(str(error))
+    texts = {output / generated.path: generated.text(explain=explain) for generated in files_of(description)}
+    different = [path for path, content in texts.items() if path.exists() and _differs(path, content)]
+    if different and not force:
+        listed = "".join(f"\n  {path}" for path in different)
+        _refuse(f"saw {len(different)} files with other content, expected none; move them away, or replace them with --force:{listed}")
+    try:
+        for path, content in texts.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content, encoding="utf-8")
+    except OSError as error:
+        _refuse(f"{error.filename}: saw {error.strerror}, expected a folder that can be written to")
+    for note in description.notes:
+        click.echo(f"note: {note}", err=True)
+    click.echo(f"{output}: {len(texts)} files; begin with {output / 'README.md'}")
+
+
+def _differs(path: Path, content: str) -> bool:
+    try:
+        return path.read_bytes() != content.encode()
+    except OSError:
+        return True
+
+
+def _refuse(message: str) -> NoReturn:
+    click.echo(message, err=True)
+    sys.exit(2)
+
+
+@generate.command()
 @click.option("--profile", type=click.Choice(PROFILES), default=PROFILES[0], show_default=True, help="The trace whose marginals are used.")
 @click.option("--jobs", default=1500, show_default=True, type=click.IntRange(1, 1_000_000), help="Number of jobs.")
 @click.option("--days", default=1, show_default=True, type=click.IntRange(1, 3650), help="Number of days over which they are submitted.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of all random values.")
-@click.pass_context
-def generate(ctx: click.Context, *, profile: str, jobs: int, days: int, seed: int) -> None:
-    """Write a trace of jobs as CSV to standard output, for `gpuscaler simulate --trace`, or with COMMAND something else.
+def trace(*, profile: str, jobs: int, days: int, seed: int) -> None:
+    """Write a trace of jobs as CSV to standard output, for `gpuscaler simulate --trace`.
 
     Profiles: openb is Alibaba's cluster of 2023, in which pods share GPUs; philly is Microsoft's training cluster of 2017, with gangs and
     long jobs.
     """
-    if ctx.invoked_subcommand is not None:
-        return
     from gpuscaler.simulation.traces.formats.tidy import write_trace
     from gpuscaler.simulation.traces.generator import generate as draw
     from gpuscaler.simulation.traces.marginals import PROFILES as MARGINALS

@@ -106,7 +106,7 @@ def test_optional_fields_of_trace_jobs_are_written(tmp_path: Path) -> None:
 
 
 def test_the_command_writes_a_trace_and_names_its_origin(tmp_path: Path) -> None:
-    done = CliRunner().invoke(main, ["generate", "--profile", "philly", "--jobs", "20", "--days", "3", "--seed", "9"])
+    done = CliRunner().invoke(main, ["generate", "trace", "--profile", "philly", "--jobs", "20", "--days", "3", "--seed", "9"])
     assert done.exit_code == 0
     assert "Microsoft's Philly trace of 2017" in done.stderr
     path = tmp_path / "trace.csv"

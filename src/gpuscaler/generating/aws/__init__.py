@@ -1,0 +1,1 @@
+"""The files of AWS: ClusterConfigs of eksctl, InstanceGroups of kOps, Terraform, CloudFormation."""

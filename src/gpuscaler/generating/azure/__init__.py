@@ -1,0 +1,1 @@
+"""The files of Azure: agent pools, roles and federated credentials in Terraform."""

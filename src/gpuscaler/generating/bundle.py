@@ -1,0 +1,27 @@
+"""All files of a description: which there are, and the README that says in which order they are applied."""
+
+from collections.abc import Callable, Iterable
+
+from gpuscaler.generating.description.resolved import Description
+from gpuscaler.generating.writing.files import GeneratedFile, text_file
+
+#: What writes the files, in the order in which they are applied. Each writer yields nothing for descriptions that are not its own.
+_WRITERS: tuple[Callable[[Description], Iterable[GeneratedFile]], ...] = ()
+
+
+def files_of(description: Description) -> tuple[GeneratedFile, ...]:
+    """Return the files in the order in which they are applied, and first the README that lists them."""
+    files = tuple(file for write in _WRITERS for file in write(description))
+    return (text_file("README.md", "this page", _readme(description, files)), *files)
+
+
+def _readme(description: Description, files: tuple[GeneratedFile, ...]) -> str:
+    lines = [f"# Set-up of {description.cluster.name}", ""]
+    lines += ["Written by `gpuscaler generate cluster`. Read the files, fill in what is missing, and apply them in this order:", ""]
+    for number, file in enumerate(files, 1):
+        lines += [f"{number}. `{file.path}`: {file.about}."]
+        lines += [f"   Before: {file.edit}."] if file.edit else []
+        lines += ["", "   ```sh", f"   {file.apply}", "   ```", ""] if file.apply else []
+    if description.notes:
+        lines += ["", *(f"- {note}" for note in description.notes)]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,63 @@
+"""The description with all defaults filled in, and the node groups that follow from it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gpuscaler.catalogue import InstanceType
+from gpuscaler.generating.description.settings import ClusterSettings, ControllerSettings, GeneralSettings, TeamSettings
+from gpuscaler.model.taints import Taint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeGroup:
+    """Machines of one shape, market and zone: what gpuscaler sees as a pool, with nothing in it that a cloud could choose or even out.
+
+    ``zone`` is "" where the cloud has no zones. ``labels`` and ``taints`` are those that a kubelet or the cloud must be told; a cloud's own
+    labels are not among them. ``disk_gib`` is the root volume in GiB.
+    """
+
+    name: str
+    pool: str
+    instance_type: InstanceType
+    market: str
+    zone: str
+    min: int
+    max: int
+    labels: Mapping[str, str]
+    taints: tuple[Taint, ...]
+    disk_gib: int
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of one machine."""
+        return self.instance_type.gpus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """What a person wants, complete. ``groups`` are the GPU groups, ``general_types`` the types without GPUs (never empty)."""
+
+    cloud: str
+    tool: str
+    cluster: ClusterSettings
+    managed: bool
+    general: GeneralSettings
+    general_types: tuple[str, ...]
+    groups: tuple[NodeGroup, ...]
+    #: By pool, the names of teams that may use it; empty means all.
+    pool_teams: Mapping[str, tuple[str, ...]]
+    teams: tuple[TeamSettings, ...]
+    controller: ControllerSettings
+    prometheus: str
+    workloads: tuple[str, ...]
+    #: Remarks for the person, such as types that were left out, as whole sentences.
+    notes: tuple[str, ...] = ()
+
+    @property
+    def has_spot(self) -> bool:
+        return any(group.market == "spot" for group in self.groups)
+
+    @property
+    def taints(self) -> tuple[Taint, ...]:
+        """All taints of GPU nodes, each once, in order."""
+        return tuple(dict.fromkeys(taint for group in self.groups for taint in group.taints))
