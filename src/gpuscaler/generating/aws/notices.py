@@ -1,7 +1,8 @@
 """The way of notices from AWS to gpuscaler: the queue, its policy, and the rules of EventBridge that fill it, for all tools alike.
 
-Sources, 2026-11-26: the user guide of EventBridge (resource-based policies of SQS targets, patterns of events, 64 characters of a rule's name),
-the developer guide of SQS (retention, encryption by SQS), and the events as :mod:`gpuscaler.clouds.aws.machines.notices` reads them.
+Sources, 2026-11-26: the user guide of EventBridge (resource-based policies of SQS targets, patterns of events, at most 64 characters of a
+rule's name), the developer guide of SQS (retention, encryption by SQS), and the events as :mod:`gpuscaler.clouds.aws.machines.notices`
+reads them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,8 +15,8 @@ from gpuscaler.generating.writing.explained import Explained, Tree, because
 
 #: How long a message is kept, in seconds.
 RETENTION: Final = because(
-    "A machine ends two minutes after the warning, so a notice of five minutes ago is of no use. While nothing reads the queue, notices are "
-    "dropped instead of piling up.",
+    "A machine ends two minutes after the warning, so a notice of five minutes ago is of no use. While nothing reads the queue, notices "
+    "are dropped instead of piling up.",
     300,
 )
 #: Whether SQS encrypts the messages with a key of its own.
@@ -65,16 +66,16 @@ RULES: Final = (
         "state",
         "aws.ec2",
         "EC2 Instance State-change Notification",
-        "A machine that something else stops or ends is noticed within seconds, and not only when its node stops reporting. States in which "
-        "a machine starts or runs are left out: gpuscaler learns these from its groups.",
+        "A machine that something else stops or ends is noticed within seconds, and not only when its node stops reporting. States in "
+        "which a machine starts or runs are left out: gpuscaler learns these from its groups.",
         {"state": ["stopping", "stopped", "shutting-down", "terminated"]},
     ),
     _rule(
         "lifecycle",
         "aws.autoscaling",
         "EC2 Instance-terminate Lifecycle Action",
-        "Where a group has a hook for ending machines, Auto Scaling waits after this event, and gpuscaler drains the node before it lets the "
-        "machine end. Groups without a hook send no such event.",
+        "Where a group has a hook for ending machines, Auto Scaling waits after this event, and gpuscaler drains the node before it lets "
+        "the machine end. Groups without a hook send no such event.",
     ),
     _rule(
         "health",
@@ -109,9 +110,7 @@ def queue_policy(queue_arn: Tree, rule_arns: Iterable[Tree]) -> Explained:
         "Condition": {"Bool": {"aws:SecureTransport": "false"}},
     }
     statements = [
-        because(
-            "EventBridge sends with its own principal, which a queue admits only by its own policy; without it, no notice arrives.", allow
-        ),
+        because("EventBridge sends with its own principal, which a queue admits only by its policy; without it, no notice arrives.", allow),
         because("Calls without TLS are refused, whoever makes them. EventBridge and gpuscaler use TLS.", deny),
     ]
     return because(
