@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterable
 
 from gpuscaler.generating.aws.cloudformation import cloudformation_files
+from gpuscaler.generating.aws.kops import kops_files
 from gpuscaler.generating.description.resolved import Description
 from gpuscaler.generating.writing.files import GeneratedFile, text_file
 
 #: What writes the files, in the order in which they are applied. Each writer yields nothing for descriptions that are not its own.
-_WRITERS: tuple[Callable[[Description], Iterable[GeneratedFile]], ...] = (cloudformation_files,)
+_WRITERS: tuple[Callable[[Description], Iterable[GeneratedFile]], ...] = (cloudformation_files, kops_files)
 
 
 def files_of(description: Description) -> tuple[GeneratedFile, ...]:
