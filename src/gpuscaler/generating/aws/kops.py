@@ -40,8 +40,8 @@ def kops_files(description: Description) -> Iterable[GeneratedFile]:
         "the keys that the kOps cluster's spec must have for GPUs and for gpuscaler, and none of its other keys",
         [_cluster(description)],
         apply=f"kops edit cluster --name {name} && {_update(name)} && kops rolling-update cluster --name {name} --yes",
-        edit=f"merge the keys into the spec in the editor that the command opens, with a bucket of your own in the place of {_store(name)}, "
-        "which anybody may read. If the cluster's tokens had another issuer so far, follow kOps' page about migrating it first",
+        edit=f"merge the keys into the spec in the editor that the command opens, with a bucket of your own for {_store(name)}, which "
+        "anybody may read. If the cluster's tokens had another issuer so far, follow kOps' page about migrating it first",
     )
     yield yaml_file(
         _GROUPS,
@@ -226,8 +226,8 @@ def _cluster(description: Description) -> Mapping[str, Tree]:
         },
         "iam": {
             "serviceAccountExternalPermissions": because(
-                "kOps makes a role for gpuscaler's ServiceAccount, which nothing else can take. If the machines had these rights, every pod "
-                "on them would.",
+                "kOps makes a role for gpuscaler's ServiceAccount, which nothing else can take. If the machines had these rights, every "
+                "pod on them would.",
                 [account],
             )
         },
