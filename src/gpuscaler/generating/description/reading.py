@@ -7,11 +7,12 @@ from gpuscaler import catalogue
 from gpuscaler.catalogue import InstanceType
 from gpuscaler.catalogue.zones import region_of
 from gpuscaler.generating.description.naming import AGENT_POOL_LENGTH, group_names
-from gpuscaler.generating.description.resolved import Description, NodeGroup
+from gpuscaler.generating.description.resolved import POOL_TAINT, Description, NodeGroup
 from gpuscaler.generating.description.settings import GIB, KOPS, MANAGED, TOOLS, DescriptionSettings, GpuPoolSettings
 from gpuscaler.model.reading.cursor import MAX_VALUES, Cursor, Report, TooMuchError, did_you_mean
 from gpuscaler.model.reading.document import read_document
 from gpuscaler.model.reading.errors import Problem, SettingsError
+from gpuscaler.model.taints import Taint
 from gpuscaler.settings.fields.table import NO_CONTEXT, read
 
 #: Auto Scaling allows 500 groups in a region, unless its owner asked for more; AKS allows 100 agent pools, two of which have no GPUs.
@@ -175,6 +176,7 @@ def _known_type(at: Cursor, cloud: str) -> InstanceType | None:
 
 
 def _groups(cloud: str, pool: GpuPoolSettings, types: list[InstanceType], zones: tuple[str, ...]) -> Iterable[NodeGroup]:
+    reserved = (Taint(POOL_TAINT, pool.name, "NoSchedule"),) if pool.teams else ()
     for type_, market, zone, name in group_names(cloud, pool.name, types, pool.markets, zones):
         yield NodeGroup(
             name=name,
@@ -185,7 +187,7 @@ def _groups(cloud: str, pool: GpuPoolSettings, types: list[InstanceType], zones:
             min=pool.min,
             max=pool.max,
             labels=pool.labels,
-            taints=pool.taints,
+            taints=(*pool.taints, *reserved),
             disk_gib=-(-pool.disk // GIB),
         )
 
