@@ -21,6 +21,41 @@ _HINTS: Final = "k8s.io/cluster-autoscaler/node-template"
 LOCAL: Final = {"HttpTokens": "required", "HttpPutResponseHopLimit": 1}
 
 
+class Stack:
+    """The values of a CloudFormation template, in the long form of its functions."""
+
+    def __init__(self, resources: Mapping[str, Any], region: str, account: str) -> None:
+        self._resources, self._region, self._account = resources, region, account
+
+    def resolve(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self.resolve(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        if "Fn::GetAtt" in value:
+            name, attribute = value["Fn::GetAtt"]
+            assert attribute == "Arn"
+            return self._arn(self._resources[name])
+        if "Fn::Sub" in value:
+            text: str = value["Fn::Sub"]
+            for key, known in (("Partition", "aws"), ("AccountId", self._account), ("Region", self._region)):
+                text = text.replace(f"${{AWS::{key}}}", known)
+            return text
+        if "Ref" in value:
+            # Of a queue, its URL, of which the account needs the name only; everything else here is not asked for.
+            return self._resources[value["Ref"]]["Properties"].get("QueueName", value["Ref"])
+        return {key: self.resolve(item) for key, item in value.items()}
+
+    def _arn(self, resource: Mapping[str, Any]) -> str:
+        properties = resource["Properties"]
+        match resource["Type"]:
+            case "AWS::SQS::Queue":
+                return f"arn:aws:sqs:{self._region}:{self._account}:{properties['QueueName']}"
+            case "AWS::Events::Rule":
+                return f"arn:aws:events:{self._region}:{self._account}:rule/{properties['Name']}"
+        return f"arn:aws:iam::{self._account}:role/{properties['RoleName']}"
+
+
 class AwsDriver:
     """Makes groups, queues and rules in the account of ``stage``. ``rules`` are EventBridge's by name: pattern and targets."""
 
@@ -273,56 +308,29 @@ class AwsDriver:
 
     def cloudformation(self, text: str) -> None:
         """``aws cloudformation deploy``: queues, their policies, rules and roles."""
-        template = yaml.safe_load(text)
-        resources = template["Resources"]
-        region, account = self.stage.region.name, self.stage.account.id
-
-        def arn(resource: Mapping[str, Any]) -> str:
-            properties = resource["Properties"]
-            return {
-                "AWS::SQS::Queue": lambda: f"arn:aws:sqs:{region}:{account}:{properties['QueueName']}",
-                "AWS::Events::Rule": lambda: f"arn:aws:events:{region}:{account}:rule/{properties['Name']}",
-                "AWS::IAM::Role": lambda: f"arn:aws:iam::{account}:role/{properties['RoleName']}",
-            }[resource["Type"]]()
-
-        def resolved(value: Any) -> Any:
-            if isinstance(value, list):
-                return [resolved(item) for item in value]
-            if not isinstance(value, dict):
-                return value
-            if "Fn::GetAtt" in value:
-                name, attribute = value["Fn::GetAtt"]
-                assert attribute == "Arn"
-                return arn(resources[name])
-            if "Fn::Sub" in value and isinstance(value["Fn::Sub"], str):
-                text = value["Fn::Sub"]
-                for key, known in (("Partition", "aws"), ("AccountId", account), ("Region", region)):
-                    text = text.replace(f"${{AWS::{key}}}", known)
-                return text
-            if "Ref" in value:
-                return value["Ref"]
-            return {key: resolved(item) for key, item in value.items()}
-
-        sqs = self.stage.client("sqs")
-        for resource in resources.values():
-            properties = resolved(resource.get("Properties", {}))
-            match resource["Type"]:
-                case "AWS::SQS::Queue":
-                    names = {"MessageRetentionPeriod": str, "SqsManagedSseEnabled": lambda flag: str(flag).lower()}
-                    attributes = {key: form(properties[key]) for key, form in names.items() if key in properties}
-                    sqs.create_queue(QueueName=properties["QueueName"], Attributes=attributes)
-                case "AWS::Events::Rule":
-                    self.rules[properties["Name"]] = properties
-                case "AWS::IAM::Role":
-                    self.roles[properties["RoleName"]] = properties
-        for resource in resources.values():
-            if resource["Type"] == "AWS::SQS::QueuePolicy":
-                properties = resolved(resource["Properties"])
-                for name in properties["Queues"]:
-                    queue = resources[name]["Properties"]["QueueName"]
-                    url = sqs.get_queue_url(QueueName=queue)["QueueUrl"]
-                    sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": json.dumps(properties["PolicyDocument"])})
+        resources = yaml.safe_load(text)["Resources"]
+        stack = Stack(resources, self.stage.region.name, self.stage.account.id)
+        make = {
+            "AWS::SQS::Queue": self._make_queue,
+            "AWS::Events::Rule": lambda properties: self.rules.update({properties["Name"]: properties}),
+            "AWS::IAM::Role": lambda properties: self.roles.update({properties["RoleName"]: properties}),
+            "AWS::SQS::QueuePolicy": self._set_queue_policy,
+        }
+        for resource in sorted(resources.values(), key=lambda resource: resource["Type"] == "AWS::SQS::QueuePolicy"):
+            if resource["Type"] in make:
+                make[resource["Type"]](stack.resolve(resource.get("Properties", {})))
         self.deliver_events()
+
+    def _make_queue(self, properties: Mapping[str, Any]) -> None:
+        attributes = {"MessageRetentionPeriod": str(properties["MessageRetentionPeriod"])}
+        attributes["SqsManagedSseEnabled"] = str(properties["SqsManagedSseEnabled"]).lower()
+        self.stage.client("sqs").create_queue(QueueName=properties["QueueName"], Attributes=attributes)
+
+    def _set_queue_policy(self, properties: Mapping[str, Any]) -> None:
+        sqs = self.stage.client("sqs")
+        for name in properties["Queues"]:
+            url = sqs.get_queue_url(QueueName=name)["QueueUrl"]
+            sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": json.dumps(properties["PolicyDocument"])})
 
     def deliver_events(self) -> None:
         """EventBridge delivers to the queues that rules with a pattern for interruptions name."""
