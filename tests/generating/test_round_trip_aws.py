@@ -148,10 +148,15 @@ async def test_workloads_run_from_zero_and_the_groups_go_back_to_zero(name: str,
             resource = RESOURCES[workload["apiVersion"], workload["kind"]]
             with suppress(NotFound):
                 await here.user.delete(resource, workload["metadata"]["name"], namespace=workload["metadata"]["namespace"])
-        await here.sleep(1800)
+
+        async def all_gone() -> bool:
+            """No machine with a GPU is left."""
+            return not any("nvidia.com/gpu" in node["status"]["capacity"] for node in await here.nodes())
+
+        await here.until(all_gone, 1800)
+        await here.sleep(60)
         # What is left are the machines without GPUs, as many as described.
         assert sum(here.desired(group) for group in here.region.groups) == len(await here.nodes()) == general_machines(description)
-        assert not any("nvidia.com/gpu" in node["status"]["capacity"] for node in await here.nodes())
         status = await here.status()
         assert (status.promises_broken, status.troubles) == (0, ())
 
