@@ -23,10 +23,16 @@ WIDE = """
 cloud: azure
 cluster: {name: Research-1, region: westeurope, zones: ["1", "2", "3"], subscription: 0B1F6471-1BF0-4DDA-AEC3-111122223333}
 controller: {namespace: scaling}
+teams: [{name: vision}]
 general: {types: [Standard_D8s_v5, Standard_E8s_v5], min: 3, max: 9}
 gpu_pools:
 - {name: train-large, gpus: 1, gpu_memory: 24G, min: 2, max: 8, labels: {team: "vision", "odd.example.com/key": "x.y"}}
-- {name: amd, types: [Standard_ND96isr_MI300X_v5], markets: [on-demand], zones: ["2"], taints: [{key: amd.com/gpu, effect: NoSchedule}]}
+- name: amd
+  types: [Standard_ND96isr_MI300X_v5]
+  markets: [on-demand]
+  zones: ["2"]
+  teams: [vision]
+  taints: [{key: amd.com/gpu, effect: NoSchedule}]
 - {name: confidential, types: [Standard_NCC40ads_H100_v5], markets: [on-demand], taints: [{key: gpuscaler.io/arriving, effect: NoSchedule}]}
 """
 EXISTING = """
@@ -205,7 +211,7 @@ def test_labels_and_taints_of_the_description_are_kept() -> None:
     pool = pools("wide")["tralar1spot1"]
     assert pool["node_labels"] == {"kubernetes.azure.com/scalesetpriority": "spot", "team": "vision", "odd.example.com/key": "x.y"}
     assert pool["node_taints"][0] == "nvidia.com/gpu=present:NoSchedule"
-    assert pools("wide")["amdod2"]["node_taints"] == ["amd.com/gpu:NoSchedule"]
+    assert pools("wide")["amdod2"]["node_taints"] == ["amd.com/gpu:NoSchedule", "gpu-pool=amd:NoSchedule"]
     assert "node_taints" not in pools("wide")["confidentod1"]
 
 

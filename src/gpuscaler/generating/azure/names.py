@@ -4,9 +4,7 @@ from typing import Final
 
 from gpuscaler.generating.description.resolved import Description
 
-#: Stands for ids that only Azure knows, until a person replaces it: the client id of gpuscaler's identity, and the subscription.
-UUID_PLACEHOLDER: Final = "00000000-0000-0000-0000-000000000000"
-#: The output of Terraform that is put into the values of the chart, as the annotation of the ServiceAccount.
+#: The output of Terraform with the client id of gpuscaler's identity, for the annotation of the ServiceAccount in the chart's values.
 CLIENT_ID_OUTPUT: Final = "client_id"
 #: The ServiceAccount that the chart creates for a release called gpuscaler.
 SERVICE_ACCOUNT: Final = "gpuscaler-controller"

@@ -9,10 +9,11 @@ from typing import Any
 
 from gpuscaler.clouds.azure.templates.node_templates import SPOT_TAINT
 from gpuscaler.generating.azure.cluster import MAX_PODS, cluster
-from gpuscaler.generating.description.resolved import Description, NodeGroup
+from gpuscaler.generating.description.resolved import POOL_TAINT, Description, NodeGroup
 from gpuscaler.generating.writing.explained import Tree, because
 from gpuscaler.generating.writing.hcl import Block, Expression, Nested
 from gpuscaler.model.offerings import ON_DEMAND, SPOT
+from gpuscaler.model.taints import Taint
 from gpuscaler.model.well_known import ARRIVING_TAINT
 
 
@@ -144,16 +145,18 @@ def _labels_and_taints(group: NodeGroup, *, spot: bool, first: bool) -> dict[str
         ),
         **{key: why("From the description.", value) for key, value in group.labels.items()},
     }
-    taints = [why(_why_taint(str(taint)), str(taint)) for taint in group.taints if taint.key != ARRIVING_TAINT]
+    taints = [why(_why_taint(taint), str(taint)) for taint in group.taints if taint.key != ARRIVING_TAINT]
     if spot:
         reason = "AKS puts this taint on spot nodes: only pods that tolerate it run on machines that may go away."
         taints.append(why(reason, str(SPOT_TAINT)))
     return {**({"node_labels": labels} if labels else {}), **({"node_taints": taints} if taints else {})}
 
 
-def _why_taint(taint: str) -> str:
+def _why_taint(taint: Taint) -> str:
+    if taint.key == POOL_TAINT:
+        return "Only some teams may use this pool: pods in the namespaces of others do not tolerate this taint."
     return (
-        f"Keeps pods without GPUs off; those with GPUs need a toleration for {taint.partition(':')[0]}. {ARRIVING_TAINT} is not here, "
+        f"Keeps pods without GPUs off; those with GPUs need a toleration for {taint.key}. {ARRIVING_TAINT} is not here, "
         "because AKS puts taints of a pool back on nodes that gpuscaler has opened; gpuscaler adds it itself."
     )
 
