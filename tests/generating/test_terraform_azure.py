@@ -1,4 +1,4 @@
-"""The Terraform files of AKS: what each pool is told, gpuscaler's roles, and whether the provider knows all of it."""
+"""The Terraform files of AKS: what each pool gets, gpuscaler's roles, and whether the provider knows all of it."""
 
 import re
 from collections.abc import Iterator

@@ -12,8 +12,9 @@ from gpuscaler.generating.description.resolved import Description
 from gpuscaler.generating.writing.explained import Tree, because
 from gpuscaler.generating.writing.hcl import Block, Expression, Nested
 
-#: The number of pods of a node. AKS keeps 20 MB of memory back for each that a node may have.
+#: The number of pods of a node.
 MAX_PODS: Final = 110
+WHY_PODS: Final = "AKS keeps 20 MB of memory back for each pod that a node may have: with its default of 250 pods, that is 5 GB."
 _KIND: Final = "azurerm_kubernetes_cluster"
 
 
@@ -34,18 +35,24 @@ def cluster_blocks(description: Description) -> Iterator[Tree]:
         "The resource group of the cluster itself. AKS makes another one for its machines.",
         Block("resource", ("azurerm_resource_group", "cluster"), {"name": resource_group(description), "location": settings.region}),
     )
-    yield Block("resource", (_KIND, "cluster"), _cluster(description))
+    yield because(
+        "The cluster: its control plane, its network, and the pool of AKS's own pods, which every cluster has.",
+        Block("resource", (_KIND, "cluster"), _cluster(description)),
+    )
     for number, type_ in enumerate(description.general_types, 1):
         name = GENERAL_POOL if number == 1 else f"{GENERAL_POOL}{number}"
-        yield Block("resource", (f"{_KIND}_node_pool", name), _general_pool(description, name, type_))
+        yield because(
+            "A pool without GPUs, for gpuscaler itself and everything else. gpuscaler does not manage it: it runs there itself.",
+            Block("resource", (f"{_KIND}_node_pool", name), _general_pool(description, name, type_)),
+        )
 
 
 def _cluster(description: Description) -> dict[str, Tree]:
     settings = description.cluster
     return {
-        "name": because("The name by which gpuscaler's run file and roles name the cluster.", settings.name),
-        "resource_group_name": because("The group that is created above.", Expression("azurerm_resource_group.cluster.name")),
-        "location": because("The location from the description. GPU sizes are not sold in all of them.", settings.region),
+        "name": settings.name,
+        "resource_group_name": Expression("azurerm_resource_group.cluster.name"),
+        "location": because("GPU sizes are not sold in all locations.", settings.region),
         "dns_prefix": because("Part of the address of the API server; at most 54 characters.", settings.name[:54].rstrip("-")),
         "kubernetes_version": because("A minor version: AKS chooses the newest patch of it.", settings.version),
         "sku_tier": because(
@@ -87,7 +94,10 @@ def _cluster(description: Description) -> dict[str, Tree]:
                 ),
             }
         ),
-        "default_node_pool": Nested(_system_pool(description)),
+        "default_node_pool": because(
+            "A system pool apart from all others: other pods cannot take the room of the cluster's DNS. gpuscaler leaves it alone.",
+            Nested(_system_pool(description)),
+        ),
         "maintenance_window_auto_upgrade": because(
             "Upgrades drain nodes, which ends long training runs. They come on Sundays from 02:00 UTC, when people can expect them.",
             Nested(_window()),
@@ -112,18 +122,18 @@ def _window() -> dict[str, Tree]:
 def _system_pool(description: Description) -> dict[str, Tree]:
     among = zones(description)
     return {
-        "name": because("The pool of AKS's own pods, such as CoreDNS. It has no GPUs, and gpuscaler leaves it alone.", SYSTEM_POOL),
-        "vm_size": because("A size without GPUs, as for other pods without GPUs.", description.general_types[0]),
+        "name": SYSTEM_POOL,
+        "vm_size": because("AKS's own pods, such as CoreDNS, need no GPUs.", description.general_types[0]),
         "auto_scaling_enabled": because("Its load does not grow with the GPU pools.", False),
         "node_count": because(
             "Two at least, or one in each zone, so that the loss of a machine does not stop DNS. A system pool may not go to zero.",
             max(2, len(among)),
         ),
-        **({"zones": because("One zone may fail.", among)} if among else {}),
+        **({"zones": because("One zone may fail, and the rest goes on.", among)} if among else {}),
         "only_critical_addons_enabled": because("The taint CriticalAddonsOnly keeps all other pods off this pool.", True),
-        "os_sku": because("The same system as on the GPU nodes.", "Ubuntu"),
-        "os_disk_size_gb": because("The size from the description, in GiB.", _general_disk(description)),
-        "max_pods": because(_WHY_PODS, MAX_PODS),
+        "os_sku": "Ubuntu",
+        "os_disk_size_gb": _general_disk(description),
+        "max_pods": because(WHY_PODS, MAX_PODS),
         "node_public_ip_enabled": because(_why_address(description), not description.cluster.private),
         "temporary_name_for_rotation": because(
             "Lets Terraform change the size or disk of this pool by way of a second one, instead of making a new cluster.",
@@ -131,9 +141,6 @@ def _system_pool(description: Description) -> dict[str, Tree]:
         ),
         "upgrade_settings": because("A tenth of the nodes, at least one, is added during an upgrade.", Nested({"max_surge": "10%"})),
     }
-
-
-_WHY_PODS: Final = "AKS keeps 20 MB of memory back for each pod that a node may have, 5 GB with its default of 250."
 
 
 def _why_address(description: Description) -> str:
@@ -149,23 +156,23 @@ def _general_disk(description: Description) -> int:
 def _general_pool(description: Description, name: str, type_: str) -> dict[str, Tree]:
     among = zones(description)
     body: dict[str, Any] = {
-        "name": because("For gpuscaler itself and all pods without GPUs. gpuscaler does not manage this pool.", name),
-        "kubernetes_cluster_id": because("The cluster above.", Expression(f"{cluster(description)}.id")),
+        "name": name,
+        "kubernetes_cluster_id": Expression(f"{cluster(description)}.id"),
         "orchestrator_version": because(
             "The version of the cluster, so that its pools follow it.", Expression(f"{cluster(description)}.kubernetes_version")
         ),
-        "vm_size": because("From the description, or a size that is sold nearly everywhere.", type_),
+        "vm_size": type_,
         "mode": because("A pool of mode System would attract AKS's own pods.", "User"),
         "auto_scaling_enabled": because(
             "AKS's autoscaler is switched on pool by pool. It scales this one, and gpuscaler scales those with GPUs.",
             True,
         ),
-        "min_count": because("From the description.", description.general.min),
-        "max_count": because("From the description.", description.general.max),
-        **({"zones": because("One zone may fail.", among)} if among else {}),
-        "os_sku": because("The same system as on the GPU nodes.", "Ubuntu"),
-        "os_disk_size_gb": because("The size from the description, in GiB.", _general_disk(description)),
-        "max_pods": because(_WHY_PODS, MAX_PODS),
+        "min_count": description.general.min,
+        "max_count": description.general.max,
+        **({"zones": because("One zone may fail, and the rest goes on.", among)} if among else {}),
+        "os_sku": "Ubuntu",
+        "os_disk_size_gb": _general_disk(description),
+        "max_pods": because(WHY_PODS, MAX_PODS),
         "node_public_ip_enabled": because(_why_address(description), not description.cluster.private),
         "upgrade_settings": because("A tenth of the nodes, at least one, is added during an upgrade.", Nested({"max_surge": "10%"})),
         "lifecycle": because(
