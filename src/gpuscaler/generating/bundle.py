@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterable
 
+from gpuscaler.generating.aws.terraform.files import terraform_files
 from gpuscaler.generating.description.resolved import Description
 from gpuscaler.generating.writing.files import GeneratedFile, text_file
 
 #: What writes the files, in the order in which they are applied. Each writer yields nothing for descriptions that are not its own.
-_WRITERS: tuple[Callable[[Description], Iterable[GeneratedFile]], ...] = ()
+_WRITERS: tuple[Callable[[Description], Iterable[GeneratedFile]], ...] = (terraform_files,)
 
 
 def files_of(description: Description) -> tuple[GeneratedFile, ...]:
