@@ -35,21 +35,22 @@ def group_blocks(description: Description) -> Iterator[Tree]:
         fields = _fields(groups, managed=description.managed)
         entries[name] = {key: value if not entries else value.value for key, value in fields.items()}
     yield because("Which machines are wanted. Change sizes, zones and markets here.", Block("locals", (), {"machines": entries}))
-    group = '{ name = "${name}-${place[0]}-${substr(place[1], -1, 1)}", machine = merge(machine, { market = place[0], zone = place[1] }) }'
-    groups_text = (
-        "{ for group in flatten([\n"
-        "  for name, machine in local.machines : [\n"
-        f"    for place in setproduct(machine.markets, machine.zones) : {group}\n"
-        "  ]\n"
-        f'  ]) : group.name => merge(group.machine, {{ labels = merge({{ "{POOL_LABEL}" = group.name }}, group.machine.labels) }})\n'
-        "}"
+    name_text = '"${name}-${place[0]}-${substr(place[1], -1, 1)}"'
+    text = (
+        "merge([for name, machine in local.machines : {\n"
+        f"  for place in setproduct(machine.markets, machine.zones) : {name_text} => merge(machine, {{\n"
+        "    market = place[0]\n"
+        "    zone   = place[1]\n"
+        f'    labels = merge({{ "{POOL_LABEL}" = {name_text} }}, machine.labels)\n'
+        "  })\n"
+        "}]...)"
     )
     why = (
         "A group for each machine, market and zone, such as "
         f"{description.groups[0].name}: then there is nothing that EKS or Auto Scaling could even out, and gpuscaler alone decides where a "
         f"machine is bought. The label {POOL_LABEL} is the pool's name in gpuscaler."
     )
-    yield Block("locals", (), {"groups": because(why, Expression(groups_text))})
+    yield Block("locals", (), {"groups": because(why, Expression(text))})
 
 
 def _suffix(group: NodeGroup) -> str:
@@ -157,9 +158,7 @@ def _managed() -> Iterator[Tree]:
     )
     taint = {
         "key": Expression("taint.value.key"),
-        "value": because(
-            "EKS refuses a value that is empty, and takes none.", Expression('taint.value.value == "" ? null : taint.value.value')
-        ),
+        "value": Expression("taint.value.value"),
         "effect": Expression("local.taint_effects[taint.value.effect]"),
     }
     sizes = {
@@ -197,8 +196,8 @@ def _managed() -> Iterator[Tree]:
             Nested({"ignore_changes": [Expression("scaling_config[0].desired_size")]}),
         ),
         "depends_on": because(
-            "A node without the rights of its role does not become Ready, and EKS would give up the group.",
-            [Expression("aws_iam_role_policy_attachment.nodes")],
+            "A node without the rights of its role or the key of its disk does not become Ready, and EKS would give up the group.",
+            [Expression("aws_iam_role_policy_attachment.nodes"), Expression("aws_kms_grant.autoscaling")],
         ),
     }
     yield because("A node group of EKS for each entry of local.groups.", Block("resource", ("aws_eks_node_group", "gpu"), body))
@@ -293,7 +292,10 @@ def _self_managed(description: Description) -> Iterator[Tree]:
         ),
         "depends_on": because(
             "A machine that starts before the cluster admits its role does not become a node.",
-            [Expression("aws_eks_access_entry.nodes"), Expression("aws_iam_role_policy_attachment.nodes")],
+            [
+                Expression(kind)
+                for kind in ("aws_eks_access_entry.nodes", "aws_iam_role_policy_attachment.nodes", "aws_kms_grant.autoscaling")
+            ],
         ),
     }
     yield because("An Auto Scaling group for each entry of local.groups.", Block("resource", ("aws_autoscaling_group", "gpu"), body))
