@@ -51,7 +51,7 @@ def azure_terraform_files(description: Description) -> Iterable[GeneratedFile]:
         f"{FOLDER}/outputs.tf",
         f"what other files need; `{CLIENT_ID_OUTPUT}` belongs in the values of the chart",
         _outputs(description),
-        apply=f"terraform -chdir={FOLDER} init\n   terraform -chdir={FOLDER} plan -out=plan\n   terraform -chdir={FOLDER} apply plan\n"
+        apply=f"terraform -chdir={FOLDER} init\nterraform -chdir={FOLDER} plan -out=plan.tfplan\nterraform -chdir={FOLDER} apply plan.tfplan\n"
         f"   az aks get-credentials --resource-group {resource_group(description)} --name {description.cluster.name}",
     )
 

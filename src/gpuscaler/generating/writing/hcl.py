@@ -207,7 +207,7 @@ def _list(start: str, items: Iterable[Tree], end: str, indent: str, *, explain: 
     for item in items:
         value, why = _split(item)
         comment = _comment(why, inner) if explain else []
-        first, *rest = _value(value, inner, explain=explain)
+        first, *rest = _one_line(value) or _value(value, inner, explain=explain)
         lines += [*comment, f"{inner}{first}", *rest]
         # A heredoc's end stands alone on its line.
         lines += [f"{inner},"] if rest and rest[-1] == "EOT" else []
@@ -215,6 +215,15 @@ def _list(start: str, items: Iterable[Tree], end: str, indent: str, *, explain: 
         parts += [first] if not comment and not rest else ["\n"]
     short = f"{start}{', '.join(parts)}{end}"
     return [short] if "\n" not in short and len(indent) + len(short) <= _WIDTH - 30 else [start, *lines, f"{indent}{end}"]
+
+
+def _one_line(value: Any) -> list[str]:
+    """Return a small mapping that is an item of a list as one line; nothing if it is none."""
+    if not isinstance(value, dict) or not value or any(isinstance(item, dict | list | tuple | Explained | Call) for item in value.values()):
+        return []
+    entries = ", ".join(f"{_key(key)} = {_value(item, '', explain=False)[0]}" for key, item in value.items())
+    line = f"{{ {entries} }}"
+    return [line] if len(line) <= _WIDTH - 30 and not any(isinstance(item, str) and _as_heredoc(item) for item in value.values()) else []
 
 
 def _as_heredoc(text: str) -> bool:
@@ -257,5 +266,6 @@ def _without_templates(text: str) -> str:
 
 
 def _comment(why: str, indent: str) -> list[str]:
-    head = f"{indent}# "
-    return textwrap.wrap(why, max(40, _WIDTH - len(indent)), initial_indent=head, subsequent_indent=head) if why else []
+    head, width = f"{indent}# ", max(40, _WIDTH - len(indent))
+    # Names of labels and commands are not broken.
+    return textwrap.wrap(why, width, initial_indent=head, subsequent_indent=head, break_on_hyphens=False, break_long_words=False)
