@@ -84,7 +84,7 @@ def _cluster(description: Description) -> dict[str, Tree]:
         ),
         "network_profile": Nested(
             {
-                "network_plugin": because("Azure's own network plugin; kubenet is being retired.", "azure"),
+                "network_plugin": because("Azure's own network plugin, which the settings below need.", "azure"),
                 "network_plugin_mode": because(
                     "Pods have addresses of an overlay network, so the virtual network needs room for the nodes only.", "overlay"
                 ),
@@ -145,7 +145,7 @@ def _system_pool(description: Description) -> dict[str, Tree]:
 
 def _why_address(description: Description) -> str:
     if description.cluster.private:
-        return "Nodes have private addresses only. They reach the internet by the cluster's load balancer."
+        return "Nodes have private addresses only. They reach the internet by an address of the cluster."
     return "Nodes have public addresses, as the description says."
 
 

@@ -76,7 +76,7 @@ def _pool(description: Description, group: NodeGroup, *, first: bool) -> dict[st
         "node_count": why(
             "No machine until a pod needs one. The minimum and the maximum are settings of gpuscaler, which buys the machines.", 0
         ),
-        "scale_down_mode": why("Machines that are not needed are deleted. Deallocated ones would keep quota and disks.", "Delete"),
+        "scale_down_mode": why("Machines that are not needed are deleted. Stopped ones would keep quota and disks.", "Delete"),
         "gpu_driver": why(_WHY_DRIVER[driver], driver),
         "os_sku": why("Azure Linux gets no automatic security patches on GPU nodes.", "Ubuntu"),
         "os_disk_size_gb": why("Images with CUDA take tens of GiB each. The size is the description's, in GiB.", group.disk_gib),
@@ -129,7 +129,7 @@ def _why_taint(taint: Taint) -> str:
     if taint == SPOT_TAINT:
         return "AKS puts this taint on spot nodes: only pods that tolerate it run on machines that may go away."
     if taint.key == POOL_TAINT:
-        return "Only some teams may use this pool: pods in the namespaces of others do not tolerate this taint."
+        return "Only some teams may use this pool: pods of the others do not tolerate this taint."
     return (
         f"Keeps pods without GPUs off; those with GPUs need a toleration for {taint.key}. {ARRIVING_TAINT} is not here, "
         "because AKS puts taints of a pool back on nodes that gpuscaler has opened; gpuscaler adds it itself."

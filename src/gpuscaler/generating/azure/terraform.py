@@ -16,6 +16,9 @@ from gpuscaler.generating.writing.hcl import Block, Expression, Nested, hcl_file
 #: Version 5 has them, too: its upgrade guide, read 2026-11-26.
 PROVIDER_VERSIONS: Final = ">= 4.66, < 6.0"
 FOLDER: Final = "terraform"
+_APPLY: Final = (
+    f"terraform -chdir={FOLDER} init\nterraform -chdir={FOLDER} plan -out=plan.tfplan\nterraform -chdir={FOLDER} apply plan.tfplan"
+)
 _PROVIDERS: Final = ("Microsoft.Compute", "Microsoft.ContainerService", "Microsoft.ManagedIdentity", "Microsoft.Network")
 
 
@@ -51,8 +54,7 @@ def azure_terraform_files(description: Description) -> Iterable[GeneratedFile]:
         f"{FOLDER}/outputs.tf",
         f"what other files need; `{CLIENT_ID_OUTPUT}` belongs in the values of the chart",
         _outputs(description),
-        apply=f"terraform -chdir={FOLDER} init\nterraform -chdir={FOLDER} plan -out=plan.tfplan\nterraform -chdir={FOLDER} apply plan.tfplan\n"
-        f"   az aks get-credentials --resource-group {resource_group(description)} --name {description.cluster.name}",
+        apply=f"{_APPLY}\naz aks get-credentials --resource-group {resource_group(description)} --name {description.cluster.name}",
     )
 
 
