@@ -96,7 +96,7 @@ def node_blocks(description: Description) -> Iterator[Tree]:
 def _node_template_tags() -> Block:
     labels = Expression(f'{{ for key, value in group.labels : "{LABEL}${{key}}" => value }}')
     taints = Expression(f'[for taint in group.taints : {{ "{TAINT}${{taint.key}}" = "${{taint.value}}:${{taint.effect}}" }}]...')
-    text = f"{{ for name, group in local.groups : name => merge(\n  {labels.text},\n  {taints.text},\n) }}"
+    text = f"{{ for name, group in local.groups : name => merge(\n  {labels.text},\n  {taints.text}\n) }}"
     return Block(
         "locals",
         (),
