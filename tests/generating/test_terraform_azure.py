@@ -12,6 +12,7 @@ from tests.generating.corpus import description as scene
 from tests.generating.terraform.azurerm import table
 from tests.generating.terraform.running import TerraformError, needs_terraform, plan, validate, written
 
+from gpuscaler.cli.generate import azure_role
 from gpuscaler.clouds.azure.api.rights import custom_roles, federated_credential
 from gpuscaler.clouds.azure.templates.node_templates import taint_of
 from gpuscaler.generating.azure.names import CLIENT_ID_OUTPUT, SERVICE_ACCOUNT
@@ -339,6 +340,13 @@ def test_only_the_controllers_service_account_becomes_the_identity(name: str) ->
     assert (credential["name"], credential["subject"], credential["audience"]) == (wanted["name"], wanted["subject"], wanted["audiences"])
     assert credential["issuer"].endswith("azurerm_kubernetes_cluster.cluster.oidc_issuer_url}")
     assert ("output", CLIENT_ID_OUTPUT) in blocks(name)
+
+
+def test_the_service_account_is_that_of_the_chart_and_of_generate_azure_role() -> None:
+    [option] = [option for option in azure_role.params if option.name == "service_account"]
+    assert option.default == SERVICE_ACCOUNT
+    credential = blocks("wide")["resource", "azurerm_federated_identity_credential", "gpuscaler"]
+    assert credential["subject"] == "system:serviceaccount:scaling:gpuscaler-controller"
 
 
 @pytest.mark.parametrize("name", ALL)
