@@ -1,4 +1,4 @@
-"""What ``gpuscaler generate cluster`` writes, on a real API server: every object is taken strictly, and pools of teams are kept for them."""
+"""What ``gpuscaler generate cluster`` writes, on a real API server: it takes every object strictly, and keeps pools of teams for them."""
 
 import asyncio
 from collections.abc import Iterator, Mapping
