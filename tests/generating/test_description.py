@@ -1,7 +1,10 @@
 """Reading of descriptions: what follows from them, and every mistake with its place and what to do."""
 
+import re
+
 import pytest
 
+from gpuscaler import catalogue
 from gpuscaler.generating.description.reading import read_description
 from gpuscaler.settings import SettingsError
 
@@ -21,6 +24,53 @@ def test_a_group_for_each_type_market_and_zone() -> None:
         ("train-on-demand-a", "on-demand", "us-east-1a"),
         ("train-on-demand-b", "on-demand", "us-east-1b"),
     ]
+
+
+AZURE = """
+cloud: azure
+cluster: {name: research, region: eastus, zones: ["1", "2"]}
+gpu_pools:
+- {name: train, types: [Standard_NC24ads_A100_v4], zones: ["1"]}
+"""
+
+
+def test_names_of_agent_pools_have_twelve_letters_and_digits() -> None:
+    def names(pool: str, types: str = "[Standard_NC24ads_A100_v4]", zones: str = ', zones: ["1"]') -> list[str]:
+        text = AZURE.replace("train, types: [Standard_NC24ads_A100_v4]", f"{pool}, types: {types}").replace(', zones: ["1"]}', f"{zones}}}")
+        return [group.name for group in read_description(text).groups]
+
+    assert names("train") == ["trainspot1", "trainod1"]
+    assert names("train", zones="") == ["trainspot1", "trainspot2", "trainod1", "trainod2"]
+    assert names("training-a100") == ["traa100spot1", "traa100od1"]
+    assert names("4gpus") == ["p4gpusspot1", "p4gpusod1"]
+    two = "[Standard_NC24ads_A100_v4, Standard_NC4as_T4_v3]"
+    assert names("interactive", two) == ["intera1spot1", "intera1od1", "intera2spot1", "intera2od1"]
+    for name in [*names("a-very-long-name-of-a-pool-that-has-many-words"), *names("x", two), *names("training-with-a100-and-t4", two)]:
+        assert re.fullmatch("[a-z][a-z0-9]{0,11}", name)
+
+
+def test_the_pool_keeps_its_name_on_azure() -> None:
+    assert {group.pool for group in read_description(AZURE.replace("train,", "training-a100,")).groups} == {"training-a100"}
+
+
+def test_pools_whose_agent_pools_would_have_one_name_are_refused() -> None:
+    with pytest.raises(SettingsError, match="expected names that differ when shortened; rename one") as caught:
+        read_description(AZURE.replace("train,", "a-b,") + "- {name: ab, types: [Standard_NC4as_T4_v3]}\n")
+    assert "gpu_pools[1].name" in str(caught.value)
+    assert 'the pools "a-b" and "ab"' in str(caught.value)
+
+
+def test_an_agent_pool_has_at_most_a_thousand_machines() -> None:
+    with pytest.raises(SettingsError, match="saw the number 1001, expected at most 1000 machines in an agent pool of AKS"):
+        read_description(AZURE.replace('zones: ["1"]}', 'zones: ["1"], max: 1001}'))
+
+
+def test_aks_has_fewer_pools_and_other_names_of_clusters() -> None:
+    types = ", ".join(type_.name for type_ in catalogue.types("azure") if type_.gpus)
+    with pytest.raises(SettingsError, match="expected at most 98; name fewer types"):
+        read_description(AZURE.replace("[Standard_NC24ads_A100_v4]", f"[{types}]").replace('zones: ["1"]}', 'zones: ["1", "2", "3"]}'))
+    with pytest.raises(SettingsError, match="the name of an AKS cluster"):
+        read_description(AZURE.replace("name: research", "name: research.example.com"))
 
 
 def test_gpus_and_memory_choose_the_cheapest_type_of_each_gpu_model() -> None:

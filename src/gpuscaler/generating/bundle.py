@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterable
 
+from gpuscaler.generating.aws.terraform.files import terraform_files
+from gpuscaler.generating.azure.terraform import azure_terraform_files
 from gpuscaler.generating.description.resolved import Description
 from gpuscaler.generating.kubernetes.classes import class_files
 from gpuscaler.generating.kubernetes.device_plugin import device_plugin_files
@@ -18,6 +20,8 @@ from gpuscaler.generating.writing.files import GeneratedFile, text_file
 
 #: What writes the files, in the order in which they are applied. Each writer yields nothing for descriptions that are not its own.
 _WRITERS: tuple[Callable[[Description], Iterable[GeneratedFile]], ...] = (
+    terraform_files,
+    azure_terraform_files,
     namespace_files,
     class_files,
     device_plugin_files,
@@ -44,7 +48,7 @@ def _readme(description: Description, files: tuple[GeneratedFile, ...]) -> str:
     for number, file in enumerate(files, 1):
         lines += [f"{number}. `{file.path}`: {file.about}."]
         lines += [f"   Before: {file.edit}."] if file.edit else []
-        lines += ["", "   ```sh", f"   {file.apply}", "   ```", ""] if file.apply else []
+        lines += ["", "   ```sh", *(f"   {line}" for line in file.apply.splitlines()), "   ```", ""] if file.apply else []
     if description.notes:
         lines += ["", *(f"- {note}" for note in description.notes)]
     return "\n".join(lines) + "\n"

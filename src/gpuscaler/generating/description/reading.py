@@ -1,11 +1,12 @@
 """Reads a description: strict YAML to :class:`Description`, with every mistake and its line."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from gpuscaler import catalogue
 from gpuscaler.catalogue import InstanceType
 from gpuscaler.catalogue.zones import region_of
+from gpuscaler.generating.description.naming import AGENT_POOL_LENGTH, group_names
 from gpuscaler.generating.description.resolved import POOL_TAINT, Description, NodeGroup
 from gpuscaler.generating.description.settings import GIB, KOPS, MANAGED, TOOLS, DescriptionSettings, GpuPoolSettings
 from gpuscaler.model.reading.cursor import MAX_VALUES, Cursor, Report, TooMuchError, did_you_mean
@@ -14,8 +15,12 @@ from gpuscaler.model.reading.errors import Problem, SettingsError
 from gpuscaler.model.taints import Taint
 from gpuscaler.settings.fields.table import NO_CONTEXT, read
 
-#: Auto Scaling allows 500 groups in a region, unless its owner asked for more.
-MAX_GROUPS = 500
+#: Auto Scaling allows 500 groups in a region, unless its owner asked for more; AKS allows 100 agent pools, two of which have no GPUs.
+MAX_GROUPS: Mapping[str, int] = {"aws": 500, "azure": 98}
+#: The most machines that AKS allows in an agent pool.
+_MAX_AGENT_POOL = 1000
+#: Azure allows '_', too, which a DNS name cannot have.
+_AKS_NAME = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 _GENERAL = {"aws": "m6i.large", "azure": "Standard_D4s_v5"}
 
 
@@ -45,8 +50,7 @@ def _resolve(top: Cursor, report: Report) -> Description | None:
     tool = settings.tool or TOOLS[cloud][0]
     if tool not in TOOLS[cloud]:
         top.descend("tool").wrong(f"one of {', '.join(TOOLS[cloud])} on {cloud}")
-    if tool == KOPS and "." not in cluster.name:
-        top.descend("cluster", "name").wrong("the name of a kOps cluster, which includes its domain, such as train.example.com")
+    _check_cluster_name(top, cloud, tool, cluster.name)
     _check_region(top, cloud, cluster.region)
     zones = cluster.zones or ((f"{cluster.region}a", f"{cluster.region}b") if cloud == "aws" else ("",))
     _check_zones(top.descend("cluster"), cloud, cluster.region, cluster.zones)
@@ -60,11 +64,16 @@ def _resolve(top: Cursor, report: Report) -> Description | None:
                 team.add_problem(f'saw team "{team.entry.value}", expected one of teams; {did_you_mean(str(team.entry.value), names)}')
         _check_zones(at, cloud, cluster.region, pool.zones)
         types = _types(at, pool, cloud, cluster.region, notes)
-        groups += _groups(pool, types, pool.zones or zones, several=len(types) > 1)
+        added = list(_groups(cloud, pool, types, pool.zones or zones))
+        if cloud == "azure":
+            _check_agent_pools(at, pool, added, groups)
+        groups += added
     if not settings.gpu_pools:
         top.descend("gpu_pools").wrong("at least one pool; add - name: …", seen="an empty list")
-    if len(groups) > MAX_GROUPS:
-        problem = f"saw {len(groups)} groups (a group for each type, market and zone), expected at most {MAX_GROUPS}; name fewer types"
+    if len(groups) > MAX_GROUPS[cloud]:
+        problem = (
+            f"saw {len(groups)} groups (a group for each type, market and zone), expected at most {MAX_GROUPS[cloud]}; name fewer types"
+        )
         top.descend("gpu_pools").add_problem(problem)
     for at, type_ in zip(top.descend("general", "types").items() if settings.general.types else (), settings.general.types, strict=True):
         known = catalogue.lookup(type_)
@@ -85,6 +94,15 @@ def _resolve(top: Cursor, report: Report) -> Description | None:
         workloads=settings.workloads,
         notes=tuple(notes),
     )
+
+
+def _check_cluster_name(top: Cursor, cloud: str, tool: str, name: str) -> None:
+    if tool == KOPS and "." not in name:
+        top.descend("cluster", "name").wrong("the name of a kOps cluster, which includes its domain, such as train.example.com")
+    if cloud == "azure" and not re.fullmatch(_AKS_NAME, name):
+        top.descend("cluster", "name").wrong(
+            "the name of an AKS cluster: up to 63 letters, digits and '-', with a letter or digit at both ends"
+        )
 
 
 def _check_region(top: Cursor, cloud: str, region: str) -> None:
@@ -159,30 +177,32 @@ def _known_type(at: Cursor, cloud: str) -> InstanceType | None:
     return None
 
 
-def _groups(pool: GpuPoolSettings, types: list[InstanceType], zones: tuple[str, ...], *, several: bool) -> Iterable[NodeGroup]:
+def _groups(cloud: str, pool: GpuPoolSettings, types: list[InstanceType], zones: tuple[str, ...]) -> Iterable[NodeGroup]:
     reserved = (Taint(POOL_TAINT, pool.name, "NoSchedule"),) if pool.teams else ()
-    for type_ in types:
-        for market in pool.markets:
-            for zone in zones:
-                parts = [pool.name, *([_short(type_.name)] if several else []), market, *([_zone_suffix(zone)] if zone else [])]
-                yield NodeGroup(
-                    name="-".join(parts),
-                    pool=pool.name,
-                    instance_type=type_,
-                    market=market,
-                    zone=zone,
-                    min=pool.min,
-                    max=pool.max,
-                    labels=pool.labels,
-                    taints=(*pool.taints, *reserved),
-                    disk_gib=-(-pool.disk // GIB),
-                )
+    for type_, market, zone, name in group_names(cloud, pool.name, types, pool.markets, zones):
+        yield NodeGroup(
+            name=name,
+            pool=pool.name,
+            instance_type=type_,
+            market=market,
+            zone=zone,
+            min=pool.min,
+            max=pool.max,
+            labels=pool.labels,
+            taints=(*pool.taints, *reserved),
+            disk_gib=-(-pool.disk // GIB),
+        )
 
 
-def _short(instance_type: str) -> str:
-    """Return the type's name as part of a group's name: letters, digits and '-'."""
-    return re.sub("[^a-z0-9]+", "-", instance_type.removeprefix("Standard_").lower())
-
-
-def _zone_suffix(zone: str) -> str:
-    return zone[-1] if len(zone) > 1 else f"z{zone}"
+def _check_agent_pools(at: Cursor, pool: GpuPoolSettings, groups: Iterable[NodeGroup], before: Iterable[NodeGroup]) -> None:
+    """Report what AKS refuses: a pool that is too large, or whose agent pools have the names of those of another pool."""
+    if pool.max > _MAX_AGENT_POOL:
+        at.descend("max").wrong(f"at most {_MAX_AGENT_POOL} machines in an agent pool of AKS; use more zones or types")
+    others = {group.name: group.pool for group in before}
+    for group in groups:
+        if group.name in others and others[group.name] != pool.name:
+            at.descend("name").add_problem(
+                f'saw the pools "{others[group.name]}" and "{pool.name}", of both of which AKS would have an agent pool {group.name} '
+                f"(names have at most {AGENT_POOL_LENGTH} letters and digits), expected names that differ when shortened; rename one"
+            )
+            return
