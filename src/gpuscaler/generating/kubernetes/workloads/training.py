@@ -114,7 +114,7 @@ def _job(description: Description, place: Place) -> Tree:
             "template": {
                 "metadata": {
                     "labels": pods.labels("training"),
-                    "annotations": {**restart_cost(), **pods.market(place)},
+                    "annotations": {**restart_cost("At most the work since the last checkpoint is lost.", "5m"), **pods.market(place)},
                 },
                 "spec": {
                     **job_pod(description),
@@ -133,18 +133,14 @@ def job_rules() -> dict[str, Tree]:
             "Pods that end because their machine ends do not count as failures, so that interruptions cannot use up the limit.",
             {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]},
         ),
-        "ttlSecondsAfterFinished": because("The finished Job is deleted after a day; its volume stays.", 86400),
+        "ttlSecondsAfterFinished": because("The finished Job is deleted after a day, with its pods and their logs.", 86400),
     }
 
 
-def restart_cost() -> dict[str, Tree]:
-    return {
-        "gpuscaler.io/restart-cost": because(
-            "At most the work since the last checkpoint is lost. Without this annotation gpuscaler never moves a running Job, so "
-            "half-empty machines stay.",
-            "5m",
-        )
-    }
+def restart_cost(lost: str, cost: str) -> dict[str, Tree]:
+    """Return the annotation that allows moving a running Job. ``lost`` is the sentence that says what ``cost``, a duration, consists of."""
+    why = f"{lost} Without this annotation gpuscaler never moves a running Job, so half-empty machines stay."
+    return {"gpuscaler.io/restart-cost": because(why, cost)}
 
 
 def job_pod(description: Description) -> dict[str, Tree]:
@@ -154,7 +150,7 @@ def job_pod(description: Description) -> dict[str, Tree]:
         ),
         "priorityClassName": because("Training gives way to model servers and notebooks.", TRAINING),
         "terminationGracePeriodSeconds": because(
-            "The time from SIGTERM to SIGKILL, in which the program saves. The cloud announces the end of a spot machine "
+            "The time from SIGTERM to SIGKILL, for a program that saves its work. The cloud announces the end of a spot machine "
             + ("two minutes" if description.cloud == "aws" else "30 seconds")
             + " ahead, so a longer time would be cut.",
             GRACE[description.cloud],
