@@ -69,7 +69,7 @@ def _stateful_set(description: Description, place: Place) -> Tree:
     }
     annotations: dict[str, Tree] = {
         "gpuscaler.io/disruption": because(
-            "Nobody wants to lose the variables of a notebook to save a few cents. Remove this line, or write allow, to let gpuscaler move "
+            "A move loses the variables of the notebook, which saves a few cents. Remove this line, or write allow, to let gpuscaler move "
             "it.",
             "never",
         )

@@ -86,7 +86,7 @@ def resources(place: Place) -> Tree:
                 f"All {place.gpus} GPUs of a machine." if place.gpus > 1 else "Whole GPUs only. The request is the same as the limit.",
                 str(place.gpus),
             ),
-            "memory": because("The same as the request: a pod that uses more is ended instead of one of its neighbours.", memory),
+            "memory": because("The same as the request: a pod that uses more is ended instead of another one on its machine.", memory),
         },
     }
 

@@ -16,36 +16,22 @@ IMAGE: Final = "pytorch/pytorch:2.8.0-cuda12.8-cudnn9-runtime@sha256:417bd75df63
 GRACE: Final = {"aws": 90, "azure": 25}
 _PROGRAM: Final = """\
 import os
-import pathlib
 import signal
 
 import torch
 
-saved = pathlib.Path("/checkpoints/state.pt")
+saved = "/checkpoints/state.pt"
 model = torch.nn.DataParallel(torch.nn.Linear(4096, 4096)).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 step = 0
-ending = False
-
-
-def end(number, frame):
-    global ending
-    ending = True
-
-
-def save():
-    part = saved.with_suffix(".part")
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, part)
-    os.replace(part, saved)  # Whole or not at all, however the machine ends.
-
-
-signal.signal(signal.SIGTERM, end)
-if saved.exists():
+if os.path.exists(saved):
     state = torch.load(saved)
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
     step = state["step"]
     print("continues at step", step, flush=True)
+ending = []
+signal.signal(signal.SIGTERM, lambda *_: ending.append(True))
 while step < 100_000:
     optimizer.zero_grad()
     batch = torch.randn(256, 4096, device="cuda")
@@ -53,7 +39,9 @@ while step < 100_000:
     optimizer.step()
     step += 1
     if ending or step % 1000 == 0:
-        save()
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+        torch.save(state, saved + ".part")
+        os.replace(saved + ".part", saved)  # Whole or not at all, however the machine ends.
     if ending:
         raise SystemExit(143)
 print("done", flush=True)
