@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from gpuscaler.generating.aws.cloudformation import cloudformation_files
 from gpuscaler.generating.aws.eksctl import eksctl_files, eksctl_identity_files
 from gpuscaler.generating.aws.kops import kops_files
+from gpuscaler.generating.aws.terraform.files import terraform_files
+from gpuscaler.generating.azure.terraform import azure_terraform_files
 from gpuscaler.generating.description.resolved import Description
 from gpuscaler.generating.kubernetes.classes import class_files
 from gpuscaler.generating.kubernetes.device_plugin import device_plugin_files
@@ -26,6 +28,8 @@ _WRITERS: tuple[Callable[[Description], Iterable[GeneratedFile]], ...] = (
     cloudformation_files,
     eksctl_identity_files,
     kops_files,
+    terraform_files,
+    azure_terraform_files,
     namespace_files,
     class_files,
     device_plugin_files,

@@ -122,8 +122,8 @@ def _image(*, gpus: bool = True) -> dict[str, Tree]:
 
 def _volume(gib: int, images: str) -> dict[str, Tree]:
     encrypted = (
-        "The account's default key for EBS is used. If that is a key of your own, Auto Scaling needs a grant for it: machines end while they "
-        "start otherwise. EC2 deletes the volume with the machine."
+        "The account's default key for EBS is used. If that is a key of your own, Auto Scaling needs a grant for it; without one, "
+        "machines end while they start. EC2 deletes the volume with the machine."
     )
     return {
         "volumeSize": because(f"GiB for images and for what containers write. {images}", gib),

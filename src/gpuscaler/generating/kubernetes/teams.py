@@ -119,8 +119,8 @@ def _policy(pool: str, namespaces: list[str]) -> Iterator[Tree]:
                                 "!object.spec.?tolerations.orValue([]).exists(t, "
                                 f"has(t.key) && t.key != '' ? ({named}) : (t.?operator.orValue('Equal') == 'Exists' && variables.gpus))"
                             ),
-                            "message": f"the pool {pool} is for the namespaces {', '.join(namespaces)}; remove the toleration of "
-                            "{POOL_TAINT}",
+                            "message": f"the pool {pool} is for the namespaces {', '.join(namespaces)}; "
+                            f"remove the toleration of {POOL_TAINT}",
                             "reason": "Forbidden",
                         },
                     )

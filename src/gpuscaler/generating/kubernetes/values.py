@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from gpuscaler.generating.aws.names import controller_role_arn, queue_url
+from gpuscaler.generating.azure.names import CLIENT_ID_OUTPUT, resource_group
 from gpuscaler.generating.description.resolved import Description
 from gpuscaler.generating.description.settings import IRSA, KOPS
 from gpuscaler.generating.kubernetes.device_plugin import KOPS_RUNTIME_CLASS
@@ -43,7 +44,7 @@ def _to_fill_in(description: Description) -> Iterable[str]:
     if description.cloud == "aws" and not description.cluster.account:
         yield "replace the account's id 111122223333 by yours"
     if description.cloud == "azure":
-        yield f"replace the client id {ID_PLACEHOLDER} by that of gpuscaler's identity, which Terraform prints"
+        yield f"replace the client id {ID_PLACEHOLDER} by what `terraform -chdir=terraform output -raw {CLIENT_ID_OUTPUT}` prints"
         if not description.cluster.subscription:
             yield "and the same id under subscriptions by that of your subscription"
 
@@ -58,7 +59,7 @@ def _image(description: Description) -> Tree:
 
 def _values(description: Description) -> Tree:
     config = {
-        "cloud": because("Pools are read from this account; they are not listed here.", description.cloud),
+        "cloud": because("The pools are read from this cloud, rather than listed here.", description.cloud),
         **(_aws(description) if description.cloud == "aws" else _azure(description)),
         "limits": _limits(description),
     }
@@ -129,11 +130,15 @@ def _azure(description: Description) -> dict[str, Tree]:
                     "id": because("The subscription that the cluster is in.", cluster.subscription or ID_PLACEHOLDER),
                     "cluster": because(
                         "The cluster and its own resource group, not the one that begins with MC_: that one is read from the cluster.",
-                        {"name": cluster.name, "resource_group": cluster.resource_group or f"{cluster.name}-rg"},
+                        {"name": cluster.name, "resource_group": resource_group(description)},
                     ),
                 }
             ]
-        }
+        },
+        "pools": because(
+            "The agent pools by their names. Azure knows no maximum for a pool whose own autoscaler is off, so it stands here.",
+            [{"name": group.name, **({"min": group.min} if group.min else {}), "max": group.max} for group in description.groups],
+        ),
     }
 
 

@@ -103,7 +103,7 @@ def _job(description: Description, place: Place) -> Tree:
                             "of one GPU model in one zone.",
                             "zone",
                         ),
-                        **restart_cost(),
+                        **restart_cost("The example begins again, which loses a quarter of an hour at most.", "15m"),
                         **pods.market(place),
                     },
                 },

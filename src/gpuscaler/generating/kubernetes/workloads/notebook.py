@@ -12,6 +12,7 @@ from gpuscaler.generating.writing.files import GeneratedFile, yaml_file
 
 #: Jupyter's own image with PyTorch and CUDA 12. Its user jovyan has the id 1000 and the group 100, which owns the home folder.
 IMAGE: Final = "quay.io/jupyter/pytorch-notebook:cuda12-python-3.11.8"
+_GROUP: Final = 100
 _HOME: Final = "/home/jovyan"
 _NAME: Final = "notebook"
 _PORT: Final = 8888
@@ -68,7 +69,7 @@ def _stateful_set(description: Description, place: Place) -> Tree:
     }
     annotations: dict[str, Tree] = {
         "gpuscaler.io/disruption": because(
-            "Nobody wants to lose the variables of a notebook to save a few cents. Remove this line, or write allow, to let gpuscaler move "
+            "A move loses the variables of the notebook, which saves a few cents. Remove this line, or write allow, to let gpuscaler move "
             "it.",
             "never",
         )
@@ -89,7 +90,7 @@ def _stateful_set(description: Description, place: Place) -> Tree:
                 "metadata": {"labels": pods.labels(_NAME), "annotations": annotations},
                 "spec": {
                     "terminationGracePeriodSeconds": because("Jupyter saves and ends within this time.", 30),
-                    **pods.pod_spec(description, place, container, [volume]),
+                    **pods.pod_spec(description, place, container, [volume], group=_GROUP),
                 },
             },
             "volumeClaimTemplates": [

@@ -17,7 +17,9 @@ SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - in a container, which has it t
 _HOME: Final = "/tmp"  # noqa: S108 - in a container
 
 
-def pod_spec(description: Description, place: Place, container: Tree, volumes: Iterable[Tree] = (), *, user: int = USER) -> dict[str, Tree]:
+def pod_spec(
+    description: Description, place: Place, container: Tree, volumes: Iterable[Tree] = (), *, group: int = USER
+) -> dict[str, Tree]:
     """Return the parts of a pod's specification that follow from its place, its container and its volumes."""
     spec: dict[str, Tree] = {}
     if description.tool == KOPS:
@@ -52,7 +54,7 @@ def pod_spec(description: Description, place: Place, container: Tree, volumes: I
         "securityContext": because(
             "An ordinary user, which the namespace's Pod Security Standard asks for. The group owns the volumes, so that the user can "
             "write.",
-            {"runAsNonRoot": True, "runAsUser": user, "runAsGroup": user, "fsGroup": user, "seccompProfile": {"type": "RuntimeDefault"}},
+            {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": group, "fsGroup": group, "seccompProfile": {"type": "RuntimeDefault"}},
         ),
         "containers": [container],
     }
@@ -84,7 +86,7 @@ def resources(place: Place) -> Tree:
                 f"All {place.gpus} GPUs of a machine." if place.gpus > 1 else "Whole GPUs only. The request is the same as the limit.",
                 str(place.gpus),
             ),
-            "memory": because("The same as the request: a pod that uses more is ended instead of one of its neighbours.", memory),
+            "memory": because("The same as the request: a pod that uses more is ended instead of another one on its machine.", memory),
         },
     }
 

@@ -16,36 +16,22 @@ IMAGE: Final = "pytorch/pytorch:2.8.0-cuda12.8-cudnn9-runtime@sha256:417bd75df63
 GRACE: Final = {"aws": 90, "azure": 25}
 _PROGRAM: Final = """\
 import os
-import pathlib
 import signal
 
 import torch
 
-saved = pathlib.Path("/checkpoints/state.pt")
+saved = "/checkpoints/state.pt"
 model = torch.nn.DataParallel(torch.nn.Linear(4096, 4096)).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 step = 0
-ending = False
-
-
-def end(number, frame):
-    global ending
-    ending = True
-
-
-def save():
-    part = saved.with_suffix(".part")
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, part)
-    os.replace(part, saved)  # Whole or not at all, however the machine ends.
-
-
-signal.signal(signal.SIGTERM, end)
-if saved.exists():
+if os.path.exists(saved):
     state = torch.load(saved)
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
     step = state["step"]
     print("continues at step", step, flush=True)
+ending = []
+signal.signal(signal.SIGTERM, lambda *_: ending.append(True))
 while step < 100_000:
     optimizer.zero_grad()
     batch = torch.randn(256, 4096, device="cuda")
@@ -53,7 +39,9 @@ while step < 100_000:
     optimizer.step()
     step += 1
     if ending or step % 1000 == 0:
-        save()
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+        torch.save(state, saved + ".part")
+        os.replace(saved + ".part", saved)  # Whole or not at all, however the machine ends.
     if ending:
         raise SystemExit(143)
 print("done", flush=True)
@@ -114,7 +102,7 @@ def _job(description: Description, place: Place) -> Tree:
             "template": {
                 "metadata": {
                     "labels": pods.labels("training"),
-                    "annotations": {**restart_cost(), **pods.market(place)},
+                    "annotations": {**restart_cost("At most the work since the last checkpoint is lost.", "5m"), **pods.market(place)},
                 },
                 "spec": {
                     **job_pod(description),
@@ -133,18 +121,14 @@ def job_rules() -> dict[str, Tree]:
             "Pods that end because their machine ends do not count as failures, so that interruptions cannot use up the limit.",
             {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]},
         ),
-        "ttlSecondsAfterFinished": because("The finished Job is deleted after a day; its volume stays.", 86400),
+        "ttlSecondsAfterFinished": because("The finished Job is deleted after a day, with its pods and their logs.", 86400),
     }
 
 
-def restart_cost() -> dict[str, Tree]:
-    return {
-        "gpuscaler.io/restart-cost": because(
-            "At most the work since the last checkpoint is lost. Without this annotation gpuscaler never moves a running Job, so "
-            "half-empty machines stay.",
-            "5m",
-        )
-    }
+def restart_cost(lost: str, cost: str) -> dict[str, Tree]:
+    """Return the annotation that allows moving a running Job. ``lost`` is the sentence that says what ``cost``, a duration, consists of."""
+    why = f"{lost} Without this annotation gpuscaler never moves a running Job, so half-empty machines stay."
+    return {"gpuscaler.io/restart-cost": because(why, cost)}
 
 
 def job_pod(description: Description) -> dict[str, Tree]:
@@ -154,7 +138,7 @@ def job_pod(description: Description) -> dict[str, Tree]:
         ),
         "priorityClassName": because("Training gives way to model servers and notebooks.", TRAINING),
         "terminationGracePeriodSeconds": because(
-            "The time from SIGTERM to SIGKILL, in which the program saves. The cloud announces the end of a spot machine "
+            "The time from SIGTERM to SIGKILL, for a program that saves its work. The cloud announces the end of a spot machine "
             + ("two minutes" if description.cloud == "aws" else "30 seconds")
             + " ahead, so a longer time would be cut.",
             GRACE[description.cloud],
