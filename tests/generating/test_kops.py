@@ -64,7 +64,12 @@ def test_the_first_write_up_has_what_its_group_lacked() -> None:
     owner = decide_ownership("gpu", kops_tags, cluster="train.example.com", named=(), extra={})
     assert (owner.source, owner.reason) == ("cluster-autoscaler", "")
     assert taints(group) == ["gpuscaler.io/arriving=:NoSchedule", "nvidia.com/gpu=present:NoSchedule"]
-    assert spec["nodeLabels"] == {"gpuscaler.io/pool": "gpu-on-demand-a", "k8s.amazonaws.com/accelerator": "nvidia-a10g", "gpu": "true"}
+    assert spec["nodeLabels"] == {
+        "kops.k8s.io/instancegroup": "gpu-on-demand-a",
+        "gpuscaler.io/pool": "gpu-on-demand-a",
+        "k8s.amazonaws.com/accelerator": "nvidia-a10g",
+        "gpu": "true",
+    }
     assert (spec["instanceProtection"], spec["suspendProcesses"], spec["autoscale"]) == (True, ["AZRebalance"], False)
     assert spec["instanceMetadata"] == {"httpTokens": "required", "httpPutResponseHopLimit": 1}
     assert (spec["minSize"], spec["rootVolumeType"], spec["rootVolumeEncryption"], spec["associatePublicIp"]) == (0, "gp3", True, False)
