@@ -153,9 +153,9 @@ def test_what_other_files_name_is_what_the_stack_makes() -> None:
 
 
 def test_names_of_long_clusters_fit() -> None:
-    long = read_description(
-        f"cloud: aws\ncluster: {{name: {'c' * 100}, region: us-east-1}}\ngpu_pools: [{{name: a, types: [g5.xlarge]}}]\n"
-    )
+    name = f"{'c' * 40}.{'d' * 40}.example.com"
+    text = f"cloud: aws\ntool: kops\ncluster: {{name: {name}, region: us-east-1}}\ngpu_pools: [{{name: a, types: [g5.xlarge]}}]\n"
+    long = read_description(text)
     names = [rule.name(long) for rule in RULES]
     assert len(set(names)) == len(names)
     assert max(map(len, [*names, base_name(long)])) <= 64

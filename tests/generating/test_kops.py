@@ -82,7 +82,6 @@ def test_the_first_write_up_has_what_its_group_lacked() -> None:
         ('["team=vision:NoSchedule"]', ["team=vision:NoSchedule", "nvidia.com/gpu=:NoSchedule"]),
         ('["nvidia.com/gpu:NoSchedule"]', ["nvidia.com/gpu=:NoSchedule"]),
         ('["nvidia.com/gpu=a10g:NoExecute"]', ["nvidia.com/gpu=a10g:NoExecute"]),
-        ('["gpuscaler.io/arriving:NoSchedule"]', ["nvidia.com/gpu=:NoSchedule"]),
     ],
 )
 def test_the_taint_that_kops_adds_is_named_once(asked: str, expected: list[str]) -> None:
