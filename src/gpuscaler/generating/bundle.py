@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 
 from gpuscaler.generating.aws.cloudformation import cloudformation_files
 from gpuscaler.generating.aws.eksctl import eksctl_files, eksctl_identity_files
+from gpuscaler.generating.aws.kops import kops_files
 from gpuscaler.generating.aws.terraform.files import terraform_files
 from gpuscaler.generating.description.resolved import Description
 from gpuscaler.generating.writing.files import GeneratedFile, text_file
@@ -14,6 +15,7 @@ _WRITERS: tuple[Callable[[Description], Iterable[GeneratedFile]], ...] = (
     eksctl_files,
     cloudformation_files,
     eksctl_identity_files,
+    kops_files,
     terraform_files,
 )
 
