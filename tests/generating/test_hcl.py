@@ -16,7 +16,19 @@ from gpuscaler.generating.writing.hcl import Block, Expression, Nested, call, hc
 
 HOSTILE = (
     *("", '"', "\\", "\\\\n", "${var.x}", "$${x}", "$$${x}", "%{if true}", "%%{", "$", "%", "${", "$$", "}", "# no comment", "// nor this"),
-    *("a\nb", "a\nb\n", "EOT\nEOT\n", "x\nEOT\ny\n", " indented\n  more\n", "a\n\nb\n", "a$\nb\n", "a\r\nb\r\n", "tab\there\n\n", "\n", "\n\n"),
+    *(
+        "a\nb",
+        "a\nb\n",
+        "EOT\nEOT\n",
+        "x\nEOT\ny\n",
+        " indented\n  more\n",
+        "a\n\nb\n",
+        "a$\nb\n",
+        "a\r\nb\r\n",
+        "tab\there\n\n",
+        "\n",
+        "\n\n",
+    ),
     *("\x00", "\x1b[31m", "\u2028", "é", "😀", "'", "`", "{{ x }}", "<<EOT\nx\nEOT\n", "${\nx\n}\n", "%{ for }\nx\n", "~}"),
 )
 #: What python-hcl2 cannot read, though it is HCL: an escaped template that does not end. Terraform itself reads these, below.
@@ -171,8 +183,13 @@ def test_hostile_text_is_read_back(text: str) -> None:
     }
 
 
-SCALARS = st.none() | st.booleans() | st.integers(0, 2**53) | st.text(st.characters(codec="utf-8"), max_size=20).filter(lambda text: not UNREAD.search(text))
-KEYS = st.text("abz_-09./ $%{}\"\\", min_size=1, max_size=8).filter(lambda text: not UNREAD.search(text))
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(0, 2**53)
+    | st.text(st.characters(codec="utf-8"), max_size=20).filter(lambda text: not UNREAD.search(text))
+)
+KEYS = st.text('abz_-09./ $%{}"\\', min_size=1, max_size=8).filter(lambda text: not UNREAD.search(text))
 TREES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4), max_leaves=12)
 
 

@@ -139,7 +139,9 @@ def _block(entry: Mapping[str, Any]) -> bytes:
     for name, argument in entry.get("arguments", {}).items():
         kind = json.dumps(argument["type"]).encode()
         # Whether the provider fills in an optional argument, the table does not say; so it may.
-        found += _field(2, _field(1, name.encode()) + _field(2, kind) + (_flag(4, 1) if argument["required"] else _flag(5, 1) + _flag(6, 1)))
+        found += _field(
+            2, _field(1, name.encode()) + _field(2, kind) + (_flag(4, 1) if argument["required"] else _flag(5, 1) + _flag(6, 1))
+        )
     for name, form in entry.get("attributes", {}).items():
         found += _field(2, _field(1, name.encode()) + _field(2, json.dumps(form).encode()) + _flag(6, 1))
     for name, nested in entry.get("blocks", {}).items():
