@@ -60,6 +60,11 @@ def test_pools_whose_agent_pools_would_have_one_name_are_refused() -> None:
     assert 'the pools "a-b" and "ab"' in str(caught.value)
 
 
+def test_an_agent_pool_has_at_most_a_thousand_machines() -> None:
+    with pytest.raises(SettingsError, match="saw the number 1001, expected at most 1000 machines in an agent pool of AKS"):
+        read_description(AZURE.replace('zones: ["1"]}', 'zones: ["1"], max: 1001}'))
+
+
 def test_aks_has_fewer_pools_and_other_names_of_clusters() -> None:
     types = ", ".join(type_.name for type_ in catalogue.types("azure") if type_.gpus)
     with pytest.raises(SettingsError, match="expected at most 98; name fewer types"):

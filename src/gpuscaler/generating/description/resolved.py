@@ -7,6 +7,9 @@ from gpuscaler.catalogue import InstanceType
 from gpuscaler.generating.description.settings import ClusterSettings, ControllerSettings, GeneralSettings, TeamSettings
 from gpuscaler.model.taints import Taint
 
+#: Key of the taint of pools that only some teams may use; its value is the pool. A key of gpuscaler's own would be read as a state.
+POOL_TAINT = "gpu-pool"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeGroup:
