@@ -112,3 +112,40 @@ def test_mistakes_are_named(old: str, new: str, message: str) -> None:
 def test_odd_files_are_refused(text: str) -> None:
     with pytest.raises(SettingsError):
         read_description(text)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("name: research", "name: research.example.com", "expected the name of an EKS cluster"),
+        ("name: train", f"name: {'t' * 60}", "with 72 characters, expected at most 63; shorten the name by 9"),
+        (
+            "name: research",
+            f"name: {'c' * 100}",
+            "a group would be called train-on-demand-a, with 17 characters, expected at most 10; shorten the name by 7",
+        ),
+        (
+            "{name: train, types: [g5.xlarge]}",
+            "{name: a, types: [g5.xlarge, g6.xlarge]}\n- {name: a-g5-xlarge, types: [g5.xlarge]}",
+            "the pools a and a-g5-xlarge, both of which would have a group called a-g5-xlarge-spot-a",
+        ),
+        ("{name: train", "{labels: {node-role.kubernetes.io/gpu: x}, name: train", "which EKS does not give to nodes"),
+        ("{name: train", "{labels: {eks.amazonaws.com/a: x}, name: train", "which EKS does not give to nodes"),
+        ("{name: train", '{labels: {gpu: ""}, name: train', 'the label "gpu" without a value'),
+        ("{name: train", "{labels: {gpuscaler.io/pool: x}, name: train", 'the label key "gpuscaler.io/pool", expected one of your own'),
+        ("{name: train", "{taints: ['gpuscaler.io/arriving:NoSchedule'], name: train", "gpuscaler sets those of gpuscaler.io/"),
+        ("{name: train", f"{{taints: ['{'x' * 60}.y/z:NoSchedule'], name: train", "with 64 characters, expected at most 63"),
+        ("{name: train", f"{{labels: {{{', '.join(f'l{n}: x' for n in range(30))}}}, name: train", "saw 31 labels and taints"),
+    ],
+)
+def test_what_aws_and_its_tools_refuse_is_refused(old: str, new: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=r"^") as caught:
+        read_description(SMALLEST.replace(old, new))
+    assert message in str(caught.value)
+    assert all(problem.line for problem in caught.value.problems)
+
+
+def test_kops_sets_labels_that_kubelets_may_not_set_themselves() -> None:
+    text = SMALLEST.replace("name: research", "name: train.example.com").replace("cloud: aws", "cloud: aws\ntool: kops")
+    description = read_description(text.replace("{name: train,", "{labels: {node-role.kubernetes.io/gpu: ''}, name: train,"))
+    assert description.groups[0].labels == {"node-role.kubernetes.io/gpu": ""}

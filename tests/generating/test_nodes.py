@@ -32,8 +32,7 @@ def test_tags_find_the_group_and_describe_its_nodes() -> None:
     assert not hints.warnings
 
 
-def test_labels_of_the_description_take_precedence_and_gpuscalers_taint_is_set_once() -> None:
-    own = Taint("gpuscaler.io/arriving", "mine", "NoExecute")
-    group = replace(GROUP, labels={"gpuscaler.io/pool": "mine"}, taints=(own,))
-    assert node_labels(group) == {"gpuscaler.io/pool": "mine", "k8s.amazonaws.com/accelerator": "nvidia-a10g"}
-    assert node_taints(group) == (Taint("gpuscaler.io/arriving", "", "NoSchedule"),)
+def test_labels_of_the_description_take_precedence() -> None:
+    labels = node_labels(replace(GROUP, labels={"k8s.amazonaws.com/accelerator": "mine"}))
+    assert labels == {"gpuscaler.io/pool": "one-gpu-spot-a", "k8s.amazonaws.com/accelerator": "mine"}
+    assert node_labels(replace(GROUP, labels={}))["k8s.amazonaws.com/accelerator"] == "nvidia-a10g"

@@ -1,7 +1,11 @@
 """All files of a description: which there are, and the README that says in which order they are applied."""
 
+import textwrap
 from collections.abc import Callable, Iterable
 
+from gpuscaler.generating.aws.cloudformation import cloudformation_files
+from gpuscaler.generating.aws.eksctl import eksctl_files, eksctl_identity_files
+from gpuscaler.generating.aws.kops import kops_files
 from gpuscaler.generating.aws.terraform.files import terraform_files
 from gpuscaler.generating.azure.terraform import azure_terraform_files
 from gpuscaler.generating.description.resolved import Description
@@ -20,6 +24,10 @@ from gpuscaler.generating.writing.files import GeneratedFile, text_file
 
 #: What writes the files, in the order in which they are applied. Each writer yields nothing for descriptions that are not its own.
 _WRITERS: tuple[Callable[[Description], Iterable[GeneratedFile]], ...] = (
+    eksctl_files,
+    cloudformation_files,
+    eksctl_identity_files,
+    kops_files,
     terraform_files,
     azure_terraform_files,
     namespace_files,
@@ -48,7 +56,7 @@ def _readme(description: Description, files: tuple[GeneratedFile, ...]) -> str:
     for number, file in enumerate(files, 1):
         lines += [f"{number}. `{file.path}`: {file.about}."]
         lines += [f"   Before: {file.edit}."] if file.edit else []
-        lines += ["", "   ```sh", *(f"   {line}" for line in file.apply.splitlines()), "   ```", ""] if file.apply else []
+        lines += ["", "   ```sh", textwrap.indent(file.apply, "   "), "   ```", ""] if file.apply else []
     if description.notes:
         lines += ["", *(f"- {note}" for note in description.notes)]
     return "\n".join(lines) + "\n"

@@ -3,7 +3,7 @@
 from gpuscaler.doctor.manifests import syntax
 from gpuscaler.doctor.manifests.fields import budgets, sizes, unknown, values
 from gpuscaler.doctor.manifests.fields import workloads as contradictions
-from gpuscaler.doctor.manifests.groups import eksctl, images, machines, private_clusters, protection, tags
+from gpuscaler.doctor.manifests.groups import eksctl, images, machines, private_clusters, protection, stacks, tags
 from gpuscaler.doctor.manifests.linting import Lint
 from gpuscaler.doctor.manifests.objects import (
     autoscaler_flags,
@@ -44,5 +44,6 @@ LINTS: tuple[Lint, ...] = (
     *values.LINTS,
     *sizes.LINTS,
     *contradictions.LINTS,
+    *stacks.LINTS,
     *budgets.LINTS,
 )

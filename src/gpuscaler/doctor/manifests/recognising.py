@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from gpuscaler.doctor.documents import TEMPLATES
 from gpuscaler.doctor.findings import Unchecked
 from gpuscaler.doctor.manifests.groups.groups import is_acs
+from gpuscaler.doctor.manifests.groups.stacks import has_notices
 from gpuscaler.doctor.manifests.objects.charts import has_known_values
 from gpuscaler.doctor.manifests.objects.rules import has_rules
 from gpuscaler.doctor.manifests.reading import Manifest, Manifests
@@ -31,4 +32,4 @@ def _is_known(manifest: Manifest) -> bool:
     document = manifest.document
     if document.kind:
         return bool(document.api_version) or document.kind in TEMPLATES
-    return has_known_values(manifest) or has_rules(manifest) or is_acs(manifest)
+    return has_known_values(manifest) or has_rules(manifest) or is_acs(manifest) or has_notices(manifest)

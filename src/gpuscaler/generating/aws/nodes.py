@@ -43,7 +43,7 @@ def node_taints(group: NodeGroup) -> tuple[Taint, ...]:
 
     All must be set in one place: the kubelet uses only its last ``--register-with-taints``, and its configuration only without the flag.
     """
-    return (ARRIVING, *(taint for taint in group.taints if taint.key != ARRIVING_TAINT))
+    return (ARRIVING, *group.taints)
 
 
 def discovery_tags(cluster: str) -> Mapping[str, str]:

@@ -18,7 +18,7 @@ def group_names(
     several = len(types) > 1
     if cloud != "azure":
         for _, type_, market, zone in groups:
-            yield type_, market, zone, "-".join(filter(None, (pool, _short(type_.name) if several else "", market, _zone_suffix(zone))))
+            yield type_, market, zone, "-".join(filter(None, (pool, short_type(type_.name) if several else "", market, _zone_suffix(zone))))
         return
     suffixes = [f"{index if several else ''}{'spot' if market == SPOT else 'od'}{zone}" for index, _, market, zone in groups]
     stem = _stem(pool, AGENT_POOL_LENGTH - max(map(len, suffixes), default=0))
@@ -37,7 +37,7 @@ def _stem(pool: str, room: int) -> str:
     return "".join(words)
 
 
-def _short(instance_type: str) -> str:
+def short_type(instance_type: str) -> str:
     """Return the type's name as part of a group's name: letters, digits and '-'."""
     return re.sub("[^a-z0-9]+", "-", instance_type.removeprefix("Standard_").lower())
 

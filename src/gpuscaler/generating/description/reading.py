@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from gpuscaler import catalogue
 from gpuscaler.catalogue import InstanceType
 from gpuscaler.catalogue.zones import region_of
+from gpuscaler.generating.description.limits import check_cluster_name, check_pool
 from gpuscaler.generating.description.naming import AGENT_POOL_LENGTH, group_names
 from gpuscaler.generating.description.resolved import POOL_TAINT, Description, NodeGroup
 from gpuscaler.generating.description.settings import GIB, KOPS, MANAGED, TOOLS, DescriptionSettings, GpuPoolSettings
@@ -67,6 +68,8 @@ def _resolve(top: Cursor, report: Report) -> Description | None:
         added = list(_groups(cloud, pool, types, pool.zones or zones))
         if cloud == "azure":
             _check_agent_pools(at, pool, added, groups)
+        else:
+            check_pool(at, pool, added, before=groups, tool=tool, cluster=cluster.name)
         groups += added
     if not settings.gpu_pools:
         top.descend("gpu_pools").wrong("at least one pool; add - name: …", seen="an empty list")
@@ -99,7 +102,9 @@ def _resolve(top: Cursor, report: Report) -> Description | None:
 def _check_cluster_name(top: Cursor, cloud: str, tool: str, name: str) -> None:
     if tool == KOPS and "." not in name:
         top.descend("cluster", "name").wrong("the name of a kOps cluster, which includes its domain, such as train.example.com")
-    if cloud == "azure" and not re.fullmatch(_AKS_NAME, name):
+    if cloud == "aws":
+        check_cluster_name(top.descend("cluster", "name"), tool, name)
+    elif not re.fullmatch(_AKS_NAME, name):
         top.descend("cluster", "name").wrong(
             "the name of an AKS cluster: up to 63 letters, digits and '-', with a letter or digit at both ends"
         )

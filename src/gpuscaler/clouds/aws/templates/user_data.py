@@ -198,8 +198,13 @@ def _taint(key: str, value: str, effect: str) -> Taint:
 def _check_label(key: str, value: str) -> None:
     if not is_qualified_name(key) or not is_label_value(value):
         raise UserDataError(f"--node-labels: saw {key}={value}, expected the key and value of a label")
+    if not may_set(key):
+        raise UserDataError(f"unknown 'kubernetes.io' or 'k8s.io' labels specified with --node-labels: {key}")
+
+
+def may_set(key: str) -> bool:
+    """Whether a kubelet may give its node a label with this key. With any other of Kubernetes' own, it does not start."""
     space = key.partition("/")[0] if "/" in key else ""
     reserved = space in {"kubernetes.io", "k8s.io"} or space.endswith((".kubernetes.io", ".k8s.io"))
     allowed = key in _ALLOWED_LABELS or any(space == domain or space.endswith(f".{domain}") for domain in _ALLOWED_DOMAINS)
-    if reserved and not allowed:
-        raise UserDataError(f"unknown 'kubernetes.io' or 'k8s.io' labels specified with --node-labels: {key}")
+    return allowed or not reserved

@@ -12,8 +12,10 @@ from gpuscaler.doctor.findings import WARNING, Finding, Fix
 QUEUE, RULE = "aws/Queue", "aws/EventRule"
 _WARNING = "EC2 Spot Instance Interruption Warning"
 _PATTERN = {"source": ["aws.ec2"], "detail-type": [_WARNING, "EC2 Instance Rebalance Recommendation"]}
-_LATE = "spot machines end without notice: their pods are killed, and replacements come minutes later"
-_EVENTS = "events.amazonaws.com"
+LATE = "spot machines end without notice: their pods are killed, and replacements come minutes later"
+EVENTS = "events.amazonaws.com"
+#: The key of AWS for SQS, whose policy nobody can change.
+UNUSABLE_KEY = "alias/aws/sqs"
 #: A queue that is read every two seconds never has as many messages.
 _BACKLOG = 1_000
 
@@ -32,7 +34,7 @@ def find_broken_path(evidence: Evidence) -> Iterator[Finding]:
             "aws.queue_url",
             "no queue",
             "a queue that gets the notices of EC2, since there are groups of spot machines",
-            _LATE,
+            LATE,
             Fix(advice="create an SQS queue with a rule of EventBridge for it, and name it in aws.queue_url"),
         )
         return
@@ -50,29 +52,29 @@ def _queue(queue: Document) -> Iterator[Finding]:
         text = json.dumps(values, separators=(",", ":"))
         return Fix((aws("sqs", "set-queue-attributes", "--queue-url", url, "--attributes", text, region=region),))
 
-    if not _lets_send(queue.part("Policy")):
+    if not lets_send(queue.part("Policy")):
         policy = {"Version": "2012-10-17", **queue.part("Policy").data}
-        statement = {"Effect": "Allow", "Principal": {"Service": _EVENTS}, "Action": "sqs:SendMessage", "Resource": arn}
+        statement = {"Effect": "Allow", "Principal": {"Service": EVENTS}, "Action": "sqs:SendMessage", "Resource": arn}
         policy["Statement"] = [*_statements(queue.part("Policy")), statement]
         yield Finding(
             "D33",
             WARNING,
             title,
             "Policy",
-            f"no statement that lets {_EVENTS} send messages",
+            f"no statement that lets {EVENTS} send messages",
             "sqs:SendMessage allowed",
-            _LATE,
+            LATE,
             attributes({"Policy": json.dumps(policy, separators=(",", ":"))}),
         )
-    if queue.text("KmsMasterKeyId") == "alias/aws/sqs":
+    if queue.text("KmsMasterKeyId") == UNUSABLE_KEY:
         yield Finding(
             "D33",
             WARNING,
             title,
             "KmsMasterKeyId",
-            "alias/aws/sqs, a key that EventBridge may not use",
+            f"{UNUSABLE_KEY}, a key that EventBridge may not use",
             "encryption by SQS itself, or a key of your own whose policy lets EventBridge use it",
-            _LATE,
+            LATE,
             attributes({"KmsMasterKeyId": "", "SqsManagedSseEnabled": "true"}),
         )
     waiting = queue.text("ApproximateNumberOfMessages")
@@ -94,7 +96,7 @@ def _statements(policy: Document) -> list[Any]:
     return [statements] if isinstance(statements, dict) else list(statements) if isinstance(statements, list) else []
 
 
-def _lets_send(policy: Document) -> bool:
+def lets_send(policy: Document) -> bool:
     """Whether EventBridge may send messages, as far as the statements show."""
     for statement in _statements(policy):
         part = Document(statement if isinstance(statement, dict) else {})
@@ -104,7 +106,7 @@ def _lets_send(policy: Document) -> bool:
             *_words(part.value("Principal", "Service")),
             *_words(part.value("Principal", "AWS")),
         }
-        if part.text("Effect") == "Allow" and actions & {"sqs:sendmessage", "sqs:*", "*"} and principals & {_EVENTS, "*"}:
+        if part.text("Effect") == "Allow" and actions & {"sqs:sendmessage", "sqs:*", "*"} and principals & {EVENTS, "*"}:
             return True
     return False
 
@@ -129,7 +131,7 @@ def _rules(evidence: Evidence, queue: Document, regions: Iterable[str]) -> Itera
             "rules",
             f"rule {there[0].text('Name')} is disabled" if there else f"no rule that sends {_WARNING} to {queue.text('QueueArn')}",
             "an enabled rule in each region with spot machines",
-            _LATE,
+            LATE,
             _rule(region, there, queue) if region == home or there else _elsewhere(region, queue),
         )
 
