@@ -191,6 +191,23 @@ def test_examples_keep_to_quotas_limits_and_pools_of_teams(gpus: str, limit: str
     assert found == {name: {namespace} for name, namespace in expected.items()}
 
 
+@pytest.mark.parametrize(
+    ("types", "cloud", "region"), [("g5g.xlarge", "aws", "us-east-1"), ("Standard_ND96isr_MI300X_v5", "azure", "eastus")]
+)
+def test_no_example_where_its_image_does_not_run(types: str, cloud: str, region: str) -> None:
+    text = (
+        f"cloud: {cloud}\ncluster: {{name: a, region: {region}}}\nteams: [{{name: t, gpus: 8}}]\ngpu_pools: [{{name: a, types: [{types}]}}]"
+    )
+    shape = read_description(text)
+    files = {file.path: file for file in files_of(shape)}
+    assert not [path for path in files if path.startswith("workloads/")]
+    assert "The example training is left out" in files["README.md"].text(explain=False)
+    (quota,) = (obj for obj in objects(files) if obj["kind"] == "ResourceQuota")
+    maker = "nvidia" if cloud == "aws" else "amd"
+    assert quota["spec"]["hard"] == {f"requests.{maker}.com/gpu": "8"}
+    assert len([obj for obj in objects(files) if obj["kind"] == "DaemonSet"]) == (maker == "nvidia")
+
+
 def test_only_pods_of_the_pools_teams_tolerate_its_taint() -> None:
     files = generated("s4-terraform")
     for obj in objects(files):

@@ -15,7 +15,7 @@ _MONITORING = "monitoring"
 
 
 def network_policy_files(description: Description) -> Iterable[GeneratedFile]:
-    namespaces = dict.fromkeys([*(team.namespace or team.name for team in description.teams), *_of_examples(description)])
+    namespaces = dict.fromkeys([*description.team_namespaces.values(), *_of_examples(description)])
     if namespaces:
         yield yaml_file(
             "kubernetes/network-policies.yaml",
