@@ -17,8 +17,8 @@ EXPORTER_NAMESPACE, EXAMPLES_NAMESPACE = "gpu-exporter", "gpu-examples"
 class NodeGroup:
     """Machines of one shape, market and zone: what gpuscaler sees as a pool, with nothing in it that a cloud could choose or even out.
 
-    ``zone`` is "" where the cloud has no zones. ``labels`` and ``taints`` are those that a kubelet or the cloud must be given; a cloud's own
-    labels are not among them. ``disk_gib`` is the root volume in GiB.
+    ``zone`` is "" where the cloud has no zones. ``labels`` and ``taints`` are those that a kubelet or the cloud must be given; a cloud's
+    own labels are not among them. ``disk_gib`` is the root volume in GiB.
     """
 
     name: str

@@ -42,7 +42,7 @@ def device_plugin_files(description: Description) -> Iterable[GeneratedFile]:
     if kops:
         about += "; only for pools with taints that kOps' own does not tolerate"
     elif description.tool == EKSCTL:
-        about += ". eksctl creates one with the same name, which this one replaces"
+        about += ", in place of the one of eksctl, which runs on every node"
     yield yaml_file(
         "kubernetes/device-plugin.yaml",
         about,
