@@ -148,6 +148,17 @@ def test_examples_are_admitted_by_the_restricted_standard_and_have_pinned_images
         assert "@sha256:" in container["image"] or container["image"].rpartition(":")[2] not in {container["image"], "latest"}
 
 
+@pytest.mark.parametrize("example", ["training", "gang"])
+def test_programs_are_python_and_fit_their_volumes(example: str) -> None:
+    config_map, *_, job = yaml.safe_load_all(generated("s1-eksctl")[f"workloads/{example}.yaml"].text(explain=True))
+    (name,) = config_map["data"]
+    compile(config_map["data"][name], name, "exec")
+    container = job["spec"]["template"]["spec"]["containers"][0]
+    assert f"/program/{name}" in " ".join(container["command"])
+    mounted = {mount["name"] for mount in container["volumeMounts"]}
+    assert mounted == {volume["name"] for volume in job["spec"]["template"]["spec"]["volumes"]}
+
+
 SMALLEST = """
 cloud: aws
 cluster: {name: research, region: us-east-1}
