@@ -19,6 +19,7 @@ from gpuscaler.generating.kubernetes.values import values_files
 from gpuscaler.generating.kubernetes.workloads.gang import gang_files
 from gpuscaler.generating.kubernetes.workloads.inference import inference_files
 from gpuscaler.generating.kubernetes.workloads.notebook import notebook_files
+from gpuscaler.generating.kubernetes.workloads.placing import omitted
 from gpuscaler.generating.kubernetes.workloads.training import training_files
 from gpuscaler.generating.writing.files import GeneratedFile, text_file
 
@@ -35,8 +36,8 @@ _WRITERS: tuple[Callable[[Description], Iterable[GeneratedFile]], ...] = (
     device_plugin_files,
     team_files,
     network_policy_files,
-    values_files,
     metrics_files,
+    values_files,
     training_files,
     gang_files,
     notebook_files,
@@ -57,6 +58,6 @@ def _readme(description: Description, files: tuple[GeneratedFile, ...]) -> str:
         lines += [f"{number}. `{file.path}`: {file.about}."]
         lines += [f"   Before: {file.edit}."] if file.edit else []
         lines += ["", "   ```sh", textwrap.indent(file.apply, "   "), "   ```", ""] if file.apply else []
-    if description.notes:
-        lines += ["", *(f"- {note}" for note in description.notes)]
+    if notes := (*description.notes, *omitted(description)):
+        lines += ["", *(f"- {note}" for note in notes)]
     return "\n".join(lines) + "\n"
