@@ -51,6 +51,11 @@ def files_of(description: Description) -> tuple[GeneratedFile, ...]:
     return (text_file("README.md", "this page", _readme(description, files)), *files)
 
 
+def notes_of(description: Description) -> tuple[str, ...]:
+    """Return what a person should know before reading the files, such as types that were chosen, as whole sentences."""
+    return (*description.notes, *omitted(description))
+
+
 def _readme(description: Description, files: tuple[GeneratedFile, ...]) -> str:
     lines = [f"# Set-up of {description.cluster.name}", ""]
     lines += ["Written by `gpuscaler generate cluster`. Read the files, fill in what is missing, and apply them in this order:", ""]
@@ -58,6 +63,6 @@ def _readme(description: Description, files: tuple[GeneratedFile, ...]) -> str:
         lines += [f"{number}. `{file.path}`: {file.about}."]
         lines += [f"   Before: {file.edit}."] if file.edit else []
         lines += ["", "   ```sh", textwrap.indent(file.apply, "   "), "   ```", ""] if file.apply else []
-    if notes := (*description.notes, *omitted(description)):
+    if notes := notes_of(description):
         lines += ["", *(f"- {note}" for note in notes)]
     return "\n".join(lines) + "\n"
