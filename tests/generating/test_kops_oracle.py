@@ -163,3 +163,18 @@ def test_the_check_refuses_mistakes(oracle: Oracle, old: str, new: str, message:
     asking["Groups"] = [asking["Groups"][0].replace(old, new)]
     (group,) = oracle.ask(asking)["groups"]
     assert message in "".join(group["refused"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("policyARNs", "policyArns", "unknown field"),
+        ("s3://train-example-com-oidc", "s3://train.example.com", "cannot contain dots"),
+        ("policyARNs:", "inlinePolicy: '[]'\n        policyARNs:", "cannot set both"),
+    ],
+)
+def test_the_check_refuses_mistakes_in_the_spec_of_the_cluster(oracle: Oracle, old: str, new: str, message: str) -> None:
+    asking = asked(POOLS["defaults"])
+    assert old in asking["Cluster"]
+    refused = oracle.ask({**asking, "Cluster": asking["Cluster"].replace(old, new)})["refused"]
+    assert message in "".join(refused)
