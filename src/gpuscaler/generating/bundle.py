@@ -6,7 +6,21 @@ from collections.abc import Callable, Iterable
 from gpuscaler.generating.aws.cloudformation import cloudformation_files
 from gpuscaler.generating.aws.eksctl import eksctl_files, eksctl_identity_files
 from gpuscaler.generating.aws.kops import kops_files
+from gpuscaler.generating.aws.terraform.files import terraform_files
+from gpuscaler.generating.azure.terraform import azure_terraform_files
 from gpuscaler.generating.description.resolved import Description
+from gpuscaler.generating.kubernetes.classes import class_files
+from gpuscaler.generating.kubernetes.device_plugin import device_plugin_files
+from gpuscaler.generating.kubernetes.metrics import metrics_files
+from gpuscaler.generating.kubernetes.namespaces import namespace_files
+from gpuscaler.generating.kubernetes.network_policies import network_policy_files
+from gpuscaler.generating.kubernetes.teams import team_files
+from gpuscaler.generating.kubernetes.values import values_files
+from gpuscaler.generating.kubernetes.workloads.gang import gang_files
+from gpuscaler.generating.kubernetes.workloads.inference import inference_files
+from gpuscaler.generating.kubernetes.workloads.notebook import notebook_files
+from gpuscaler.generating.kubernetes.workloads.placing import omitted
+from gpuscaler.generating.kubernetes.workloads.training import training_files
 from gpuscaler.generating.writing.files import GeneratedFile, text_file
 
 #: What writes the files, in the order in which they are applied. Each writer yields nothing for descriptions that are not its own.
@@ -15,6 +29,19 @@ _WRITERS: tuple[Callable[[Description], Iterable[GeneratedFile]], ...] = (
     cloudformation_files,
     eksctl_identity_files,
     kops_files,
+    terraform_files,
+    azure_terraform_files,
+    namespace_files,
+    class_files,
+    device_plugin_files,
+    team_files,
+    network_policy_files,
+    metrics_files,
+    values_files,
+    training_files,
+    gang_files,
+    notebook_files,
+    inference_files,
 )
 
 
@@ -31,6 +58,6 @@ def _readme(description: Description, files: tuple[GeneratedFile, ...]) -> str:
         lines += [f"{number}. `{file.path}`: {file.about}."]
         lines += [f"   Before: {file.edit}."] if file.edit else []
         lines += ["", "   ```sh", textwrap.indent(file.apply, "   "), "   ```", ""] if file.apply else []
-    if description.notes:
-        lines += ["", *(f"- {note}" for note in description.notes)]
+    if notes := (*description.notes, *omitted(description)):
+        lines += ["", *(f"- {note}" for note in notes)]
     return "\n".join(lines) + "\n"

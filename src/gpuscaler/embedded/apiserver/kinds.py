@@ -122,7 +122,8 @@ KINDS: Final[tuple[Kind, ...]] = (
     Kind("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding"),
     Kind("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", namespaced=False),
     Kind("rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False),
-    # Stored for the same reason: nothing here has a network, and no writes are validated by webhooks.
+    # Stored for the same reason: nothing here has a network, no quota is counted, and no policy validates writes.
+    Kind("", "v1", "resourcequotas", "ResourceQuota", short=("quota",), status=True),
     Kind("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", short=("netpol",)),
     Kind("admissionregistration.k8s.io", "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy", namespaced=False, status=True),
     Kind("admissionregistration.k8s.io", "v1", "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding", namespaced=False),

@@ -8,15 +8,18 @@ from gpuscaler.catalogue import InstanceType
 from gpuscaler.catalogue.zones import region_of
 from gpuscaler.generating.description.limits import check_cluster_name, check_pool
 from gpuscaler.generating.description.naming import AGENT_POOL_LENGTH, group_names
-from gpuscaler.generating.description.resolved import Description, NodeGroup
+from gpuscaler.generating.description.resolved import EXAMPLES_NAMESPACE, EXPORTER_NAMESPACE, POOL_TAINT, Description, NodeGroup
 from gpuscaler.generating.description.settings import GIB, KOPS, MANAGED, TOOLS, DescriptionSettings, GpuPoolSettings
 from gpuscaler.model.reading.cursor import MAX_VALUES, Cursor, Report, TooMuchError, did_you_mean
 from gpuscaler.model.reading.document import read_document
 from gpuscaler.model.reading.errors import Problem, SettingsError
+from gpuscaler.model.taints import Taint
 from gpuscaler.settings.fields.table import NO_CONTEXT, read
 
 #: Auto Scaling allows 500 groups in a region, unless its owner asked for more; AKS allows 100 agent pools, two of which have no GPUs.
 MAX_GROUPS: Mapping[str, int] = {"aws": 500, "azure": 98}
+#: The most machines that AKS allows in an agent pool.
+_MAX_AGENT_POOL = 1000
 #: Azure allows '_', too, which a DNS name cannot have.
 _AKS_NAME = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 _GENERAL = {"aws": "m6i.large", "azure": "Standard_D4s_v5"}
@@ -54,6 +57,7 @@ def _resolve(top: Cursor, report: Report) -> Description | None:
     _check_zones(top.descend("cluster"), cloud, cluster.region, cluster.zones)
     names = {team.name for team in settings.teams}
     _refuse_twice(top, "teams", (team.name for team in settings.teams))
+    _check_namespaces(top, settings)
     _refuse_twice(top, "gpu_pools", (pool.name for pool in settings.gpu_pools))
     groups, notes = list[NodeGroup](), list[str]()
     for at, pool in zip(top.descend("gpu_pools").items(), settings.gpu_pools, strict=True):
@@ -64,7 +68,7 @@ def _resolve(top: Cursor, report: Report) -> Description | None:
         types = _types(at, pool, cloud, cluster.region, notes)
         added = list(_groups(cloud, pool, types, pool.zones or zones))
         if cloud == "azure":
-            _check_group_names(at, pool, added, groups)
+            _check_agent_pools(at, pool, added, groups)
         else:
             check_pool(at, pool, added, before=groups, tool=tool, cluster=cluster.name)
         groups += added
@@ -94,6 +98,17 @@ def _resolve(top: Cursor, report: Report) -> Description | None:
         workloads=settings.workloads,
         notes=tuple(notes),
     )
+
+
+def _check_namespaces(top: Cursor, settings: DescriptionSettings) -> None:
+    """Report teams whose namespace is another one's: its quota and its rights would be those of both."""
+    of = {"kube-system": "Kubernetes", settings.controller.namespace: "gpuscaler", EXPORTER_NAMESPACE: "the exporter"}
+    of[EXAMPLES_NAMESPACE] = "the examples"
+    for at, team in zip(top.descend("teams").items() if settings.teams else (), settings.teams, strict=True):
+        namespace = team.namespace or team.name
+        if namespace in of:
+            at.add_problem(f"saw the namespace {namespace}, which is that of {of[namespace]}; add namespace: …, with a name of its own")
+        of.setdefault(namespace, f"the team {team.name}")
 
 
 def _check_cluster_name(top: Cursor, cloud: str, tool: str, name: str) -> None:
@@ -180,6 +195,7 @@ def _known_type(at: Cursor, cloud: str) -> InstanceType | None:
 
 
 def _groups(cloud: str, pool: GpuPoolSettings, types: list[InstanceType], zones: tuple[str, ...]) -> Iterable[NodeGroup]:
+    reserved = (Taint(POOL_TAINT, pool.name, "NoSchedule"),) if pool.teams else ()
     for type_, market, zone, name in group_names(cloud, pool.name, types, pool.markets, zones):
         yield NodeGroup(
             name=name,
@@ -190,13 +206,15 @@ def _groups(cloud: str, pool: GpuPoolSettings, types: list[InstanceType], zones:
             min=pool.min,
             max=pool.max,
             labels=pool.labels,
-            taints=pool.taints,
+            taints=(*pool.taints, *reserved),
             disk_gib=-(-pool.disk // GIB),
         )
 
 
-def _check_group_names(at: Cursor, pool: GpuPoolSettings, groups: Iterable[NodeGroup], before: Iterable[NodeGroup]) -> None:
-    """Report a pool whose agent pools have the names of those of another pool: AKS leaves little room for names."""
+def _check_agent_pools(at: Cursor, pool: GpuPoolSettings, groups: Iterable[NodeGroup], before: Iterable[NodeGroup]) -> None:
+    """Report what AKS refuses: a pool that is too large, or whose agent pools have the names of those of another pool."""
+    if pool.max > _MAX_AGENT_POOL:
+        at.descend("max").wrong(f"at most {_MAX_AGENT_POOL} machines in an agent pool of AKS; use more zones or types")
     others = {group.name: group.pool for group in before}
     for group in groups:
         if group.name in others and others[group.name] != pool.name:

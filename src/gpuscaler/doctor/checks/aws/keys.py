@@ -12,8 +12,8 @@ from gpuscaler.doctor.documents import Document
 from gpuscaler.doctor.evidence import Evidence
 from gpuscaler.doctor.findings import CRITICAL, Finding, Fix, Unchecked
 
-#: What EC2 Auto Scaling does with a key, and without which of it no disk can be made.
-_OPERATIONS = (
+#: What EC2 Auto Scaling does with a key, which a grant allows it; and without which of it no disk can be made.
+GRANTED = (
     "Encrypt",
     "Decrypt",
     "ReEncryptFrom",
@@ -175,7 +175,7 @@ def _grants(group: AwsGroup, keys: list[Document]) -> Fix:
     own = [key.text("Arn") or key.text("Name") for key in keys if key.text("KeyManager") in ("", "CUSTOMER")]
     named = own or list(dict.fromkeys(key for option in group.options for key in option.document.texts("DiskKeys")))
     commands = tuple(
-        aws("kms", "create-grant", "--key-id", key, "--grantee-principal", role, "--operations", *_OPERATIONS, region=group.region)
+        aws("kms", "create-grant", "--key-id", key, "--grantee-principal", role, "--operations", *GRANTED, region=group.region)
         for key in named
     )
     return Fix(commands, "" if commands else f"allow {role} to use the key of the image's disks (`aws kms create-grant`)")

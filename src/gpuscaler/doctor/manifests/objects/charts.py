@@ -1,8 +1,9 @@
 """Values of Helm charts: keys that the chart does not read any more, or reads elsewhere.
 
-Helm ignores unknown keys. Only keys that are known to be wrong are findings, since charts get new ones with each release. Sources: the
-values.yaml of the charts cluster-autoscaler, karpenter and prometheus-adapter, Karpenter's upgrade guides of v0.32 and v0.36, and
-github.com/aws/karpenter-provider-aws/issues/6960 (what 1.0 removed), read on 2026-11-26.
+Helm ignores unknown keys, unless the chart has a schema, as gpuscaler's own does. Of other charts only keys that are known to be wrong are
+findings, since charts get new ones with each release. Sources: the values.yaml of the charts cluster-autoscaler, karpenter and
+prometheus-adapter, Karpenter's upgrade guides of v0.32 and v0.36, and github.com/aws/karpenter-provider-aws/issues/6960 (what 1.0 removed),
+read on 2026-11-26.
 """
 
 import json
@@ -16,9 +17,11 @@ from gpuscaler.doctor.findings import CRITICAL, WARNING, Finding
 from gpuscaler.doctor.manifests.editing import changed, removed, renamed
 from gpuscaler.doctor.manifests.linting import Lint, Mistake
 from gpuscaler.doctor.manifests.reading import Manifest, Manifests, Path
+from gpuscaler.doctor.similar import nearest
 
 _UNREAD = Mistake("L18", CRITICAL, "the chart does not read it: the program runs without the setting")
 _BROKEN = Mistake("L18", CRITICAL, "the program does not start, or reaches nothing")
+_REFUSED = Mistake("L18", CRITICAL, "helm refuses the values")
 _UNUSED = Mistake("L18", WARNING, "the setting has no effect")
 _SECRET = Mistake("L14", CRITICAL, "everyone who may read the file or its history has the credential")
 _EXCHANGE = "exchange the patterns of these numbers"
@@ -46,6 +49,22 @@ _KARPENTER: tuple[tuple[Path, Path, str], ...] = (
     (("settings", "featureGates", "driftEnabled"), (), "0.33"),
 )
 
+#: The keys of gpuscaler's own chart. Its schema refuses others.
+_OWN = (
+    "nameOverride",
+    "fullnameOverride",
+    "image",
+    "imagePullSecrets",
+    "commonLabels",
+    "config",
+    "controller",
+    "exporter",
+    "metrics",
+    "networkPolicy",
+    "serviceMonitor",
+    "global",
+)
+
 
 def find_wrong_values(manifests: Manifests) -> Iterable[Finding]:
     """L18: values that charts do not read."""
@@ -55,11 +74,13 @@ def find_wrong_values(manifests: Manifests) -> Iterable[Finding]:
         yield from _autoscaler(manifest)
         yield from _karpenter(manifest)
         yield from _adapter(manifest)
+        yield from _own(manifest)
 
 
 def has_known_values(manifest: Manifest) -> bool:
     """Whether the object is the values of one of these charts."""
-    return _is_of_autoscaler(manifest.document) or _is_of_karpenter(manifest.document) or _is_of_adapter(manifest)
+    document = manifest.document
+    return _is_of_autoscaler(document) or _is_of_karpenter(document) or _is_of_adapter(manifest) or _is_own(document)
 
 
 def _is_of_autoscaler(document: Document) -> bool:
@@ -69,6 +90,12 @@ def _is_of_autoscaler(document: Document) -> bool:
 def _is_of_karpenter(document: Document) -> bool:
     settings = document.has("settings") or (document.has("clusterName") and document.has("clusterEndpoint"))
     return settings and not document.has("autoDiscovery")
+
+
+def _is_own(document: Document) -> bool:
+    """Whether these are values of gpuscaler's own chart: a run file below ``config``, or its parts that are turned on or off."""
+    parts = sum(isinstance(document.value(name, "enabled"), bool) for name in ("controller", "exporter", "metrics"))
+    return document.text("config", "cloud") in {"aws", "azure", "simulated"} or parts > 1
 
 
 def _is_of_adapter(manifest: Manifest) -> bool:
@@ -148,6 +175,17 @@ def _priorities(manifest: Manifest) -> Iterator[Finding]:
 def _moved(manifest: Manifest, path: Path, to: Path, new: Any) -> Finding:
     old, right = (".".join(str(step) for step in steps) for steps in (path, to))
     return _UNREAD.at(manifest, path, seen=old, expected=f"{right}, which the chart reads", new=new, advice=f"move it to {right}")
+
+
+def _own(manifest: Manifest) -> Iterator[Finding]:
+    for name in manifest.document.data if _is_own(manifest.document) else ():
+        if name not in _OWN:
+            near = nearest(str(name), _OWN)
+            expected = f"one of {', '.join(_OWN)}" + (f"; did you mean {near}?" if near else "")
+            new = renamed(manifest.data, (name,), near) if near else None
+            yield _REFUSED.at(
+                manifest, (name,), seen=str(name), expected=expected, new=new, advice="write it below the part that it is for"
+            )
 
 
 def _karpenter(manifest: Manifest) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Rules of prometheus-adapter in ConfigMaps, in files of their own, and in values of its chart."""
+"""Rules of prometheus-adapter in ConfigMaps, in files of their own, and in values of its chart and of gpuscaler's."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -103,15 +103,16 @@ def _texts(manifest: Manifest) -> Iterator[_Rules]:
                 yield _Rules(manifest, ("data", key), entry.line + 1 if is_block else 0, text)
     elif not document.kind and document.data and all(name in _KEYS for name in document.data):
         yield _Rules(manifest, (), manifest.first, manifest.file.part(manifest.first, manifest.last))
-    elif not document.kind and document.has("prometheus"):
+    elif not document.kind and (document.has("prometheus") or document.has("metrics", "rules")):
         yield from _of_chart(manifest)
 
 
 def _of_chart(manifest: Manifest) -> Iterator[_Rules]:
-    """The rules among the values of the chart, each as a text of its own."""
-    for name, key in (("custom", "rules"), ("external", "externalRules")):
-        for index, rule in enumerate(manifest.document.parts("rules", name)):
-            path = ("rules", name, index)
+    """The rules among the values of the chart, or of gpuscaler's chart, each as a text of its own."""
+    of_adapter = ((("rules", "custom"), "rules"), (("rules", "external"), "externalRules"))
+    for names, key in (*of_adapter, *((("metrics", "rules", name), name) for name in _LISTS)):
+        for index, rule in enumerate(manifest.document.parts(*names)):
+            path: Path = (*names, index)
             yield _Rules(manifest, path, 0, yaml.dump({key: [dict(rule.data)]}, sort_keys=False), is_one=True)
 
 

@@ -1,0 +1,1 @@
+"""Terraform for AWS: the groups, the queue, the roles, and the cluster itself if it is to be created."""

@@ -1,0 +1,194 @@
+"""Values of gpuscaler's chart: for the controller and the metrics API, and for the exporter, which is a release of its own."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from gpuscaler.generating.aws.names import controller_role_arn, queue_url
+from gpuscaler.generating.azure.names import CLIENT_ID_OUTPUT, resource_group
+from gpuscaler.generating.description.resolved import EXPORTER_NAMESPACE, Description
+from gpuscaler.generating.description.settings import IRSA, KOPS
+from gpuscaler.generating.kubernetes.device_plugin import KOPS_RUNTIME_CLASS
+from gpuscaler.generating.kubernetes.metrics import RULES
+from gpuscaler.generating.kubernetes.network_policies import NAMESPACE_LABEL, prometheus_namespace
+from gpuscaler.generating.kubernetes.workloads.placing import DOLLARS
+from gpuscaler.generating.writing.explained import Tree, because
+from gpuscaler.generating.writing.files import GeneratedFile, yaml_file
+
+VALUES, EXPORTER_VALUES = "gpuscaler/values.yaml", "gpuscaler/exporter-values.yaml"
+#: Stands for an id that the description lacks or that only Azure knows.
+ID_PLACEHOLDER: Final = "00000000-0000-0000-0000-000000000000"
+_CHART: Final = '"$GPUSCALER/charts/gpuscaler"'
+_CLONE: Final = "set `GPUSCALER` to the folder of your clone of gpuscaler, and push the image that you built from it"
+
+
+def values_files(description: Description) -> Iterable[GeneratedFile]:
+    rules = f" --values {RULES}" if description.prometheus else ""
+    fill = [_CLONE, *_to_fill_in(description)]
+    yield yaml_file(
+        VALUES,
+        "gpuscaler itself" + (", and the API of GPU metrics" if description.prometheus else ""),
+        [_values(description)],
+        apply=f"helm upgrade --install gpuscaler {_CHART} --namespace {description.controller.namespace} --values {VALUES}{rules}",
+        edit="; ".join(fill),
+    )
+    yield yaml_file(
+        EXPORTER_VALUES,
+        "the exporter of GPU metrics",
+        [_exporter(description)],
+        apply=f"helm upgrade --install gpuscaler {_CHART} --namespace {EXPORTER_NAMESPACE} --values {EXPORTER_VALUES}",
+    )
+
+
+def _to_fill_in(description: Description) -> Iterable[str]:
+    if description.cloud == "aws" and not description.cluster.account:
+        yield "replace the account's id 111122223333 by yours"
+    if description.cloud == "azure":
+        yield f"replace the client id {ID_PLACEHOLDER} by what `terraform -chdir=terraform output -raw {CLIENT_ID_OUTPUT}` prints"
+        if not description.cluster.subscription:
+            yield "and the same id under subscriptions by that of your subscription"
+
+
+def _image(description: Description) -> Tree:
+    return because(
+        "The image that you built and pushed. Better than the tag of the chart's version is its digest: set image.digest to what the "
+        "registry reports.",
+        {"repository": description.controller.image},
+    )
+
+
+def _values(description: Description) -> Tree:
+    config = {
+        "cloud": because("The pools are read from this cloud, rather than listed here.", description.cloud),
+        **(_aws(description) if description.cloud == "aws" else _azure(description)),
+        "limits": _limits(description),
+    }
+    values = {"image": _image(description), **_controller(description), "config": config}
+    if description.prometheus:
+        values["metrics"] = {
+            "enabled": because("Serves GPU metrics to the HorizontalPodAutoscaler.", True),
+            "prometheusUrl": because("Where the metrics are read.", description.prometheus),
+        }
+        values |= _scrapers(description)
+    return values
+
+
+def _controller(description: Description) -> dict[str, Tree]:
+    """Return the identity of the controller's pods. Where they may run is the chart's own default: not on machines that it can remove."""
+    if description.cloud == "azure":
+        return {
+            "controller": {
+                "serviceAccount": {
+                    "annotations": because(
+                        "Which managed identity the pods have. There is no secret that could leak.",
+                        {"azure.workload.identity/client-id": ID_PLACEHOLDER},
+                    )
+                },
+                "podLabels": because(
+                    "Only pods with this label get the token. The value is text, so it is quoted.", {"azure.workload.identity/use": "true"}
+                ),
+            }
+        }
+    if description.tool != KOPS and description.controller.identity == IRSA:
+        return {
+            "controller": {
+                "serviceAccount": {
+                    "annotations": because(
+                        "IRSA: pods of this account exchange their token for credentials of the role. The role's trust names the account.",
+                        {"eks.amazonaws.com/role-arn": controller_role_arn(description)},
+                    )
+                }
+            }
+        }
+    return {}
+
+
+def _aws(description: Description) -> dict[str, Tree]:
+    return {
+        "aws": {
+            "cluster": because(
+                "The name in the tags of the Auto Scaling groups"
+                + (", with kOps including the domain." if description.tool == KOPS else ".")
+                + " Groups of other clusters are never touched.",
+                description.cluster.name,
+            ),
+            "regions": because("Where the groups are.", [description.cluster.region]),
+            "queue_url": because(
+                "The queue of interruption notices. Without it, a spot machine ends without its pods being moved first.",
+                queue_url(description),
+            ),
+        }
+    }
+
+
+def _azure(description: Description) -> dict[str, Tree]:
+    cluster = description.cluster
+    return {
+        "azure": {
+            "subscriptions": [
+                {
+                    "id": because("The subscription that the cluster is in.", cluster.subscription or ID_PLACEHOLDER),
+                    "cluster": because(
+                        "The cluster and its own resource group, not the one that begins with MC_: that one is read from the cluster.",
+                        {"name": cluster.name, "resource_group": resource_group(description)},
+                    ),
+                }
+            ]
+        },
+        "pools": because(
+            "The agent pools by their names. Azure knows no maximum for a pool whose own autoscaler is off, so it stands here.",
+            [{"name": group.name, **({"min": group.min} if group.min else {}), "max": group.max} for group in description.groups],
+        ),
+    }
+
+
+def _limits(description: Description) -> Tree:
+    controller = description.controller
+    gpus = sum(group.max * group.gpus for group in description.groups) if controller.gpus is None else controller.gpus
+    why_gpus = (
+        "As many as all groups have at their maximum: the sum of max times GPUs of a machine."
+        if controller.gpus is None
+        else "Over all pools, whatever their maximums are."
+    )
+    dollars = DOLLARS if controller.dollars_per_hour is None else controller.dollars_per_hour
+    return {
+        "gpus": because(why_gpus, gpus),
+        "dollars_per_hour": because(
+            "The sum of the prices of all machines stays below this, whatever is pending. A mistake in a workload costs no more.",
+            int(dollars) if float(dollars).is_integer() else dollars,
+        ),
+    }
+
+
+def _scrapers(description: Description) -> dict[str, Tree]:
+    return {
+        "networkPolicy": {
+            "scrapers": because(
+                "Prometheus must reach the metrics; nothing else from another namespace can.",
+                [{"namespaceSelector": {"matchLabels": {NAMESPACE_LABEL: prometheus_namespace(description)}}}],
+            )
+        }
+    }
+
+
+def _exporter(description: Description) -> Tree:
+    exporter: dict[str, Tree] = {"enabled": because("One pod on each node with NVIDIA GPUs.", True)}
+    if description.tool == KOPS:
+        exporter["runtimeClassName"] = because(
+            "On kOps, the driver is mounted only into pods of this class, which kOps creates.", KOPS_RUNTIME_CLASS
+        )
+    if description.cloud == "azure":
+        exporter["scheduledEvents"] = {
+            "enabled": because(
+                "Azure announces evictions on the machine only, 30 seconds ahead. The exporter writes them on its node, where gpuscaler "
+                "sees them.",
+                True,
+            )
+        }
+    return {
+        "image": _image(description),
+        "controller": {
+            "enabled": because("The controller is a release of its own, in a namespace that forbids what the exporter needs.", False)
+        },
+        "exporter": exporter,
+        **(_scrapers(description) if description.prometheus else {}),
+    }

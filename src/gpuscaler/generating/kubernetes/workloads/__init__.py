@@ -1,0 +1,1 @@
+"""Example workloads that the generated groups have machines for."""

@@ -1,0 +1,161 @@
+"""Which pool and which namespace each example uses, so that a machine, the limits and the team's quota admit it."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from gpuscaler.clouds.azure.templates.node_templates import SPOT_TAINT
+from gpuscaler.generating.description.resolved import EXAMPLES_NAMESPACE, Description, NodeGroup
+from gpuscaler.generating.description.settings import KOPS
+from gpuscaler.model.offerings import SPOT
+from gpuscaler.model.taints import Taint
+
+GPU: Final = "nvidia.com/gpu"
+#: The limit in dollars per hour, where the description has none.
+DOLLARS: Final = 100.0
+#: Pods of each example. Those of large ones have whole machines, those of the others one GPU.
+_PODS: Final[Mapping[str, int]] = {"training": 1, "gang": 2, "notebook": 1, "inference": 2}
+_LARGE: Final = frozenset({"training", "gang"})
+#: No autoscaler of an example goes beyond this number of replicas.
+_MOST_REPLICAS: Final = 8
+#: The part of a machine's free CPUs and memory that examples request; the rest is for DaemonSets.
+_SHARE: Final = 0.75
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where an example runs: ``pods`` with ``gpus`` each, in ``namespace``, on machines of ``groups``, which are all of one pool.
+
+    ``taints`` are all that its nodes may have in the long run. ``most`` is how many such pods quota and limits admit beside the others.
+    """
+
+    namespace: str
+    pool: str
+    groups: tuple[NodeGroup, ...]
+    taints: tuple[Taint, ...]
+    gpus: int
+    pods: int
+    most: int = 0
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(group.instance_type.name for group in self.groups))
+
+    @property
+    def markets(self) -> frozenset[str]:
+        return frozenset(group.market for group in self.groups)
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Labels that all groups of the pool have."""
+        return self.groups[0].labels
+
+    @property
+    def cpus(self) -> int:
+        """Whole CPUs that a pod can have on each type of the pool."""
+        return max(1, math.floor(self._least("cpu") * _SHARE / 1000))
+
+    @property
+    def memory_gib(self) -> int:
+        return max(1, math.floor(self._least("memory") * _SHARE / 2**30))
+
+    def _least(self, resource: str) -> float:
+        return min(group.instance_type.allocatable[resource] * self.gpus / group.gpus for group in self.groups)
+
+
+def places(description: Description) -> Mapping[str, Place]:
+    """Return the place of each example. An example is left out if no pool, limit and quota admit it."""
+    left = {team.name: math.inf if team.gpus is None else team.gpus for team in description.teams}
+    found = dict[str, Place]()
+    owners = dict[str, str]()
+    for name in description.workloads:
+        for team, place in _candidates(description, name):
+            if place.gpus * place.pods <= left.get(team, math.inf):
+                found[name], owners[name] = place, team
+                left[team] = left.get(team, math.inf) - place.gpus * place.pods
+                break
+    return {name: replace(place, most=_most(description, place, left[owners[name]])) for name, place in found.items()}
+
+
+def _candidates(description: Description, name: str) -> Iterator[tuple[str, Place]]:
+    """Yield teams ("" for none) with places within the limits, best first: large examples prefer large machines, the others small ones."""
+    pools = dict[str, list[NodeGroup]]()
+    for group in filter(_runs_examples, description.groups):
+        pools.setdefault(group.pool, []).append(group)
+    namespaces = description.team_namespaces
+    sizes = {pool: (min(group.gpus for group in groups), price(description, groups)) for pool, groups in pools.items()}
+    for pool in sorted(pools, key=sizes.__getitem__, reverse=name in _LARGE):
+        teams = description.pool_teams.get(pool, ())
+        gpus = sizes[pool][0] if name in _LARGE else 1
+        for team in teams or (*namespaces, ""):
+            place = Place(
+                namespace=namespaces.get(team, EXAMPLES_NAMESPACE),
+                pool=pool,
+                groups=tuple(pools[pool]),
+                taints=_taints(description, pools[pool]),
+                gpus=gpus,
+                pods=_PODS[name],
+            )
+            if _within_limits(description, place):
+                yield team, place
+
+
+def omitted(description: Description) -> list[str]:
+    """Return a sentence about each example that has no place."""
+    found = places(description)
+    return [
+        f"The example {name} is left out: no pool of NVIDIA's GPUs, quota and limit admit its {_PODS[name]} pods."
+        for name in description.workloads
+        if name not in found
+    ]
+
+
+def _runs_examples(group: NodeGroup) -> bool:
+    """Whether the images of the examples run on the group's machines."""
+    return group.instance_type.gpu_manufacturer == "nvidia" and group.instance_type.arch == "amd64"
+
+
+def price(description: Description, groups: list[NodeGroup]) -> float:
+    """Return the lowest price of a machine of the groups, in dollars per hour: in the region, or anywhere if it is not known there."""
+    region = description.cluster.region
+
+    def one(group: NodeGroup) -> float:
+        prices = group.instance_type.prices
+        known = prices.get(region) or min(prices.values(), key=lambda price: price.on_demand)
+        if group.market != SPOT:
+            return known.on_demand
+        return known.on_demand / 2 if known.spot is None else known.spot
+
+    return min(map(one, groups))
+
+
+def _machines(place: Place, pods: int) -> int:
+    return math.ceil(pods / (min(group.gpus for group in place.groups) // place.gpus))
+
+
+def _within_limits(description: Description, place: Place) -> bool:
+    machines = _machines(place, place.pods)
+    gpus, dollars = description.controller.gpus, description.controller.dollars_per_hour
+    return (
+        machines <= max(group.max for group in place.groups)
+        and machines * min(group.gpus for group in place.groups) <= (math.inf if gpus is None else gpus)
+        and machines * price(description, list(place.groups)) <= (DOLLARS if dollars is None else dollars)
+    )
+
+
+def _most(description: Description, place: Place, left: float) -> int:
+    """Return how many pods like the place's there may be."""
+    most = min(_MOST_REPLICAS, place.pods + left // place.gpus)
+    return next(
+        (int(pods) for pods in range(int(most), place.pods, -1) if _within_limits(description, replace(place, pods=pods))), place.pods
+    )
+
+
+def _taints(description: Description, groups: list[NodeGroup]) -> tuple[Taint, ...]:
+    taints = [taint for group in groups for taint in group.taints]
+    if description.cloud == "azure" and any(group.market == SPOT for group in groups):
+        taints.append(SPOT_TAINT)  # AKS sets it on all nodes of spot pools.
+    if description.tool == KOPS and not any(taint.key.startswith(GPU) for taint in taints):
+        taints.append(Taint(GPU))  # kOps sets it on nodes with GPUs that have no such taint (its populate_instancegroup_spec.go).
+    return tuple(dict.fromkeys(taints))
