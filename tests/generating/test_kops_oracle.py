@@ -14,7 +14,7 @@ from gpuscaler.generating.aws.names import SERVICE_ACCOUNT, controller_role_arn,
 from gpuscaler.generating.bundle import files_of
 from gpuscaler.generating.description.reading import read_description
 
-pytestmark = pytest.mark.conformance
+pytestmark = pytest.mark.kops
 
 NAME = "train.example.com"
 START = f"cloud: aws\ntool: kops\ncluster: {{name: {NAME}, region: us-east-1, zones: [us-east-1a, us-east-1c]}}\ngpu_pools:\n"
