@@ -22,7 +22,7 @@ _SERVICE = "tfplugin5.Provider"
 UNKNOWN = msgspec.msgpack.Ext(0, b"\x00")
 _LIST = 2
 Table = Mapping[str, Any]
-#: Returns, for a type of data and its arguments, attributes that differ from what their type says.
+#: Returns, for a type of resource or data and its arguments, attributes that the provider fills in, other than what their type says.
 Answers = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
 
 
@@ -84,7 +84,10 @@ class _Provider:
 
     def plan(self, request: Mapping[int, bytes]) -> bytes:
         kind, proposed = request[1].decode(), _value(request[3])
-        planned = None if proposed is None else _planned(self._types[kind], proposed, kind, examples=self._examples)
+        planned = None
+        if proposed is not None:
+            filled = {key: value for key, value in self._answers(kind, proposed).items() if proposed.get(key) is None}
+            planned = _planned(self._types[kind], {**proposed, **filled}, kind, examples=self._examples)
         # What providers made with HashiCorp's first toolkit may do: fill in optional arguments and blocks.
         return _field(1, _dynamic(planned)) + _flag(5, 1)
 

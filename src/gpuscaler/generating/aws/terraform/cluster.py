@@ -131,7 +131,7 @@ def _new(description: Description) -> Iterator[Tree]:
             "role_arn": because("With this role, EKS works in your account.", Expression("aws_iam_role.cluster.arn")),
             "bootstrap_self_managed_addons": because("The add-ons below are installed instead, so that EKS can upgrade them.", False),
             "access_config": because(
-                "IAM roles get access by access entries, and whoever applies these files is an administrator: otherwise nothing "
+                "IAM roles get access by access entries, and the role that applies these files is an administrator: otherwise nothing "
                 "could install gpuscaler.",
                 Nested(access),
             ),

@@ -29,6 +29,10 @@ def terraform_files(description: Description) -> Iterator[GeneratedFile]:
     zones = ", ".join(f'"{zone}" = "subnet-…"' for zone in _zones(description))
     edit = f"write {_FOLDER}/terraform.tfvars with the subnets of the nodes, one for each zone: subnet_ids = {{ {zones} }}"
     created = description.cluster.create
+    apply = _APPLY
+    if created:
+        edit += '. To reach the API server from outside the VPC, add your addresses: public_access_cidrs = ["…/32"]'
+        apply += f"\naws eks update-kubeconfig --region {description.cluster.region} --name {description.cluster.name}"
     files: tuple[tuple[str, str, Iterable[Tree]], ...] = (
         (
             "versions.tf",
@@ -54,7 +58,7 @@ def terraform_files(description: Description) -> Iterator[GeneratedFile]:
     )
     for name, about, blocks in files:
         yield hcl_file(f"{_FOLDER}/{name}", about, blocks, edit=edit if name == "variables.tf" else "")
-    yield hcl_file(f"{_FOLDER}/outputs.tf", "the queue and the role, which gpuscaler's settings name", _outputs(), apply=_APPLY)
+    yield hcl_file(f"{_FOLDER}/outputs.tf", "the queue and the role, which gpuscaler's settings name", _outputs(), apply=apply)
 
 
 def _zones(description: Description) -> list[str]:

@@ -181,7 +181,10 @@ def _managed(description: Description) -> Iterator[Tree]:
             "EKS buys spot machines with the strategy price-capacity-optimized.",
             Expression('each.value.market == "spot" ? "SPOT" : "ON_DEMAND"'),
         ),
-        "version": because("Nodes have the cluster's version.", Expression("local.cluster.version")),
+        "version": because(
+            "After an upgrade of the cluster, the next `terraform apply` replaces the nodes, as PodDisruptionBudgets allow.",
+            Expression("local.cluster.version"),
+        ),
         "labels": because("gpuscaler also reads them from EKS, while the group has no node.", Expression("each.value.labels")),
         "dynamic": Nested({"for_each": Expression("each.value.taints"), "content": Nested(taint)}, labels=("taint",)),
         "scaling_config": Nested(sizes),
