@@ -92,7 +92,7 @@ def _variables(description: Description) -> Iterator[Tree]:
         "condition": Expression(f"length(setsubtract({_texts(zones)}, keys(var.subnet_ids))) == 0"),
         "error_message": f"A subnet for each of {', '.join(zones)} is needed.",
     }
-    private = " They have a way out to the internet or to the endpoints of AWS, but give no public addresses."
+    private = " They reach AWS and the internet, but give no public addresses."
     text = f"The subnet of the nodes in each zone.{private if description.cluster.private else ''}"
     subnets = _variable(
         "subnet_ids",
@@ -102,14 +102,16 @@ def _variables(description: Description) -> Iterator[Tree]:
     )
     yield because("Which network the nodes are in is your decision: these files create none.", subnets)
     yield because(
-        "Without a key of your own, EBS encrypts with the account's key aws/ebs, which EC2 Auto Scaling may use without a grant.",
+        "Without it, EBS encrypts with the default key of the account: aws/ebs, which EC2 Auto Scaling may use without a grant, "
+        "unless someone "
+        "chose another one. Then name that one here.",
         _variable("kms_key_arn", "The ARN of your own key for the nodes' disks, if you have one.", "string", default=None),
     )
     if description.cluster.create:
         yield because(
             "EKS by itself opens the public endpoint to the whole internet. Here it is closed unless you name the addresses that "
-            "you work from; "
-            "then everything that uses kubectl must reach the VPC.",
+            "you work from. While "
+            "it is closed, kubectl and helm must run where they reach the VPC.",
             _variable(
                 "public_access_cidrs", "Addresses from which the API server may be reached over the internet.", "list(string)", default=[]
             ),

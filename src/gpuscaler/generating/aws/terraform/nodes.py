@@ -147,7 +147,7 @@ def _user_data() -> Explained:
     mark = "NODE CONFIG"
     lines: list[Tree] = [call("yamlencode", config) if line == mark else line for line in user_data(mark).split("\n")]
     return because(
-        "nodeadm, which starts the kubelet on Amazon Linux 2023, reads its configuration from a part of this message.",
+        "`nodeadm`, which starts the kubelet on Amazon Linux 2023, reads its configuration from a part of this message.",
         call("base64encode", call("join", "\n", lines)),
     )
 
