@@ -175,7 +175,11 @@ controller: {gpus: LIMIT}
 def test_examples_keep_to_quotas_limits_and_pools_of_teams(gpus: str, limit: str, expected: Mapping[str, str]) -> None:
     shape = read_description(SMALLEST.replace("GPUS", gpus).replace("LIMIT", limit))
     files = {file.path: file for file in files_of(shape)}
-    found = {}
+    found, tolerated = {}, dict[str, set[str]]()
+    for obj in objects(files):
+        for toleration in obj.get("spec", {}).get("template", {}).get("spec", {}).get("tolerations", ()):
+            tolerated.setdefault(obj["metadata"]["namespace"], set()).add(toleration["key"])
+    assert "gpu-pool" not in tolerated.get("gpu-examples", ()), "the pool of the team is for its namespace only"
     for path, file in files.items():
         if path.startswith("workloads/"):
             found[path.removeprefix("workloads/").removesuffix(".yaml")] = {

@@ -1,16 +1,18 @@
 """The Terraform files of AKS: what each pool gets, gpuscaler's roles, and whether the provider knows all of it."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import hcl2
 import pytest
-import yaml
 from tests.generating.corpus import description as scene
+from tests.generating.terraform.azurerm import table
+from tests.generating.terraform.running import TerraformError, needs_terraform, plan, validate, written
 
+from gpuscaler.cli.generate import azure_role
 from gpuscaler.clouds.azure.api.rights import custom_roles, federated_credential
 from gpuscaler.clouds.azure.templates.node_templates import taint_of
 from gpuscaler.generating.azure.names import CLIENT_ID_OUTPUT, SERVICE_ACCOUNT
@@ -18,7 +20,7 @@ from gpuscaler.generating.azure.terraform import PROVIDER_VERSIONS, azure_terraf
 from gpuscaler.generating.description.reading import read_description
 from gpuscaler.generating.description.resolved import Description
 
-TABLE = yaml.safe_load((Path(__file__).parent / "providers" / "azurerm.yaml").read_text())
+TABLE = table()
 WIDE = """
 cloud: azure
 cluster: {name: Research-1, region: westeurope, zones: ["1", "2", "3"], subscription: 0B1F6471-1BF0-4DDA-AEC3-111122223333}
@@ -89,10 +91,10 @@ def pools(name: str) -> dict[str, dict[str, Any]]:
     return {name: body for name, body in found.items() if not name.startswith("general")}
 
 
-def problems(body: dict[str, Any], known: dict[str, Any], where: str) -> Iterator[str]:
-    arguments, nested = {*known.get("required", ()), *known.get("optional", ())}, known.get("blocks", {})
-    for name in known.get("required", ()):
-        if name not in body:
+def problems(body: dict[str, Any], known: Mapping[str, Any], where: str) -> Iterator[str]:
+    arguments, nested = known.get("arguments", {}), known.get("blocks", {})
+    for name, entry in {**arguments, **nested}.items():
+        if entry["required"] and name not in body:
             yield f"{where}: {name} is missing"
     for name, value in body.items():
         if name in nested:
@@ -102,29 +104,63 @@ def problems(body: dict[str, Any], known: dict[str, Any], where: str) -> Iterato
             yield f"{where}: {name} is unknown"
 
 
+def known(kind: str, label: str) -> Mapping[str, Any]:
+    entry: Mapping[str, Any] = TABLE["types"][f"data.{label}" if kind == "data" else label]
+    return entry
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_the_provider_knows_every_argument(name: str) -> None:
     found = [
         problem
         for (kind, *labels), body in blocks(name).items()
         if kind in {"resource", "data", "provider"}
-        for problem in problems(
-            body,
-            TABLE["provider"] if kind == "provider" else TABLE["resources" if kind == "resource" else kind][labels[0]],
-            ".".join(labels),
-        )
+        for problem in problems(body, known(kind, labels[0]), ".".join(labels))
     ]
     assert found == []
 
 
 def test_the_table_finds_a_misspelt_and_a_missing_argument() -> None:
-    known = TABLE["resources"]["azurerm_kubernetes_cluster_node_pool"]
     body = {"name": "gpu", "vm_size": "x", "upgrade_settings": [{"maxsurge": 1}], "enable_auto_scaling": False}
-    assert list(problems(body, known, "a.b")) == [
+    assert list(problems(body, known("resource", "azurerm_kubernetes_cluster_node_pool"), "a.b")) == [
         "a.b: kubernetes_cluster_id is missing",
         "a.b.upgrade_settings: maxsurge is unknown",
         "a.b: enable_auto_scaling is unknown",
     ]
+
+
+@needs_terraform
+@pytest.mark.parametrize("explain", [False, True])
+@pytest.mark.parametrize("name", ALL)
+def test_terraform_validates_the_files(name: str, explain: bool, tmp_path: Path) -> None:
+    validate(written(tmp_path, azure_terraform_files(ALL[name]), explain=explain), TABLE)
+
+
+@needs_terraform
+@pytest.mark.parametrize("name", ALL)
+def test_terraform_plans_what_the_files_say(name: str, tmp_path: Path) -> None:
+    cluster = {"id": "CLUSTER", "node_resource_group_id": "NODES", "oidc_issuer_url": "https://issuer"}
+    folder = written(tmp_path, azure_terraform_files(ALL[name]))
+    planned = plan(folder, TABLE, {"subscription_id": "S"}, lambda _kind, _config: cluster)
+    assert {address for address in planned if address.startswith("azurerm_")} == {
+        ".".join(labels) for kind, *labels in blocks(name) if kind == "resource"
+    }
+    for group in ALL[name].groups:
+        pool = planned[f"azurerm_kubernetes_cluster_node_pool.{group.name}"]
+        assert (pool["name"], pool["zones"], pool["node_count"]) == (group.name, [group.zone] if group.zone else None, 0)
+        assert {
+            key: value for key, value in (pool["node_labels"] or {}).items() if not key.startswith("kubernetes.azure.com/")
+        } == group.labels
+    assert planned["azurerm_role_assignment.gpuscaler_subscription"]["scope"] == "/subscriptions/S"
+
+
+@needs_terraform
+def test_terraform_finds_what_the_provider_does_not_know(tmp_path: Path) -> None:
+    folder = written(tmp_path, azure_terraform_files(ALL["existing"]))
+    file = folder / "gpu-pools.tf"
+    file.write_text(file.read_text().replace("auto_scaling_enabled", "enable_auto_scaling"))
+    with pytest.raises(TerraformError, match="Unsupported argument"):
+        validate(folder, TABLE)
 
 
 def references(tree: Any) -> Iterator[str]:
@@ -153,8 +189,8 @@ def test_every_reference_names_something_that_exists(name: str) -> None:
                     continue
                 kind, labels, attribute = ("data", parts[1:3], parts[3]) if parts[0] == "data" else ("resource", parts[:2], parts[2])
                 assert (kind, *labels) in found, expression
-                known = TABLE["data" if kind == "data" else "resources"][labels[0]]
-                assert attribute in {*known["attributes"], *known["required"], *known.get("optional", ())}, expression
+                entry = known(kind, labels[0])
+                assert attribute in {*entry["arguments"], *entry.get("attributes", {})}, expression
     assert len(seen) >= 6
 
 
@@ -266,7 +302,7 @@ def test_roles_and_their_places_are_those_of_generate_azure_role(name: str) -> N
     cluster, group = description.cluster.name, description.cluster.resource_group or f"{description.cluster.name}-rg"
     node = f"{'' if description.cluster.create else 'data.'}azurerm_kubernetes_cluster.cluster"
     places = {
-        f"/subscriptions/${{var.subscription_id}}/resourceGroups/${{{node}.node_resource_group}}": "/subscriptions/S/resourceGroups/NODES",
+        f"${{{node}.node_resource_group_id}}": "/subscriptions/S/resourceGroups/NODES",
         f"${{{node}.id}}": f"/subscriptions/S/resourceGroups/{group}/providers/Microsoft.ContainerService/managedClusters/{cluster}",
         "${azurerm_resource_group.cluster.id}": f"/subscriptions/S/resourceGroups/{group}",
         f"/subscriptions/${{var.subscription_id}}/resourceGroups/{group}": f"/subscriptions/S/resourceGroups/{group}",
@@ -304,6 +340,13 @@ def test_only_the_controllers_service_account_becomes_the_identity(name: str) ->
     assert (credential["name"], credential["subject"], credential["audience"]) == (wanted["name"], wanted["subject"], wanted["audiences"])
     assert credential["issuer"].endswith("azurerm_kubernetes_cluster.cluster.oidc_issuer_url}")
     assert ("output", CLIENT_ID_OUTPUT) in blocks(name)
+
+
+def test_the_service_account_is_that_of_the_chart_and_of_generate_azure_role() -> None:
+    [option] = [option for option in azure_role.params if option.name == "service_account"]
+    assert option.default == SERVICE_ACCOUNT
+    credential = blocks("wide")["resource", "azurerm_federated_identity_credential", "gpuscaler"]
+    assert credential["subject"] == "system:serviceaccount:scaling:gpuscaler-controller"
 
 
 @pytest.mark.parametrize("name", ALL)

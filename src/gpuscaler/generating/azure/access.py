@@ -17,6 +17,8 @@ from gpuscaler.generating.writing.hcl import Block, Expression, Nested
 
 _IDENTITY = "azurerm_user_assigned_identity.gpuscaler"
 _SUBSCRIPTION = "${var.subscription_id}"
+#: Stands for the resource group of the machines, whose name AKS chooses.
+_NODES = "NODES"
 
 
 def access_blocks(description: Description) -> Iterator[Tree]:
@@ -54,10 +56,9 @@ def _federation(description: Description) -> dict[str, Tree]:
 def _roles(description: Description) -> Iterator[Tree]:
     """Yield the roles that ``gpuscaler generate azure-role`` prints, with references instead of ids."""
     name, group = description.cluster.name, resource_group(description)
-    nodes = f"${{{cluster(description)}.node_resource_group}}"
-    wanted = custom_roles(_SUBSCRIPTION, cluster=name, cluster_group=group, node_groups=(nodes,))
+    wanted = custom_roles(_SUBSCRIPTION, cluster=name, cluster_group=group, node_groups=(_NODES,))
     scopes = {
-        group_path(_SUBSCRIPTION, nodes): ("nodes", Expression(f'"{group_path(_SUBSCRIPTION, nodes)}"')),
+        group_path(_SUBSCRIPTION, _NODES): ("nodes", Expression(f"{cluster(description)}.node_resource_group_id")),
         cluster_path(_SUBSCRIPTION, group, name): ("cluster", Expression(f"{cluster(description)}.id")),
         f"/subscriptions/{_SUBSCRIPTION}": ("subscription", Expression(f'"/subscriptions/{_SUBSCRIPTION}"')),
         group_path(_SUBSCRIPTION, group): (

@@ -1,6 +1,6 @@
 """Terraform of the AKS cluster itself, or of the one that exists.
 
-Sources, read 2026-11-26: the pages of the provider azurerm about ``azurerm_kubernetes_cluster`` (of 2025-12 and 5.0's upgrade guide); AKS's
+Sources, read 2026-11-26: the pages of the provider azurerm about ``azurerm_kubernetes_cluster`` (of 2025 and 5.0's upgrade guide); AKS's
 pages "Use system node pools", "Auto-upgrade node OS images" and "Secure traffic between pods by using network policies".
 """
 

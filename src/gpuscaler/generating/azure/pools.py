@@ -1,6 +1,6 @@
 """Terraform of the GPU pools: an agent pool for each type, market and zone.
 
-Sources, read 2026-11-26: the page of the provider azurerm about ``azurerm_kubernetes_cluster_node_pool`` (of 2025-12); its issues 30990
+Sources, read 2026-11-26: the page of the provider azurerm about ``azurerm_kubernetes_cluster_node_pool`` (of 2025); its issues 30990
 (``gpu_driver``) and 19355 (``max_surge`` of spot pools); AKS's pages "Add an Azure Spot node pool", "Use node taints" and "Use GPUs".
 """
 

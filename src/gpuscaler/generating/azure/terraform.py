@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from gpuscaler.generating.azure.access import access_blocks
-from gpuscaler.generating.azure.cluster import cluster, cluster_blocks
+from gpuscaler.generating.azure.cluster import cluster_blocks
 from gpuscaler.generating.azure.names import CLIENT_ID_OUTPUT, resource_group
 from gpuscaler.generating.azure.pools import pool_blocks, quota_advice
 from gpuscaler.generating.description.resolved import Description
@@ -53,7 +53,7 @@ def azure_terraform_files(description: Description) -> Iterable[GeneratedFile]:
     yield hcl_file(
         f"{FOLDER}/outputs.tf",
         f"what other files need; `{CLIENT_ID_OUTPUT}` belongs in the values of the chart",
-        _outputs(description),
+        _outputs(),
         apply=f"{_APPLY}\naz aks get-credentials --resource-group {resource_group(description)} --name {description.cluster.name}",
     )
 
@@ -106,16 +106,10 @@ def _subscription(description: Description) -> Tree:
     )
 
 
-def _outputs(description: Description) -> Iterator[Tree]:
-    values = {
-        CLIENT_ID_OUTPUT: (
-            "The value of the annotation azure.workload.identity/client-id of the controller's ServiceAccount.",
-            "azurerm_user_assigned_identity.gpuscaler.client_id",
-        ),
-        "node_resource_group": (
-            "The resource group of the machines. gpuscaler reads it from the cluster.",
-            f"{cluster(description)}.node_resource_group",
-        ),
-    }
-    for name, (text, value) in values.items():
-        yield because(text, Block("output", (name,), {"description": text, "value": Expression(value)}))
+def _outputs() -> Iterator[Tree]:
+    text = "The value of the annotation azure.workload.identity/client-id of the controller's ServiceAccount."
+    value = Expression("azurerm_user_assigned_identity.gpuscaler.client_id")
+    yield because(
+        "AKS gives pods the identity by that annotation. The id is no secret.",
+        Block("output", (CLIENT_ID_OUTPUT,), {"description": text, "value": value}),
+    )
