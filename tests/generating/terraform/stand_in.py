@@ -86,7 +86,7 @@ class _Provider:
         kind, proposed = request[1].decode(), _value(request[3])
         planned = None
         if proposed is not None:
-            filled = {key: value for key, value in self._answers(kind, proposed).items() if proposed.get(key) is None}
+            filled = {key: value for key, value in self._answers(kind, proposed).items() if proposed.get(key, value) is None}
             planned = _planned(self._types[kind], {**proposed, **filled}, kind, examples=self._examples)
         # What providers made with HashiCorp's first toolkit may do: fill in optional arguments and blocks.
         return _field(1, _dynamic(planned)) + _flag(5, 1)
