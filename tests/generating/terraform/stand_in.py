@@ -52,7 +52,7 @@ def standing_in(table: Table, answers: Answers, *, examples: bool = False) -> It
 
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # the same
     def __init__(self, provider: "_Provider") -> None:
-        self._methods = {
+        self._methods: dict[str, Callable[[Mapping[int, bytes]], bytes]] = {
             "GetSchema": provider.schema,
             "PrepareProviderConfig": lambda request: _field(1, request.get(1, b"")),
             "PlanResourceChange": provider.plan,
@@ -63,8 +63,13 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # the same
         service, _, method = handler_call_details.method.lstrip("/").partition("/")
         if service != _SERVICE or method in {"GetMetadata", "GetFunctions"}:
             return None
-        answer = self._methods.get(method, lambda _request: b"")
+        answer = self._methods.get(method, _nothing)
         return grpc.unary_unary_rpc_method_handler(lambda request, _context: answer(_fields(request)))
+
+
+def _nothing(_request: Mapping[int, bytes]) -> bytes:
+    """The answer where there is nothing to report."""
+    return b""
 
 
 class _Provider:
