@@ -1,4 +1,4 @@
-"""Makes the tables in the reference of pools files and run files from the classes that parse them.
+"""Makes the tables in the reference of pools files, run files and descriptions from the classes that parse them.
 
 Each table follows a comment that names its class; the text around it is written by hand.
 
@@ -10,18 +10,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from gpuscaler.generating.description.settings import DescriptionSettings
 from gpuscaler.settings.fields.table import Group, Key, keys_of
 from gpuscaler.settings.pools_file import PolicySettings
 from gpuscaler.settings.run_settings import RunSettings
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
-PAGES = tuple(REFERENCE / name for name in ("pools-file.md", "run-file.md", "aws.md", "azure.md"))
+PAGES = tuple(REFERENCE / name for name in ("pools-file.md", "run-file.md", "aws.md", "azure.md", "description.md"))
 _TABLE = re.compile(r"^(<!-- table of (\w+): [^>]* -->\n\n)(?:\|.*\n)*", re.MULTILINE)
 
 
 def groups() -> dict[str, type[Group]]:
     """The classes by their names; each has a table in one of the pages."""
-    assert {PolicySettings, RunSettings} <= set(Group.__subclasses__()), "the modules that have groups are loaded"
+    assert {PolicySettings, RunSettings, DescriptionSettings} <= set(Group.__subclasses__()), "the modules that have groups are loaded"
     return {group.__name__: group for group in Group.__subclasses__()}
 
 

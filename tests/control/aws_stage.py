@@ -34,10 +34,10 @@ WRITES = ("LaunchInstances", "SetDesiredCapacity", "TerminateInstanceInAutoScali
 class Stage(AccountStage):
     """A cluster with an account's instances as machines."""
 
-    def __init__(self, folder: Path, conditions: Conditions) -> None:
+    def __init__(self, folder: Path, conditions: Conditions, *, region: str = REGION) -> None:
         super().__init__(folder)
-        self.account = Account(now=self.now, conditions=conditions)
-        self.region = self.account.region(REGION)
+        self.account = Account(now=self.now, regions=(region,), conditions=conditions)
+        self.region = self.account.region(region)
         self.endpoint = Endpoint(self.account, MODELS)
         self.session = Session(self.endpoint)
         machines = Machines(self.cluster.client("aws"), now=self.now, naming=NAMING)
@@ -51,7 +51,7 @@ class Stage(AccountStage):
 
     def client(self, name: str) -> Any:
         self.touch()
-        return self.session.client(name, region_name=REGION)
+        return self.session.client(name, region_name=self.region.name)
 
     def group(
         self,
@@ -132,9 +132,9 @@ class Stage(AccountStage):
 
 
 @asynccontextmanager
-async def aws_stage(folder: Path, conditions: Conditions | None = None) -> AsyncIterator[Stage]:
+async def aws_stage(folder: Path, conditions: Conditions | None = None, *, region: str = REGION) -> AsyncIterator[Stage]:
     """A stage that is closed at the end."""
-    made = Stage(folder, conditions or Conditions(boot=QUICK))
+    made = Stage(folder, conditions or Conditions(boot=QUICK), region=region)
     try:
         yield made
     finally:

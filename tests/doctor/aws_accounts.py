@@ -177,7 +177,7 @@ class _Client:
         return call
 
 
-class _Session(Session):
+class SessionBeside(Session):
     def __init__(self, session: Session, beside: Beside) -> None:
         super().__init__(session.endpoint)
         self._beside = beside
@@ -200,7 +200,7 @@ class Ward:
 
         self.aws = Aws(regions=regions or (REGION,))
         self.beside = Beside()
-        self.aws.session = _Session(self.aws.session, self.beside)
+        self.aws.session = SessionBeside(self.aws.session, self.beside)
         self._waits: list[float] = []
         self.aws.calls = Calls(sleep=self._waits.append, random=Random(0), session=self.aws.session)
         role = {"eks.amazonaws.com/role-arn": f"arn:aws:iam::{self.aws.account.id}:role/gpuscaler"}

@@ -5,10 +5,10 @@ import json
 import re
 import sys
 from collections.abc import Iterable
-from pathlib import Path
-from typing import NoReturn
 
 import click
+
+from gpuscaler.cli.generate_cluster import cluster, description
 
 PROFILES = ("openb", "philly")
 #: Cluster names that EKS and kops allow. Other characters, above all a star, have a special meaning in a policy.
@@ -32,54 +32,8 @@ def generate() -> None:
     """Write the files that set up a cluster, the permissions that gpuscaler needs, or a trace of jobs."""
 
 
-@generate.command()
-@click.argument("file", type=click.Path(path_type=Path, allow_dash=True), metavar="DESCRIPTION")
-@click.option("--output", required=True, type=click.Path(path_type=Path, file_okay=False), help="The folder to write to; it may exist.")
-@click.option("--explain", is_flag=True, help="Write into the files, as comments, why each line is there.")
-@click.option("--force", is_flag=True, help="Replace files that differ.")
-def cluster(*, file: Path, output: Path, explain: bool, force: bool) -> None:
-    """Write the files that set up a cluster: groups of machines, permissions, values of charts, example workloads.
-
-    DESCRIPTION is a short file (- for standard input) that names the cloud, the cluster and the GPU pools. Nothing is applied: review the
-    files, and apply them with your tools in the order that README.md in the folder states.
-    """
-    from gpuscaler.generating.bundle import files_of
-    from gpuscaler.generating.description.reading import read_description
-    from gpuscaler.settings import SettingsError
-
-    try:
-        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8-sig")
-        description = read_description(text, str(file))
-    except (OSError, UnicodeDecodeError) as error:
-        _refuse(f"{file}: saw {getattr(error, 'strerror', None) or error}, expected a description as UTF-8 text")
-    except SettingsError as error:
-        _refuse(str(error))
-    texts = {output / generated.path: generated.text(explain=explain) for generated in files_of(description)}
-    different = [path for path, content in texts.items() if path.exists() and _differs(path, content)]
-    if different and not force:
-        listed = "".join(f"\n  {path}" for path in different)
-        _refuse(f"saw {len(different)} files with other content, expected none; move them away, or replace them with --force:{listed}")
-    try:
-        for path, content in texts.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(content, encoding="utf-8")
-    except OSError as error:
-        _refuse(f"{error.filename}: saw {error.strerror}, expected a folder that can be written to")
-    for note in description.notes:
-        click.echo(f"note: {note}", err=True)
-    click.echo(f"{output}: {len(texts)} files; begin with {output / 'README.md'}")
-
-
-def _differs(path: Path, content: str) -> bool:
-    try:
-        return path.read_bytes() != content.encode()
-    except OSError:
-        return True
-
-
-def _refuse(message: str) -> NoReturn:
-    click.echo(message, err=True)
-    sys.exit(2)
+generate.add_command(cluster)
+generate.add_command(description)
 
 
 @generate.command()

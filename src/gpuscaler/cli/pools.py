@@ -68,7 +68,7 @@ def pools(*, config: Path, as_json: bool, cache: Path | None, compare: bool, kub
     from gpuscaler.serving.cache_folder import cache_of
 
     settings = _settings(config)
-    found = _discover(settings, cache or cache_of(os.environ), _live_nodes(kubeconfig, context) if compare else None)
+    found = _discover(settings, cache or cache_of(os.environ), live_nodes(kubeconfig, context) if compare else None)
     if as_json:
         click.echo(json.dumps(found.as_document(), indent=2))
     else:
@@ -169,7 +169,7 @@ def _discover_in_azure(settings: "RunSettings", cache: Path, nodes: "Sequence[No
     )
 
 
-def _live_nodes(kubeconfig: Path | None, context: str) -> "Sequence[Node]":
+def live_nodes(kubeconfig: Path | None, context: str) -> "Sequence[Node]":
     """Return the nodes of the cluster."""
     import asyncio
 

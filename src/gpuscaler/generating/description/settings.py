@@ -106,7 +106,7 @@ class GpuPoolSettings(Group, frozen=True, gc=False):
     markets: Annotated[
         tuple[str, ...],
         list_of(choice((SPOT, ON_DEMAND)), "list of `spot` and `on-demand`", distinct=True, minItems=1),
-        Field("the markets; each gets groups of its own, so that gpuscaler fails over between them"),
+        Field("the markets; each gets groups of its own, so that gpuscaler fails over between them", default="`[spot, on-demand]`"),
     ] = (SPOT, ON_DEMAND)
     zones: Annotated[tuple[str, ...], names("zone", "list of text"), Field("the zones", default="`zones` of the cluster")] = ()
     min: Annotated[int, _MACHINES, Field("minimum number of machines of each group")] = 0

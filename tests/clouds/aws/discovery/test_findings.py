@@ -27,6 +27,11 @@ def test_a_group_suitable_for_an_autoscaler_has_no_findings() -> None:
     assert findings(msgspec.structs.replace(GOOD, zones=("us-east-1a",), suspended=())) == ()
 
 
+def test_capacity_rebalance_of_a_managed_node_group_is_no_warning_because_eks_sets_it() -> None:
+    group = msgspec.structs.replace(GOOD, zones=("us-east-1a",), capacity_rebalance=True, tags={"eks:nodegroup-name": "gpus"})
+    assert findings(group) == ()
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
