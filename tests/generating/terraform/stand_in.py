@@ -91,8 +91,10 @@ class _Provider:
         kind, proposed = request[1].decode(), _value(request[3])
         planned = None
         if proposed is not None:
-            filled = {key: value for key, value in self._answers(kind, proposed).items() if proposed.get(key, value) is None}
-            planned = _planned(self._types[kind], {**proposed, **filled}, kind, examples=self._examples)
+            entry, answered = self._types[kind], self._answers(kind, proposed)
+            filled = {key: value for key, value in answered.items() if proposed.get(key, value) is None}
+            known = {key: value for key, value in answered.items() if key in entry.get("attributes", {})}
+            planned = _planned(entry, {**proposed, **filled}, kind, examples=self._examples) | known
         # What providers made with HashiCorp's first toolkit may do: fill in optional arguments and blocks.
         return _field(1, _dynamic(planned)) + _flag(5, 1)
 

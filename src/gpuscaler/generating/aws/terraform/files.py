@@ -6,6 +6,7 @@ Pod Identity association came with the provider's version 5.29, and arguments th
 
 from collections.abc import Iterable, Iterator
 
+from gpuscaler.generating.aws.eksctl_commands import protection_commands, quota_edits
 from gpuscaler.generating.aws.general import control_plane_zones
 from gpuscaler.generating.aws.terraform.access import access_blocks
 from gpuscaler.generating.aws.terraform.cluster import cluster_blocks
@@ -33,6 +34,10 @@ def terraform_files(description: Description) -> Iterator[GeneratedFile]:
     if created:
         edit += '. To reach the API server from outside the VPC, add your addresses: public_access_cidrs = ["…/32"]'
         apply += f"\naws eks update-kubeconfig --region {description.cluster.region} --name {description.cluster.name}"
+    if description.managed:
+        why = "# EKS has no field for this: if the size of a group is lowered, AWS must not choose which machines end."
+        apply = "\n".join((apply, why, *protection_commands(description)))
+    edit = ". ".join((edit, *quota_edits(description)))
     files: tuple[tuple[str, str, Iterable[Tree]], ...] = (
         (
             "versions.tf",
