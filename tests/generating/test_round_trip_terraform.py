@@ -89,7 +89,7 @@ async def test_a_pod_runs_from_zero_and_the_groups_go_back_to_zero(name: str, fo
 
         async def runs() -> bool:
             (pod,) = [pod for pod in await here.all(PODS) if pod["metadata"]["namespace"] == "default"]
-            return pod["status"].get("phase") == "Running"
+            return bool(pod["status"].get("phase") == "Running")
 
         await here.until(runs, 900)
         assert here.machines()
