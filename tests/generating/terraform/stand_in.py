@@ -22,7 +22,7 @@ _SERVICE = "tfplugin5.Provider"
 UNKNOWN = msgspec.msgpack.Ext(0, b"\x00")
 _LIST = 2
 Table = Mapping[str, Any]
-#: Returns, for a type of data and its arguments, attributes that differ from what their type says.
+#: Returns, for a type of resource or data and its arguments, attributes that the provider fills in, other than what their type says.
 Answers = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
 
 
@@ -52,7 +52,7 @@ def standing_in(table: Table, answers: Answers, *, examples: bool = False) -> It
 
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # the same
     def __init__(self, provider: "_Provider") -> None:
-        self._methods = {
+        self._methods: dict[str, Callable[[Mapping[int, bytes]], bytes]] = {
             "GetSchema": provider.schema,
             "PrepareProviderConfig": lambda request: _field(1, request.get(1, b"")),
             "PlanResourceChange": provider.plan,
@@ -63,8 +63,13 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # the same
         service, _, method = handler_call_details.method.lstrip("/").partition("/")
         if service != _SERVICE or method in {"GetMetadata", "GetFunctions"}:
             return None
-        answer = self._methods.get(method, lambda _request: b"")
+        answer = self._methods.get(method, _nothing)
         return grpc.unary_unary_rpc_method_handler(lambda request, _context: answer(_fields(request)))
+
+
+def _nothing(_request: Mapping[int, bytes]) -> bytes:
+    """The answer where there is nothing to report."""
+    return b""
 
 
 class _Provider:
@@ -84,7 +89,12 @@ class _Provider:
 
     def plan(self, request: Mapping[int, bytes]) -> bytes:
         kind, proposed = request[1].decode(), _value(request[3])
-        planned = None if proposed is None else _planned(self._types[kind], proposed, kind, examples=self._examples)
+        planned = None
+        if proposed is not None:
+            entry, answered = self._types[kind], self._answers(kind, proposed)
+            filled = {key: value for key, value in answered.items() if proposed.get(key, value) is None}
+            known = {key: value for key, value in answered.items() if key in entry.get("attributes", {})}
+            planned = _planned(entry, {**proposed, **filled}, kind, examples=self._examples) | known
         # What providers made with HashiCorp's first toolkit may do: fill in optional arguments and blocks.
         return _field(1, _dynamic(planned)) + _flag(5, 1)
 
