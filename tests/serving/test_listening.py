@@ -28,6 +28,10 @@ pytestmark = pytest.mark.looptime(False)
 BOUNDS = Bounds(waiting=8, connections=8, by_peer=4, first_byte=0.2, head=0.3, answer=0.3, idle=0.2)
 
 
+#: The begin of a TLS handshake.
+_HELLO = b"\x16\x03\x01\x02\x00\x01"
+
+
 @pytest.fixture(autouse=True)
 def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuscaler.serving.listening.LOOK", 0.02)
@@ -75,6 +79,13 @@ def connected(stack: ExitStack, server: Server, *, source: str = "127.0.0.1") ->
     made = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 5, (source, 0)))
     made.setblocking(False)
     return made
+
+
+def abort_handshakes(server: Server, count: int) -> None:
+    """Begin ``count`` handshakes of different peers, and close them before the server accepts their connections."""
+    with ExitStack() as stack:
+        for number in range(count):
+            connected(stack, server, source=f"127.0.1.{1 + number}").send(_HELLO)
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -129,7 +140,7 @@ async def test_a_stalled_tls_handshake_is_ended(tmp_path: Path) -> None:
     async with served(tls=context) as server:
         with ExitStack() as stack:
             begun = connected(stack, server)
-            begun.send(b"\x16\x03\x01\x02\x00\x01")
+            begun.send(_HELLO)
             assert await closed(begun)
             assert await probe(server, trust) == 200
 
@@ -155,6 +166,81 @@ async def test_a_connection_that_its_peer_closes_early_starts_no_handshake(tmp_p
         assert server.listener.connections.closed == {}
 
 
+async def test_handshakes_aborted_before_they_are_accepted_take_neither_a_turn_nor_the_place_of_another(tmp_path: Path) -> None:
+    context, trust = secured(tmp_path)
+    async with served(tls=context, bounds=Bounds(waiting=8, turns=0.1, turns_at_once=1)) as server:
+        begun = made_by(server)
+        with ExitStack() as stack:
+            waits = connected(stack, server, source="127.0.0.9")
+            await until(lambda: len(server.listener.connections) == 1)
+            abort_handshakes(server, 40)
+            # It gets the only turn.
+            assert await probe(server, trust) == 200
+            with pytest.raises(BlockingIOError):
+                waits.recv(1)
+        assert len(begun) == 1
+        assert server.listener.connections.closed == {}
+
+
+async def test_handshakes_aborted_while_they_wait_take_no_turn(tmp_path: Path) -> None:
+    context, trust = secured(tmp_path)
+    async with served(tls=context, bounds=Bounds(turns=4, turns_at_once=1)) as server:
+        assert await probe(server, trust) == 200
+        begun = made_by(server)
+        with ExitStack() as stack:
+            for number in range(20):
+                connected(stack, server, source=f"127.0.1.{1 + number}").send(_HELLO)
+            await until(lambda: len(server.listener.connections) >= 20)
+        assert await probe(server, trust, source="127.0.0.9") == 200
+        # One of them may have got a turn before it was aborted.
+        assert len(begun) <= 2
+
+
+async def test_a_system_that_does_not_say_that_a_client_has_left_gives_its_handshake_a_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, trust = secured(tmp_path)
+    # Neither an option that it lacks, nor one that it refuses.
+    for option in (None, 9999):
+        monkeypatch.setattr("gpuscaler.serving.listening._TCP_INFO", option)
+        async with served(tls=context, bounds=Bounds()) as server:
+            begun = made_by(server)
+            abort_handshakes(server, 3)
+            assert await probe(server, trust) == 200
+            await until(lambda: not server.listener.handshakes)
+            assert len(begun) == 4
+
+
+async def test_a_whole_request_without_tls_is_answered_although_its_client_sends_no_more() -> None:
+    async with served() as server:
+        with ExitStack() as stack:
+            asks = connected(stack, server)
+            asks.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            asks.shutdown(socket.SHUT_WR)
+            begun = made_by(server)
+            await until(lambda: len(begun) == 1)
+
+
+async def test_only_connections_that_are_watched_for_their_first_byte_are_unwatched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unwatching a socket that is not watched takes longer than accepting it."""
+    context, trust = secured(tmp_path)
+    loop = asyncio.get_running_loop()
+    unwatched, remove = list[bool](), loop.remove_reader
+    async with served(tls=context, bounds=Bounds(waiting=8, turns=4, turns_at_once=1)) as server:
+        assert await probe(server, trust) == 200
+        with ExitStack() as stack:
+            with monkeypatch.context() as watched:
+                watched.setattr(loop, "remove_reader", lambda fd: unwatched.append(remove(fd)))
+                for number in range(40):
+                    connected(stack, server, source=f"127.0.1.{1 + number}").send(_HELLO)
+                    await asyncio.sleep(0)
+                connected(stack, server).close()
+                await until(lambda: server.listener.connections.closed.get("waiting connections", 0) >= 20)
+            assert False not in unwatched
+
+
 async def test_a_connection_without_tls_is_closed_immediately_without_a_handshake(tmp_path: Path) -> None:
     context, trust = secured(tmp_path)
     async with served(tls=context, bounds=Bounds(turns=0.1, turns_at_once=1)) as server:
@@ -174,7 +260,7 @@ async def test_neither_a_known_nor_a_new_peer_waits_behind_many_connections_of_o
         assert await probe(server, trust) == 200
         with ExitStack() as stack:
             for number in range(200):
-                connected(stack, server, source=f"127.0.1.{1 + number % 100}").send(b"\x16\x03\x01\x02\x00\x01")
+                connected(stack, server, source=f"127.0.1.{1 + number % 100}").send(_HELLO)
             await until(lambda: len(server.listener.connections) > 100)
             # The crowd would use ten seconds of turns.
             async with asyncio.timeout(2):
@@ -240,7 +326,7 @@ async def test_a_handshake_is_ended_if_its_peer_has_too_many(tmp_path: Path) -> 
             begun = []
             for _ in range(12):
                 begun.append(connected(stack, server))
-                begun[-1].send(b"\x16\x03\x01\x02\x00\x01")
+                begun[-1].send(_HELLO)
                 await asyncio.sleep(0.01)
             assert await closed(begun[0])
             assert len(server.listener.handshakes) <= 4
