@@ -28,8 +28,8 @@ pytestmark = pytest.mark.looptime(False)
 BOUNDS = Bounds(waiting=8, connections=8, by_peer=4, first_byte=0.2, head=0.3, answer=0.3, idle=0.2)
 
 
-#: The begin of a TLS handshake.
-_HELLO = b"\x16\x03\x01\x02\x00\x01"
+#: Beginnings of a TLS handshake and of a request's head.
+_HELLO, _HEAD = b"\x16\x03\x01\x02\x00\x01", b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
 
 
 @pytest.fixture(autouse=True)
@@ -81,11 +81,11 @@ def connected(stack: ExitStack, server: Server, *, source: str = "127.0.0.1") ->
     return made
 
 
-def abort_handshakes(server: Server, count: int) -> None:
-    """Begin ``count`` handshakes of different peers, and close them before the server accepts their connections."""
+def abort(server: Server, count: int, first: bytes) -> None:
+    """Send ``first`` over ``count`` connections of different peers, and close them before the server accepts them."""
     with ExitStack() as stack:
         for number in range(count):
-            connected(stack, server, source=f"127.0.1.{1 + number}").send(_HELLO)
+            connected(stack, server, source=f"127.0.1.{1 + number}").send(first)
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -122,7 +122,7 @@ async def test_a_connection_without_a_byte_head_or_further_request_is_closed_in_
     async with served() as server:
         with ExitStack() as stack:
             silent, drips, kept = (connected(stack, server) for _ in range(3))
-            drips.send(b"GET /healthz HTTP/1.1\r\nHost")
+            drips.send(_HEAD)
             kept.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
             assert await closed(silent)
             assert await closed(drips)
@@ -166,14 +166,15 @@ async def test_a_connection_that_its_peer_closes_early_starts_no_handshake(tmp_p
         assert server.listener.connections.closed == {}
 
 
-async def test_handshakes_aborted_before_they_are_accepted_take_neither_a_turn_nor_the_place_of_another(tmp_path: Path) -> None:
-    context, trust = secured(tmp_path)
+@pytest.mark.parametrize("secure", [False, True])
+async def test_what_is_aborted_before_it_is_accepted_takes_neither_a_turn_nor_the_place_of_another(tmp_path: Path, secure: bool) -> None:
+    context, trust = secured(tmp_path) if secure else (None, None)
     async with served(tls=context, bounds=Bounds(waiting=8, turns=0.1, turns_at_once=1)) as server:
         begun = made_by(server)
         with ExitStack() as stack:
             waits = connected(stack, server, source="127.0.0.9")
             await until(lambda: len(server.listener.connections) == 1)
-            abort_handshakes(server, 40)
+            abort(server, 40, _HELLO if secure else _HEAD)
             # It gets the only turn.
             assert await probe(server, trust) == 200
             with pytest.raises(BlockingIOError):
@@ -182,14 +183,15 @@ async def test_handshakes_aborted_before_they_are_accepted_take_neither_a_turn_n
         assert server.listener.connections.closed == {}
 
 
-async def test_handshakes_aborted_while_they_wait_take_no_turn(tmp_path: Path) -> None:
-    context, trust = secured(tmp_path)
+@pytest.mark.parametrize("secure", [False, True])
+async def test_what_is_aborted_while_it_waits_takes_no_turn(tmp_path: Path, secure: bool) -> None:
+    context, trust = secured(tmp_path) if secure else (None, None)
     async with served(tls=context, bounds=Bounds(turns=10, turns_at_once=1)) as server:
         assert await probe(server, trust) == 200
         begun = made_by(server)
         with ExitStack() as stack:
             for number in range(20):
-                connected(stack, server, source=f"127.0.1.{1 + number}").send(_HELLO)
+                connected(stack, server, source=f"127.0.1.{1 + number}").send(_HELLO if secure else _HEAD)
             await until(lambda: len(server.listener.connections) >= 20)
         await until(lambda: len(server.listener.connections) == 0)
         # Some may have got a turn before they were aborted.
@@ -205,7 +207,7 @@ async def test_a_system_that_does_not_say_that_a_client_has_left_gives_its_hands
         monkeypatch.setattr("gpuscaler.serving.listening._TCP_INFO", option)
         async with served(tls=context, bounds=Bounds()) as server:
             begun = made_by(server)
-            abort_handshakes(server, 3)
+            abort(server, 3, _HELLO)
             assert await probe(server, trust) == 200
             await until(lambda: not server.listener.handshakes)
             assert len(begun) == 4

@@ -24,8 +24,8 @@ AT_ONCE = 32
 LOOK, AGAIN, QUIET = 1.0, 0.5, 300.0
 #: Seconds for a client to confirm the TLS shutdown.
 GOODBYE = 2.0
-#: First byte of every TLS handshake.
-_HANDSHAKE = b"\x16"
+#: First byte of every TLS handshake, and the end of the head of an HTTP request.
+_HANDSHAKE, _END_OF_HEAD = b"\x16", b"\r\n\r\n"
 #: State of a connection at Linux (the first byte of ``struct tcp_info``) if it ended, or if its client sends no more (``CLOSE_WAIT``).
 _TCP_INFO, _LEFT = getattr(socket, "TCP_INFO", None), b"\x07\x08"
 
@@ -98,26 +98,27 @@ class Listener:
 
     def _wait(self, accepted: socket.socket, address: tuple[Any, ...]) -> None:
         """Keep only the socket until its first byte and its turn, and nothing if its client has left while it waited to be accepted."""
-        first = self.look(accepted)
-        if first == b"":
+        begins = self.begins_request(accepted)
+        if begins is False:
             accepted.close()
             return
         accepted.setblocking(False)
         waiting = _Waiting(self, accepted)
         waiting.connection = self.connections.open(peer_of(address), waiting.close)
         if accepted.fileno() >= 0:
-            waiting.proceed(first)
+            waiting.proceed(begins)
 
-    def look(self, accepted: socket.socket) -> bytes | None:
-        """Look at the first byte without reading it; None if it has not arrived, empty if no request can follow.
+    def begins_request(self, accepted: socket.socket) -> bool | None:
+        """Whether a connection begins a request; None if its first byte has not arrived yet. Nothing is read.
 
-        No request can follow after the end of the connection. With TLS, none can follow after another first byte than that of a handshake,
-        or if the client sends no more: it must answer within the handshake. Without TLS it may have sent its whole request before.
+        A client that has left, or sends no more, cannot finish a handshake, nor a head that has not arrived as a whole.
         """
-        if self.tls is not None and _has_left(accepted):
-            return b""
-        first = _peek(accepted)
-        return b"" if first and self.tls is not None and first != _HANDSHAKE else first
+        first = _peek(accepted, 1)
+        if not first:
+            return None if first is None else False
+        if self.tls is not None:
+            return first == _HANDSHAKE and not _has_left(accepted)
+        return not _has_left(accepted) or _END_OF_HEAD in (_peek(accepted, self.connections.bounds.most_bytes) or b"")
 
     def _expire(self) -> None:
         """Close expired connections; report once that connections are closed because of a limit, and again after a quiet period."""
@@ -148,20 +149,20 @@ class _Waiting:
         self._unwatch()
         self.accepted.close()
 
-    def proceed(self, first: bytes | None) -> None:
+    def proceed(self, begins: bool | None) -> None:
         """Wait for the first byte, or for the turn if the byte has arrived."""
-        if first is None:
+        if begins is None:
             # By its number: asyncio formats sockets as text for errors that it swallows.
             self._loop.add_reader(self.accepted.fileno(), self._arrived)
             self._watched = True
-        elif first:
+        elif begins:
             self.listener.connections.turn(self.connection, self._begin)
         else:
             self._discard()
 
     def _arrived(self) -> None:
         self._unwatch()
-        self.proceed(self.listener.look(self.accepted))
+        self.proceed(self.listener.begins_request(self.accepted))
 
     def _unwatch(self) -> None:
         if self._watched:
@@ -170,7 +171,7 @@ class _Waiting:
 
     def _begin(self) -> bool:
         """Start the protocol when the turn comes, unless the client left while it waited."""
-        if not self.listener.look(self.accepted):
+        if not self.listener.begins_request(self.accepted):
             self._discard()
             return False
         task = self._loop.create_task(self._hand_over())
@@ -230,10 +231,10 @@ async def bind(host: str, port: int) -> list[socket.socket]:
     return sockets
 
 
-def _peek(accepted: socket.socket) -> bytes | None:
-    """Peek at the first byte; None if it has not arrived yet, empty if the connection has ended."""
+def _peek(accepted: socket.socket, most: int) -> bytes | None:
+    """Peek at the first ``most`` bytes; None if none has arrived yet, empty if the connection has ended."""
     try:
-        return accepted.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        return accepted.recv(most, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except BlockingIOError:
         return None
     except OSError:
