@@ -6,15 +6,13 @@ Service by a name that contains the namespace. If one of them is left behind, ev
 
 from base64 import b64decode
 from binascii import Error as Base64Error
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from gpuscaler.metrics.converting.adapters import is_adapter, selects_pods
-from gpuscaler.metrics.converting.objects import Json, containers, ensure_mapping, get_items, get_mapping, pod_template, text
+from gpuscaler.converting.adapters.adapter import is_adapter, selects_pods
+from gpuscaler.converting.objects import AddObjectNote, Json, containers, ensure_mapping, get_items, get_mapping, pod_template, text
 from gpuscaler.model.certificates import certificate_problems
 
-#: Notes a message about an object.
-AddObjectNote = Callable[[Json, str], None]
 _READER = "extension-apiserver-authentication-reader"
 _CERTIFICATE_FLAG = "--tls-cert-file="
 

@@ -6,7 +6,7 @@ Source: prometheus-adapter v0.12 and its manifests; the write-up on HPA with GPU
 import re
 from collections.abc import Iterable
 
-from gpuscaler.metrics.converting.objects import AddNote, Json, Unconvertible, containers, get_items, get_mapping, pod_template, text
+from gpuscaler.converting.objects import AddNote, Json, Unconvertible, containers, get_items, get_mapping, pod_template, text
 
 _IMAGE = re.compile(r"(^|/)(k8s-)?prometheus-adapter([-/:@]|$)")
 #: Flags without effect here, which would only be logged at each start. A flag with its value in the next word stays.

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuscaler.metrics.converting.converter import convert, read
+from gpuscaler.converting.converter import convert
+from gpuscaler.converting.reading import read
 from gpuscaler.serving.certificates import CertificateAuthority
 
 Json = dict[str, Any]
