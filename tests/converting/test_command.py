@@ -58,6 +58,17 @@ def test_each_file_is_written_under_its_own_name_and_unchanged_ones_byte_for_byt
     assert {str(path.relative_to(tmp_path / "again")): path.read_bytes() for path in (tmp_path / "again").rglob("*.*")} == written
 
 
+def test_files_and_standard_input_are_converted_together(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(OLD)
+    done = convert(tmp_path / "a.yaml", "-", text=OLD.replace("nightly", "hourly"))
+    assert done.exit_code == 0
+    assert [item["metadata"]["name"] for item in yaml.safe_load_all(done.stdout)] == ["nightly", "hourly"]
+    assert done.stderr.splitlines() == [
+        f"{tmp_path}/a.yaml:1: CronJob nightly: batch/v1beta1 became batch/v1",
+        "standard input:1: CronJob hourly: batch/v1beta1 became batch/v1",
+    ]
+
+
 def test_a_folder_that_is_inside_of_the_input_is_not_read_as_input(folder: Path) -> None:
     assert convert(folder, "--output", folder / "out").exit_code == 0
     assert convert(folder, "--output", folder / "out").exit_code == 0
