@@ -9,12 +9,10 @@ from gpuscaler.converting.adapters import adapter
 from gpuscaler.converting.adapters.settling import fix_namespaces
 from gpuscaler.converting.objects import (
     AddNote,
-    AddObjectNote,
     Json,
     Note,
     Unconvertible,
     containers,
-    ensure_mapping,
     get_items,
     get_mapping,
     name_of,
@@ -48,7 +46,6 @@ def convert(objects: Iterable[Json], *, image: str) -> tuple[list[Json], list[No
     def add_object_note(manifest: Json, message: str) -> None:
         notes.append(Note(name_of(manifest), message, places[id(manifest)]))
 
-    _set_namespace(manifests, add_object_note)
     fix_namespaces(manifests, add_object_note)
     roles = adapter.roles_of(adapter.service_accounts(manifests), manifests)
     for place, manifest in enumerate(manifests):
@@ -67,16 +64,6 @@ def convert(objects: Iterable[Json], *, image: str) -> tuple[list[Json], list[No
 
 def _add_note(notes: list[Note], where: str, place: int, message: str) -> None:
     notes.append(Note(where, message, place))
-
-
-def _set_namespace(objects: list[Json], add_note: AddObjectNote) -> None:
-    """Give prometheus-adapter the namespace that its APIService names: without a namespace, manifests end up in ``default``."""
-    namespace = adapter.service_namespace(objects)
-    for manifest in adapter.adapter_objects(objects) if namespace else ():
-        metadata = ensure_mapping(manifest, "metadata")
-        if not metadata.get("namespace"):
-            add_note(manifest, f"added the namespace {namespace}, where its APIService expects it")
-            metadata["namespace"] = namespace
 
 
 def _convert(manifest: Json, add_note: AddNote) -> None:
