@@ -79,7 +79,7 @@ def test_a_folder_that_is_inside_of_the_input_is_not_read_as_input(folder: Path)
 def test_the_input_is_never_overwritten(folder: Path, output: str) -> None:
     done = convert(folder, "--output", folder / output, "--force")
     assert done.exit_code == 2
-    assert "saw a file that is read, expected another folder for the output" in done.stderr
+    assert "saw a file that is read, expected another place for the output" in done.stderr
     assert (folder / "a.yaml").read_text() == OLD
 
 
@@ -180,3 +180,69 @@ def test_control_characters_of_files_do_not_reach_the_terminal() -> None:
     done = convert("-", text='{apiVersion: "example.org/v1", kind: "Odd\\e[31m", metadata: {name: x}}\n')
     assert done.exit_code == 0
     assert "\x1b" not in done.stderr
+
+
+AUTOSCALER = """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: ca, namespace: kube-system}
+spec:
+  template:
+    metadata: {labels: {app: ca}}
+    spec:
+      containers:
+        - name: ca
+          image: cluster-autoscaler
+          args: [--cloud-provider=aws, --cluster-name=prod, --v=4]
+          env: [{name: AWS_REGION, value: us-east-1}]
+"""
+
+
+def test_the_run_file_of_an_autoscaler_is_written_beside_the_objects(tmp_path: Path) -> None:
+    (tmp_path / "ca.yaml").write_text(AUTOSCALER)
+    (tmp_path / "new.yaml").write_text(NEW)
+    output = tmp_path / "out"
+    done = convert(tmp_path, "--output", output)
+    assert done.exit_code == 0
+    values = output / "gpuscaler" / "values.yaml"
+    assert sorted(path for path in output.rglob("*") if path.is_file()) == [values, output / "new.yaml"]
+    assert f"{values}: the run file, in values of the chart; gpuscaler validate {values} checks it" in done.stderr
+    assert "Deployment kube-system/ca: --v=4 is left out, gpuscaler decides this itself" in done.stderr
+    assert CliRunner().invoke(main, ["validate", str(values)]).exit_code == 0
+    assert convert(tmp_path, "--output", output).exit_code == 0
+
+
+def test_a_run_file_can_be_written_without_a_folder_for_the_objects(tmp_path: Path) -> None:
+    values = tmp_path / "a" / "values.yaml"
+    done = convert("-", "--run-file", values, text=f"{AUTOSCALER}---\n{NEW}")
+    assert done.exit_code == 0
+    assert [item["kind"] for item in yaml.safe_load_all(done.stdout)] == ["ConfigMap"]
+    assert yaml.safe_load(values.read_text())["config"]["aws"]["cluster"] == "prod"
+    values.write_text("mine")
+    again = convert("-", "--run-file", values, text=AUTOSCALER)
+    assert (again.exit_code, again.stdout, values.read_text()) == (2, "", "mine")
+    assert "saw a file with another content, expected none; give --force to overwrite it" in again.stderr
+
+
+def test_several_autoscalers_get_a_run_file_each(tmp_path: Path) -> None:
+    other = AUTOSCALER.replace("name: ca, namespace", "name: other, namespace")
+    done = convert("-", "--run-file", tmp_path / "values.yaml", text=f"{AUTOSCALER}---\n{other}")
+    assert done.exit_code == 2
+    assert "--run-file: saw 2 autoscalers, Deployment kube-system/ca, Deployment kube-system/other, expected one" in done.stderr
+    (tmp_path / "ca.yaml").write_text(f"{AUTOSCALER}---\n{other}")
+    assert convert(tmp_path / "ca.yaml", "--output", tmp_path / "out").exit_code == 0
+    assert sorted(path.name for path in (tmp_path / "out" / "gpuscaler").iterdir()) == [
+        "values-deployment-kube-system-ca-0.yaml",
+        "values-deployment-kube-system-other-1.yaml",
+    ]
+
+
+def test_a_run_file_is_not_written_through_a_symbolic_link(tmp_path: Path) -> None:
+    (tmp_path / "ca.yaml").write_text(AUTOSCALER)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "out" / "gpuscaler").symlink_to(tmp_path / "elsewhere")
+    done = convert(tmp_path / "ca.yaml", "--output", tmp_path / "out")
+    assert done.exit_code == 2
+    assert "saw a symbolic link" in done.stderr
+    assert list((tmp_path / "elsewhere").iterdir()) == []

@@ -282,7 +282,7 @@ def certificate(name: str, secret_name: str) -> Json:
 def test_the_issuer_of_a_moved_certificate_and_its_secret_follow_and_the_authority_is_injected_from_there() -> None:
     issuer = manifest_of("Issuer", "ca", "old", "cert-manager.io/v1", spec={"ca": {"secretName": "ca-key"}})
     injected = api("new")
-    injected["metadata"] = {**API["metadata"], "annotations": {"cert-manager.io/inject-ca-from": "old/serving"}}
+    injected["metadata"] = {"name": "v1beta1.custom.metrics.k8s.io", "annotations": {"cert-manager.io/inject-ca-from": "old/serving"}}
     key = manifest_of("Secret", "ca-key", "old")
     manifests, notes = settle(placed(deployment(), "new"), SERVICE, certificate("serving", "certs"), issuer, key, injected)
     assert [namespace_of(manifests[name]) for name in ("Certificate/serving", "Issuer/ca", "Secret/ca-key")] == ["new"] * 3

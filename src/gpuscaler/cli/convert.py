@@ -1,6 +1,7 @@
 """``gpuscaler convert``: converts old manifests to API versions that are served now."""
 
 import os
+import re
 import stat
 import sys
 from collections.abc import Iterable, Iterator
@@ -20,6 +21,7 @@ _ENDINGS = (".yaml", ".yml", ".json")
 _LARGEST = 64 * 2**20
 _LISTED = f"files that end with {', '.join(_ENDINGS[:-1])} or {_ENDINGS[-1]}"
 _STANDARD_INPUT = "standard input"
+_RUN_FILE_MODE = 0o644
 
 
 class _Source(NamedTuple):
@@ -37,6 +39,10 @@ class _Skipped(NamedTuple):
     failed: bool = False
 
 
+#: The files to write, with their content and mode.
+_Targets = dict[Path, tuple[bytes, int]]
+
+
 class _UnreadableError(Exception):
     """A file that is not read; the text says why."""
 
@@ -44,14 +50,22 @@ class _UnreadableError(Exception):
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, allow_dash=True))
 @click.option("--output", type=click.Path(path_type=Path), metavar="DIR", help="Write each file below DIR, under its own name.")
-@click.option("--force", is_flag=True, help="Overwrite files in DIR that have another content.")
+@click.option(
+    "--run-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the run file that does what an autoscaler in FILES did. Default with --output: DIR/gpuscaler/values.yaml.",
+)
+@click.option("--force", is_flag=True, help="Overwrite files that have another content.")
 @click.option("--image", default="", help="Image that replaces prometheus-adapter. Default: gpuscaler of this version.")
-def convert(*, files: tuple[Path, ...], output: Path | None, force: bool, image: str) -> None:
+def convert(*, files: tuple[Path, ...], output: Path | None, run_file: Path | None, force: bool, image: str) -> None:
     """Print the objects of FILES (- for standard input) in API versions that clusters serve now; list the changes on standard error.
 
     Of folders, all files that end with .yaml, .yml or .json are read. HorizontalPodAutoscalers become autoscaling/v2, workloads apps/v1,
     Ingresses networking.k8s.io/v1, APIServices and roles v1. Containers of prometheus-adapter run gpuscaler metrics instead, with the same
     flags and rules. Convert and apply all files together.
+
+    Cluster Autoscaler and its ancestors by OpenAI and for acs-engine become a run file: each flag without a counterpart is listed.
     """
     # Imported here, so that other commands start without YAML.
     from gpuscaler import __version__
@@ -69,13 +83,20 @@ def convert(*, files: tuple[Path, ...], output: Path | None, force: bool, image:
             if source.path in files:
                 _refuse(f"{source.name}: saw {error}, expected a file of text")
             skipped.append(_Skipped(f"{source.name}: left out: saw {error}, expected a file of text", failed=True))
-    done = convert_files(texts, image=image or f"gpuscaler:{__version__}")
+    carry = output is not None or run_file is not None
+    done = convert_files(texts, image=image or f"gpuscaler:{__version__}", carry=carry, own_image=image)
     _refuse_useless(done, files, skipped)
+    run_files = _run_files(done, run_file, output)
+    targets = dict(run_files)
+    if output is not None:
+        targets |= _targets(done, sources, output, targets)
+    _check(targets, sources, force=force)
+    for target, (data, mode) in targets.items():
+        _write(target, data, mode)
     if output is None:
         click.echo(done.stream, nl=False)
-    else:
-        _write(done, sources, output, force=force)
-    for line in (*map(str, done.messages), *(item.text for item in skipped)):
+    written = (f"{target}: the run file, in values of the chart; gpuscaler validate {target} checks it" for target in run_files)
+    for line in (*map(str, done.messages), *(item.text for item in skipped), *written):
         click.echo(escape_controls(line), err=True)
     sys.exit(1 if done.failed or any(item.failed for item in skipped) else 0)
 
@@ -146,35 +167,63 @@ def _read(source: _Source) -> str:
         raise _UnreadableError(f"the byte 0x{error.object[error.start]:02x}, which is not UTF-8") from error
 
 
-def _write(done: "Conversion", sources: dict[str, _Source], output: Path, *, force: bool) -> None:
-    """Write the files below ``output``, after it is known that all of them can be written."""
-    inputs = {source.path.resolve() for source in sources.values()}
-    targets: dict[Path, tuple[_Source, bytes]] = {}
+def _run_files(done: "Conversion", run_file: Path | None, output: Path | None) -> _Targets:
+    """The run files of autoscalers, with where they go."""
+    if run_file is not None:
+        if len(done.carried) > 1:
+            titles = ", ".join(autoscaler.title for autoscaler in done.carried)
+            _refuse(f"--run-file: saw {len(done.carried)} autoscalers, {titles}, expected one; convert each alone, or use --output")
+        return {run_file: (done.carried[0].text.encode(), _RUN_FILE_MODE)} if done.carried else {}
+    targets: _Targets = {}
+    if output is None:
+        return targets
+    for autoscaler in done.carried:
+        # Below a folder of its own: kubectl apply --filename DIR does not look there.
+        own = "" if len(done.carried) == 1 else f"-{re.sub('[^A-Za-z0-9]+', '-', autoscaler.title).strip('-').lower()}-{autoscaler.index}"
+        target = output / "gpuscaler" / f"values{own}.yaml"
+        _check_place(target, output)
+        targets[target] = (autoscaler.text.encode(), _RUN_FILE_MODE)
+    return targets
+
+
+def _targets(done: "Conversion", sources: dict[str, _Source], output: Path, taken: _Targets) -> _Targets:
+    """The converted files, with where they go."""
+    targets: _Targets = {}
+    names: dict[Path, str] = dict.fromkeys(taken, "the run file")
     for file in done.files:
         if not file.text:
             continue
         source, target = sources[file.name], output / sources[file.name].relative
-        if target in targets:
-            _refuse(f"{target}: saw two files for it, {targets[target][0].name} and {file.name}; convert them into different folders")
-        _check_target(target, output, inputs)
-        data = file.text.encode()
-        if not force and target.exists() and target.read_bytes() != data:
-            _refuse(f"{target}: saw a file with another content, expected none; give --force to overwrite it, or another folder")
-        targets[target] = (source, data)
-    for target, (source, data) in targets.items():
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(data)
-            # What others may not read, such as a Secret, stays so.
-            target.chmod(stat.S_IMODE(source.path.stat().st_mode))
-        except OSError as error:
-            _refuse(f"{target}: saw {error.strerror}, expected a folder to write to")
+        if target in names:
+            _refuse(f"{target}: saw two files for it, {names[target]} and {file.name}; convert them into different folders")
+        _check_place(target, output)
+        names[target] = file.name
+        # What others may not read, such as a Secret, stays so.
+        targets[target] = (file.text.encode(), stat.S_IMODE(source.path.stat().st_mode))
+    return targets
 
 
-def _check_target(target: Path, output: Path, inputs: set[Path]) -> None:
-    if target.resolve() in inputs:
-        _refuse(f"{target}: saw a file that is read, expected another folder for the output")
+def _check_place(target: Path, output: Path) -> None:
     if target.is_symlink() or not target.resolve().is_relative_to(output.resolve()):
         _refuse(f"{target}: saw a symbolic link, expected a file below {output}; remove the link")
-    if target.is_dir():
-        _refuse(f"{target}: saw a folder, expected a file; remove it or choose another folder")
+
+
+def _check(targets: _Targets, sources: dict[str, _Source], *, force: bool) -> None:
+    """Refuse to write anything if one of the files cannot be written."""
+    inputs = {source.path.resolve() for source in sources.values()}
+    for target, (data, _) in targets.items():
+        if target.resolve() in inputs:
+            _refuse(f"{target}: saw a file that is read, expected another place for the output")
+        if target.is_dir():
+            _refuse(f"{target}: saw a folder, expected a file; remove it or choose another place")
+        if not force and target.exists() and target.read_bytes() != data:
+            _refuse(f"{target}: saw a file with another content, expected none; give --force to overwrite it, or choose another place")
+
+
+def _write(target: Path, data: bytes, mode: int) -> None:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+        target.chmod(mode)
+    except OSError as error:
+        _refuse(f"{target}: saw {error.strerror}, expected a place to write to")

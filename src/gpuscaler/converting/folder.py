@@ -3,9 +3,12 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
+from gpuscaler.converting.autoscalers.carrying import Carried, carry_over
 from gpuscaler.converting.converter import convert
 from gpuscaler.converting.kinds import is_kustomize, unknown_kind
-from gpuscaler.converting.objects import Json, name_of
+from gpuscaler.converting.objects import Json, Note, name_of
 from gpuscaler.converting.reading import Found, SourceDocument, data_of, is_json, read_documents
 from gpuscaler.converting.writing import write, write_json
 from gpuscaler.doctor.documents import Document
@@ -50,11 +53,12 @@ class ConvertedFile:
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """The converted files. ``objects`` is the number of objects that were read."""
+    """The converted files. ``objects`` is the number of objects that were read; ``carried`` are autoscalers that became run files."""
 
     files: tuple[ConvertedFile, ...]
     messages: tuple[Message, ...]
     objects: int
+    carried: tuple[Carried, ...] = ()
 
     @property
     def failed(self) -> bool:
@@ -84,14 +88,29 @@ def _in_stream(part: str) -> str:
     return "" if part.startswith("%") else part
 
 
-def convert_files(sources: Iterable[tuple[str, str]], *, image: str) -> Conversion:
-    """Convert the files ``sources``, pairs of name and text, together. ``image`` replaces that of prometheus-adapter."""
+def convert_files(sources: Iterable[tuple[str, str]], *, image: str, carry: bool = False, own_image: str = "") -> Conversion:
+    """Convert the files ``sources``, pairs of name and text, together.
+
+    ``image`` replaces that of prometheus-adapter. With ``carry``, autoscalers of nodes are left out, and become run files with
+    ``own_image`` as gpuscaler's image, if it is stated.
+    """
     texts = list(sources)
     read = [read_documents(name, text) for name, text in texts]
     places = [(document, item) for documents in read for document in documents for item in document.objects]
-    converted, notes = convert((item.data for _, item in places), image=image)
-    results = {id(item): manifest for (_, item), manifest in zip(places, converted, strict=True)}
-    files, messages = [], []
+    objects = [item.data for _, item in places]
+    carried, notes = carry_over(objects, image=own_image)
+    if not carry:
+        instead = "it is passed through: --output or --run-file writes the run file that does the same"
+        notes += [Note(one.title, f"it runs {one.program}; {instead}", one.index) for one in carried]
+        carried = []
+    gone = frozenset[int]().union(*(one.left_out for one in carried))
+    kept = [index for index in range(len(objects)) if index not in gone]
+    converted, more = convert((objects[index] for index in kept), image=image)
+    results: dict[int, Json | None] = {id(places[index][1]): manifest for index, manifest in zip(kept, converted, strict=True)}
+    notes += [note for one in carried for note in one.notes]
+    notes += [replace(note, index=kept[note.index]) for note in more]
+    files: list[ConvertedFile] = []
+    messages: list[Message] = []
     by_document: dict[int, list[Message]] = {}
     for note in notes:
         document, item = places[note.index]
@@ -102,12 +121,12 @@ def convert_files(sources: Iterable[tuple[str, str]], *, image: str) -> Conversi
         for document in documents:
             messages += _remarks(document)
             messages += by_document.get(id(document), [])
-            part, remark = _render(document, [results[id(item)] for item in document.objects])
+            part, remark = _render(document, [results.get(id(item)) for item in document.objects])
             parts.append(part)
             if remark:
                 messages.append(Message(name, document.first, remark))
         files.append(_file(name, text, documents, parts))
-    return Conversion(tuple(files), tuple(messages), len(places))
+    return Conversion(tuple(files), tuple(messages), len(places), tuple(carried))
 
 
 def _remarks(document: SourceDocument) -> Iterable[Message]:
@@ -132,19 +151,20 @@ def _file(name: str, text: str, documents: Sequence[SourceDocument], parts: Sequ
     return ConvertedFile(name, text, tuple(filter(None, parts)) if has_objects else (), same and has_objects)
 
 
-def _render(document: SourceDocument, results: Sequence[Json]) -> tuple[str, str]:
-    """The text of a document with ``results`` as its objects, and what to say about that."""
-    if document.unreadable or document.other:
+def _render(document: SourceDocument, results: Sequence[Json | None]) -> tuple[str, str]:
+    """The text of a document with ``results`` as its objects, None for those that are left out, and what to say about that."""
+    kept = [manifest for manifest in results if manifest is not None]
+    if document.unreadable or document.other or (results and not kept):
         return "", ""
     if all(manifest == item.data for manifest, item in zip(results, document.objects, strict=True)):
         return document.text, ""
-    if not document.is_list and (text := _edited(document, document.objects[0], results[0])):
+    if not document.is_list and (text := _edited(document, document.objects[0], kept[0])):
         return text, ""
     if document.file.name.endswith(".json"):
-        value = {"apiVersion": "v1", "kind": "List", "items": list(results)} if document.is_list else results[0]
+        value = {"apiVersion": "v1", "kind": "List", "items": kept} if document.is_list else kept[0]
         return write_json(value), ""
     head, lost = _comments(document.text)
-    return head + write(results), "comments within it are lost: so much of it changed that it is written again" if lost else ""
+    return head + write(kept), "comments within it are lost: so much of it changed that it is written again" if lost else ""
 
 
 def _edited(document: SourceDocument, item: Found, result: Json) -> str:

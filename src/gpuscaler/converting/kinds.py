@@ -70,13 +70,17 @@ def not_an_object(data: Any, file: str = "") -> str:
             return _FILES["kustomize.config.k8s.io"]
         if name.startswith("Chart.") and "version" in data:
             return "the Chart.yaml of a Helm chart"
-        if len(_OURS & data.keys()) > 1 or ("pools" in data and isinstance(data["pools"], list)):
+        if _is_ours(data) or (isinstance(data.get("config"), dict) and _is_ours(data["config"])):
             return "a pools file or run file of gpuscaler"
         if "kind" in data or "apiVersion" in data:
             return f"no {'apiVersion' if 'kind' in data else 'kind'}"
         return "no apiVersion and kind"
     kind = _FILES.get(group_of(data))
     return f"{kind} ({text(data['kind'])})" if kind else ""
+
+
+def _is_ours(data: Json) -> bool:
+    return len(_OURS & data.keys()) > 1 or isinstance(data.get("pools"), list)
 
 
 def is_kustomize(other: str) -> bool:

@@ -40,7 +40,8 @@ class _Dumper(yaml.SafeDumper):
 
     def represent_number(self, data: Float | Integer) -> yaml.ScalarNode:
         # With the tag that PyYAML itself would read here, it writes none: it takes 1e3 for text.
-        return yaml.ScalarNode(self.resolve(yaml.ScalarNode, data.written, (True, False)), data.written)
+        tag = self.resolve(yaml.ScalarNode, data.written, (True, False))  # type: ignore[no-untyped-call]  # PyYAML has no types for it
+        return yaml.ScalarNode(tag, data.written)
 
 
 _Dumper.add_representer(str, _Dumper.represent_str)

@@ -3,7 +3,8 @@ import pytest
 from msgspec import Struct
 
 from gpuscaler.clouds.discovery.describing import common_labels, least_resources, pools_by_warning, shortened_names, template_as_json
-from gpuscaler.clouds.discovery.settings import label_value_of, matching_exclusion, with_overrides, with_unique_names
+from gpuscaler.clouds.discovery.settings import matching_exclusion, with_overrides, with_unique_names
+from gpuscaler.model.labels import label_value_of
 from gpuscaler.model.overrides import PoolOverride
 from gpuscaler.model.pools import Offering, Pool
 

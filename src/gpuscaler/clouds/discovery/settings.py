@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from gpuscaler.clouds.discovery.describing import DiscoveredPool
-from gpuscaler.model.labels import is_label_value
 from gpuscaler.model.overrides import EVERY_POOL, PoolOverride, apply_override
 from gpuscaler.model.pools import Pool
 from gpuscaler.model.well_known import POOL_LABEL
@@ -33,14 +32,6 @@ def matching_exclusion(name: str, tags: Mapping[str, str], exclude: Iterable[str
         elif fold(key) in folded_tags and (not separator or folded_tags[fold(key)] == value):
             return entry
     return ""
-
-
-def label_value_of(name: str, default: str) -> str:
-    """``name``, made a valid label value; ``default`` if nothing of it is left."""
-    if name and is_label_value(name):
-        return name
-    cleaned = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-_.") else "-" for letter in name)[:63]
-    return cleaned.strip("-_.") or default
 
 
 def with_unique_names(pools: Iterable[D], place_of: Callable[[D], str]) -> list[D]:

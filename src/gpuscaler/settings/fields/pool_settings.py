@@ -186,8 +186,8 @@ class OverrideSettings(PoolSettings, frozen=True, gc=False):
     ] = ""
 
     def check(self, at: Cursor) -> None:
-        """Report labels, taints and prices of every pool: their machines differ."""
+        """Report labels, taints and prices of every pool: its machines differ from those of others."""
         super().check(at)
-        for key in ("labels", "taints", "startup_taints", "offerings") if self.name == EVERY_POOL else ():
+        for key in ("labels", "taints", "offerings") if self.name == EVERY_POOL else ():
             if at.has(key):
                 at.descend(key).add_problem(f'saw {key} of every pool ("{EVERY_POOL}"), expected them of one pool; name the pool')

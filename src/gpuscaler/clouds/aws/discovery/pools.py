@@ -17,9 +17,9 @@ from gpuscaler.clouds.aws.templates.launches import Launch
 from gpuscaler.clouds.aws.templates.node_templates import NodeTemplate
 from gpuscaler.clouds.aws.templates.nodegroups import Nodegroup
 from gpuscaler.clouds.discovery.hints import Hints, hints_of
-from gpuscaler.clouds.discovery.settings import label_value_of
 from gpuscaler.model.accelerators import is_device
 from gpuscaler.model.aside import Skipped
+from gpuscaler.model.labels import label_value_of
 from gpuscaler.model.pools import BY_SIZE, UNREADY_AFTER, Offering, Pool, all_have_gpus, is_scattered
 from gpuscaler.model.well_known import POOL_LABEL
 

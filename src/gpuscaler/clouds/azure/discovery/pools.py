@@ -13,8 +13,8 @@ from gpuscaler.clouds.azure.documents.resources import MACHINES, AgentPool, Scal
 from gpuscaler.clouds.azure.documents.skus import Sku
 from gpuscaler.clouds.azure.templates.node_templates import NodeTemplate
 from gpuscaler.clouds.azure.templates.tags import tag_hints
-from gpuscaler.clouds.discovery.settings import label_value_of
 from gpuscaler.model.accelerators import is_device
+from gpuscaler.model.labels import label_value_of
 from gpuscaler.model.pools import UNREADY_AFTER, Offering, Pool, all_have_gpus, is_scattered
 from gpuscaler.model.well_known import POOL_LABEL
 
