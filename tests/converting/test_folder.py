@@ -202,7 +202,7 @@ def test_aliases_that_expand_without_limit_are_not_expanded() -> None:
 def test_an_object_of_an_unknown_kind_passes_through_with_a_warning(version: str, kind: str, why: str) -> None:
     text = f"apiVersion: {version}\nkind: {kind}\nmetadata: {{name: x, namespace: n}}\n"
     assert only(text) == text
-    assert messages(("a.yaml", f"{NEW}---\n{text}")) == [f"a.yaml:5: {kind} n/x: passed through unchanged: saw {version} {kind}, {why}"]
+    assert messages(("a.yaml", f"{NEW}---\n{text}")) == [f"a.yaml:6: {kind} n/x: passed through unchanged: saw {version} {kind}, {why}"]
 
 
 def test_messages_name_the_file_and_the_line_of_the_object() -> None:

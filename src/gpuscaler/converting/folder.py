@@ -114,7 +114,7 @@ def convert_files(sources: Iterable[tuple[str, str]], *, image: str, carry: bool
     by_document: dict[int, list[Message]] = {}
     for note in notes:
         document, item = places[note.index]
-        message = Message(document.file.name, document.line(item), note.text, note.where, note.failed)
+        message = Message(document.file.name, item.entry.line, note.text, note.where, note.failed)
         by_document.setdefault(id(document), []).append(message)
     for (name, text), documents in zip(texts, read, strict=True):
         parts = []
@@ -140,7 +140,7 @@ def _remarks(document: SourceDocument) -> Iterable[Message]:
         yield Message(name, document.first, f"left out: saw {document.other}, expected an object of Kubernetes")
     for item in document.objects:
         if remark := unknown_kind(item.data):
-            yield Message(name, document.line(item), remark, name_of(item.data))
+            yield Message(name, item.entry.line, remark, name_of(item.data))
 
 
 def _file(name: str, text: str, documents: Sequence[SourceDocument], parts: Sequence[str]) -> ConvertedFile:

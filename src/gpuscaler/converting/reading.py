@@ -49,20 +49,12 @@ class SourceDocument:
     other: str = ""
 
     @property
-    def place(self) -> str:
-        return f"{self.file.name}:{self.first}"
-
-    @property
     def text(self) -> str:
         return self.file.part(self.first, self.last)
 
     @property
     def is_list(self) -> bool:
         return any(item.prefix for item in self.objects)
-
-    def line(self, item: Found) -> int:
-        """The line at which an object of this document begins."""
-        return item.entry.line if item.prefix else self.first
 
 
 def read_documents(name: str, source: str) -> list[SourceDocument]:
