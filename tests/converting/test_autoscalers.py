@@ -193,6 +193,17 @@ spec: {selector: {matchLabels: {app: cluster-autoscaler}}, maxUnavailable: 1}
     assert len(left_out) == 7
 
 
+def test_an_identity_of_the_cloud_and_priorities_in_another_namespace_are_reported() -> None:
+    role = "metadata: {name: cluster-autoscaler, namespace: kube-system, annotations: {eks.amazonaws.com/role-arn: x}}"
+    account = ACCOUNT.replace("metadata: {name: cluster-autoscaler, namespace: kube-system}", role, 1)
+    priorities = "{apiVersion: v1, kind: ConfigMap, metadata: {name: cluster-autoscaler-priority-expander, namespace: scaling}}\n"
+    listed = notes(account, workload(*AWS), priorities)
+    assert any(
+        "its identity in the cloud trusts this account only: gpuscaler's account needs an identity of its own" in note for note in listed
+    )
+    assert "gpuscaler reads it in kube-system only: move it there" in listed
+
+
 def test_what_others_need_too_stays() -> None:
     other = workload(image="other")
     other["metadata"]["name"] = "other"

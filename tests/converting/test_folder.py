@@ -62,6 +62,13 @@ def test_what_was_converted_is_not_changed_again(example: Path) -> None:
         assert once in ("", text)
 
 
+def test_the_manifests_of_gpuscaler_itself_need_no_change() -> None:
+    text = (ROOT / "deploy" / "gpuscaler.yaml").read_text(encoding="utf-8")
+    done = convert(("gpuscaler.yaml", text))
+    assert done.files[0].text == done.stream == text
+    assert done.messages == ()
+
+
 def test_a_file_that_needs_no_change_is_written_byte_for_byte() -> None:
     text = f"\ufeff%YAML 1.1\n---\n{NEW}\r\n...\n--- # next\n{NEW.replace('settings', 'other')}"
     assert only(text) == text

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
-from gpuscaler.converting.adapters.references import namespace_of
+from gpuscaler.converting.adapters.references import key_of, namespace_of
 from gpuscaler.converting.autoscalers import ancestors, cluster_autoscaler
 from gpuscaler.converting.autoscalers.clouds import Places
 from gpuscaler.converting.autoscalers.draft import Draft
-from gpuscaler.converting.autoscalers.leftovers import leftovers
+from gpuscaler.converting.autoscalers.leftovers import PRIORITIES, leftovers
 from gpuscaler.converting.autoscalers.recognising import ACS, CLUSTER_AUTOSCALER, Autoscaler, autoscalers
 from gpuscaler.converting.objects import Json, Note, containers, get_mapping, name_of, pod_template, text
 
@@ -46,6 +46,11 @@ def carry_over(objects: list[Json], *, image: str = "") -> tuple[list[Carried], 
         gone = list(leftovers(autoscaler, objects))
         notes_of = [Note(title, _left_out(autoscaler), index), *(Note(title, message, index) for message in draft.notes)]
         notes_of += [Note(name_of(item), f"left out: {reason}", places[id(item)]) for item, reason in gone]
+        notes_of += [
+            Note(name_of(item), "gpuscaler reads it in kube-system only: move it there", places[id(item)])
+            for item in objects
+            if key_of(item) == PRIORITIES and namespace_of(item) not in ("", "kube-system")
+        ]
         left_out = frozenset({index, *(places[id(item)] for item, _ in gone)})
         carried.append(Carried(index, autoscaler.program, title, draft.text, left_out, tuple(notes_of)))
     return carried, notes
@@ -74,7 +79,7 @@ def _carry_pods(autoscaler: Autoscaler, draft: Draft) -> None:
     selector = {str(key): text(value) for key, value in get_mapping(spec, "nodeSelector").items() if not isinstance(value, dict | list)}
     if selector:
         draft.controller["nodeSelector"] = selector
-        draft.notes.append("nodeSelector became controller.nodeSelector of the chart")
+        draft.check("nodeSelector became controller.nodeSelector of the chart: see that some node has all of these labels today")
     tolerations: Any = spec.get("tolerations")
     if isinstance(tolerations, list) and tolerations:
         draft.controller["tolerations"] = tolerations

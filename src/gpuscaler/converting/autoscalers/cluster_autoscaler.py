@@ -191,7 +191,6 @@ _CARRIED: Final[Mapping[str, Callable[[Flag, Draft], None]]] = {
     "max-node-provision-time": _provision,
     "scan-interval": _scan,
     "max-inactivity": _inactivity,
-    "max-failing-time": _inactivity,
     "max-empty-bulk-delete": _budget("idle"),
     "max-scale-down-parallelism": _budget(""),
     "max-drain-parallelism": _budget("consolidation"),

@@ -98,6 +98,7 @@ _ANSWERS: Final = (
         "its features are settings of their own, and all of them are stable",
         "feature-gates help version",
     ),
+    Row(OWN, "an error does not restart it: it is reported in the status, and tried again", "max-failing-time"),
     Row(
         OWN,
         "templates of nodes are learned from the account and from the newest nodes of each pool",

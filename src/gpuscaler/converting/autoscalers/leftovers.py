@@ -16,7 +16,10 @@ from gpuscaler.converting.autoscalers.recognising import ACS, OPENAI, Autoscaler
 from gpuscaler.converting.objects import Json, get_items, get_mapping, pod_template, text
 
 #: The ConfigMap of the priority expander, which gpuscaler reads.
-_PRIORITIES: Final = ("ConfigMap", "cluster-autoscaler-priority-expander")
+PRIORITIES: Final = ("ConfigMap", "cluster-autoscaler-priority-expander")
+#: Annotations that bind an account to an identity of a cloud.
+_IDENTITIES: Final = frozenset({"eks.amazonaws.com/role-arn", "azure.workload.identity/client-id"})
+_TRUST: Final = ", and its identity in the cloud trusts this account only: gpuscaler's account needs an identity of its own"
 #: Keys of Secrets that are credentials of a cloud, or whose values are.
 _AWS_KEYS: Final = frozenset({"aws-access-key-id", "aws-secret-access-key", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"})
 _AZURE_KEYS: Final = frozenset({"ClientID", "ClientSecret", "azure-sp-app-id", "azure-sp-secret", "ARM_CLIENT_ID", "ARM_CLIENT_SECRET"})
@@ -32,7 +35,8 @@ def leftovers(autoscaler: Autoscaler, objects: list[Json]) -> Iterator[tuple[Jso
     bound: list[Json] = []
     for item in objects:
         if own_account and key_of(item) == ("ServiceAccount", account) and namespace_of(item) == namespace:
-            yield item, "only the autoscaler runs as it"
+            annotations = get_mapping(get_mapping(item, "metadata"), "annotations")
+            yield item, f"only the autoscaler runs as it{_TRUST if _IDENTITIES & annotations.keys() else ''}"
         elif own_account and _is_bound_alone(item, account, namespace):
             bound.append(item)
             yield item, "it gives rights to the autoscaler only"
@@ -83,7 +87,7 @@ def _configuration(autoscaler: Autoscaler, others: list[Json], objects: list[Jso
     for other in others:
         needed -= {(kind, name) for kind, name, _ in config_references(other)}
     for item in objects:
-        if key_of(item) in needed - {_PRIORITIES} and namespace_of(item) == namespace:
+        if key_of(item) in needed - {PRIORITIES} and namespace_of(item) == namespace:
             yield item, _credentials(autoscaler, item) or "only the autoscaler needs it"
 
 

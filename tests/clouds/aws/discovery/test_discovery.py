@@ -672,7 +672,10 @@ def test_settings_for_a_group_without_accelerators_are_reported_with_how_to_adop
 
 def test_settings_of_every_pool_apply_to_each_that_is_found_unless_its_tags_say_otherwise() -> None:
     aws = Aws()
-    for name, tags in (("plain", {}), ("tagged", {"k8s.io/cluster-autoscaler/node-template/autoscaling-options/scaledownunneededtime": "3m"})):
+    for name, tags in (
+        ("plain", {}),
+        ("tagged", {"k8s.io/cluster-autoscaler/node-template/autoscaling-options/scaledownunneededtime": "3m"}),
+    ):
         aws.group(name, {**DISCOVERED, **tags}, instance_type="g5.xlarge")
 
     discovered = aws.discover(overrides=[PoolOverride("*", idle_after=60.0, unready_after=900.0)])
