@@ -504,7 +504,54 @@ def test_without_a_place_for_run_files_an_autoscaler_passes_through() -> None:
     done = convert_files([("a.yaml", yaml.safe_dump(workload(*AWS)))], image="ours:1")
     assert remaining(done) == ["Deployment/cluster-autoscaler"]
     (message,) = done.messages
-    assert message.text == "it runs Cluster Autoscaler; it is passed through: --output or --run-file writes the run file that does the same"
+    assert message.text == "it runs Cluster Autoscaler: --output or --run-file writes the run file that does the same, and leaves it out"
+
+
+VALUES = """
+autoDiscovery: {clusterName: prod}
+awsRegion: eu-west-1
+autoscalingGroups: [{name: big, maxSize: 4, minSize: 0}]
+extraArgs: {scale-down-unneeded-time: 3m, balance-similar-node-groups: true, startup-taint: [a/b, c/d], v: null}
+nodeSelector: {team: ops}
+"""
+
+
+def test_values_of_the_chart_of_cluster_autoscaler_become_a_run_file() -> None:
+    done = carry(VALUES, "{apiVersion: v1, kind: ConfigMap, metadata: {name: keep}}\n")
+    values = yaml.safe_load(done.carried[0].text)
+    assert values["config"]["aws"] == {"cluster": "prod", "regions": ["eu-west-1"], "groups": ["big"]}
+    every, big = values["config"]["pools"]
+    assert (every["idle_after"], len(every["startup_taints"]), big) == ("3m", 4, {"name": "big", "min": 0, "max": 4})
+    assert values["controller"]["nodeSelector"] == {"team": "ops"}
+    assert remaining(done) == ["ConfigMap/keep"]
+    first = str(done.messages[0])
+    assert first.startswith(
+        "a.yaml:1: Chart cluster-autoscaler: left out: Cluster Autoscaler must not run beside gpuscaler. Run helm uninstall"
+    )
+    assert not any("no apiVersion and kind" in str(message) for message in done.messages)
+
+
+def test_values_of_the_chart_for_azure_name_the_cluster() -> None:
+    values = f"""
+cloudProvider: azure
+azureSubscriptionID: {SUBSCRIPTION}
+azureResourceGroup: prod-rg
+azureNodeResourceGroup: MC_prod-rg_prod_westeurope
+azureClusterName: prod
+azureClientSecret: topsecret
+autoscalingGroups: [{{name: gpu, maxSize: 4, minSize: 1}}]
+"""
+    done = carry(values)
+    (subscription,) = yaml.safe_load(done.carried[0].text)["config"]["azure"]["subscriptions"]
+    assert subscription == {"id": SUBSCRIPTION, "cluster": {"name": "prod", "resource_group": "prod-rg"}, "pools": ["gpu"]}
+    assert "topsecret" not in done.carried[0].text + "".join(map(str, done.messages))
+
+
+@pytest.mark.parametrize(
+    "text", ["replicaCount: 2\n", "{autoDiscovery: {}, extraArgs: [1]}\n", "autoDiscovery: prod\n", "[autoDiscovery]\n"]
+)
+def test_other_values_are_no_autoscaler(text: str) -> None:
+    assert carry(text, ACCOUNT).carried == ()
 
 
 def test_a_list_loses_only_the_autoscaler() -> None:

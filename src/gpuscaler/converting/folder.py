@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from gpuscaler.converting.autoscalers.carrying import Carried, carry_over
+from gpuscaler.converting.autoscalers.chart_values import workload_of
 from gpuscaler.converting.converter import convert
 from gpuscaler.converting.kinds import is_kustomize, unknown_kind
 from gpuscaler.converting.objects import Json, Note, name_of
@@ -97,11 +98,13 @@ def convert_files(sources: Iterable[tuple[str, str]], *, image: str, carry: bool
     texts = list(sources)
     read = [read_documents(name, text) for name, text in texts]
     places = [(document, item) for documents in read for document in documents for item in document.objects]
+    # After the objects, so that these keep their places: values of the chart of an autoscaler, as the workload that the chart makes.
+    charts = [(document, chart) for documents in read for document in documents if (chart := workload_of(document.value)) is not None]
     objects = [item.data for _, item in places]
-    carried, notes = carry_over(objects, image=own_image)
+    carried, notes = carry_over([*objects, *(chart for _, chart in charts)], image=own_image)
     if not carry:
-        instead = "it is passed through: --output or --run-file writes the run file that does the same"
-        notes += [Note(one.title, f"it runs {one.program}; {instead}", one.index) for one in carried]
+        instead = "--output or --run-file writes the run file that does the same, and leaves it out"
+        notes += [Note(one.title, f"it runs {one.program}: {instead}", one.index) for one in carried]
         carried = []
     gone = frozenset[int]().union(*(one.left_out for one in carried))
     kept = [index for index in range(len(objects)) if index not in gone]
@@ -109,24 +112,25 @@ def convert_files(sources: Iterable[tuple[str, str]], *, image: str, carry: bool
     results: dict[int, Json | None] = {id(places[index][1]): manifest for index, manifest in zip(kept, converted, strict=True)}
     notes += [note for one in carried for note in one.notes]
     notes += [replace(note, index=kept[note.index]) for note in more]
+    where = [*((document, item.entry.line) for document, item in places), *((document, document.first) for document, _ in charts)]
+    said: dict[int, list[Message]] = {}
+    for note in notes:
+        document, line = where[note.index]
+        said.setdefault(id(document), []).append(Message(document.file.name, line, note.text, note.where, note.failed))
+    left_out = {id(where[index][0]) for index in gone}
     files: list[ConvertedFile] = []
     messages: list[Message] = []
-    by_document: dict[int, list[Message]] = {}
-    for note in notes:
-        document, item = places[note.index]
-        message = Message(document.file.name, item.entry.line, note.text, note.where, note.failed)
-        by_document.setdefault(id(document), []).append(message)
     for (name, text), documents in zip(texts, read, strict=True):
         parts = []
         for document in documents:
-            messages += _remarks(document)
-            messages += by_document.get(id(document), [])
             part, remark = _render(document, [results.get(id(item)) for item in document.objects])
             parts.append(part)
-            if remark:
-                messages.append(Message(name, document.first, remark))
+            # Values of a chart that became a run file are not left out without a word.
+            messages += [] if document.other and id(document) in left_out else _remarks(document)
+            messages += said.get(id(document), [])
+            messages += [Message(name, document.first, remark)] if remark else []
         files.append(_file(name, text, documents, parts))
-    return Conversion(tuple(files), tuple(messages), len(places), tuple(carried))
+    return Conversion(tuple(files), tuple(messages), len(places) + len(carried), tuple(carried))
 
 
 def _remarks(document: SourceDocument) -> Iterable[Message]:

@@ -38,7 +38,8 @@ class Found:
 class SourceDocument:
     """A document of a file, in its lines from ``first`` to ``last``.
 
-    ``unreadable`` says why it cannot be read, ``other`` what it is instead of a Kubernetes object; it has no objects then.
+    ``unreadable`` says why it cannot be read, ``other`` what it is instead of a Kubernetes object, with its ``value``; it has no objects
+    then.
     """
 
     file: SourceFile
@@ -47,6 +48,7 @@ class SourceDocument:
     objects: tuple[Found, ...] = ()
     unreadable: str = ""
     other: str = ""
+    value: Any = None
 
     @property
     def text(self) -> str:
@@ -100,7 +102,7 @@ def _read(file: SourceFile, first: int, last: int) -> SourceDocument:
         if other := not_an_object(item.data, file.name):
             if item.prefix:
                 return SourceDocument(file, first, last, unreadable=f"line {item.entry.line}: saw {other}, expected an object in the List")
-            return SourceDocument(file, first, last, other=other)
+            return SourceDocument(file, first, last, other=other, value=item.data)
     return SourceDocument(file, first, last, objects)
 
 

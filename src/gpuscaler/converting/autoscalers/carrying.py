@@ -5,6 +5,7 @@ from typing import Any
 
 from gpuscaler.converting.adapters.references import key_of, namespace_of
 from gpuscaler.converting.autoscalers import ancestors, cluster_autoscaler
+from gpuscaler.converting.autoscalers.chart_values import CHART
 from gpuscaler.converting.autoscalers.clouds import Places
 from gpuscaler.converting.autoscalers.draft import Draft
 from gpuscaler.converting.autoscalers.leftovers import PRIORITIES, leftovers
@@ -96,6 +97,8 @@ def _left_out(autoscaler: Autoscaler) -> str:
     namespace = namespace_of(autoscaler.workload)
     kind, name = text(autoscaler.workload.get("kind")).lower(), text(get_mapping(autoscaler.workload, "metadata").get("name"))
     where = f" --namespace {namespace}" if namespace else ""
+    if autoscaler.workload.get("kind") == CHART:
+        return f"left out: {autoscaler.program} must not run beside gpuscaler. Run helm uninstall for its release before you install it"
     return (
         f"left out: {autoscaler.program} must not run beside gpuscaler. Run kubectl delete {kind} {name}{where} before you install it; "
         "docs/how-to/move-from-cluster-autoscaler.md hands over group by group"

@@ -44,10 +44,17 @@ def begin(draft: Draft, places: Places, *, cluster: str) -> None:
         region = places.first(("AWS_REGION", "AWS_DEFAULT_REGION"), _REGION)
         set_aws(draft, cluster, [region or (registry["region"] if registry else "")])
     else:
-        group = places.first(("ARM_RESOURCE_GROUP", "AZURE_NODE_RESOURCE_GROUP"), RESOURCE_GROUP)
+        group = places.first(("AZURE_NODE_RESOURCE_GROUP", "ARM_RESOURCE_GROUP"), RESOURCE_GROUP)
         name = places.first(("CLUSTER_NAME", "AZURE_CLUSTER_NAME", "ARM_CLUSTER_NAME"), _CLUSTER) or cluster
-        own = places.first(("ARM_CLUSTER_RESOURCE_GROUP",), RESOURCE_GROUP)
-        set_azure(draft, places.first(("ARM_SUBSCRIPTION_ID", "AZURE_SUBSCRIPTION_ID", "SUBSCRIPTION_ID"), UUID), group, name, own)
+        own = places.first(("ARM_CLUSTER_RESOURCE_GROUP", "ARM_RESOURCE_GROUP"), RESOURCE_GROUP)
+        own = "" if own == group else own
+        set_azure(
+            draft,
+            places.first(("ARM_SUBSCRIPTION_ID", "AZURE_SUBSCRIPTION_ID", "SUBSCRIPTION_ID"), UUID),
+            group,
+            name,
+            own if own != group else "",
+        )
 
 
 def set_aws(draft: Draft, cluster: str, regions: Iterable[str]) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 
 from gpuscaler.converting.adapters.references import namespace_of
 from gpuscaler.converting.autoscalers import ancestors, cluster_autoscaler_flags
+from gpuscaler.converting.autoscalers.chart_values import CHART
 from gpuscaler.converting.autoscalers.flags import Flag, command_line, environment, flags_of
 from gpuscaler.converting.objects import Json, containers, pod_template, text
 from gpuscaler.doctor.documents import without_tag
@@ -20,7 +21,7 @@ _BY_NAME: Final = {
 }
 _ARCHITECTURE: Final = re.compile(r"-(amd64|arm64|s390x|ppc64le)$")
 _BOOLEANS: Final = {CLUSTER_AUTOSCALER: cluster_autoscaler_flags.BOOLEANS, OPENAI: ancestors.BOOLEANS, ACS: ancestors.BOOLEANS}
-_KINDS: Final = ("Deployment", "ReplicationController", "ReplicaSet", "StatefulSet", "DaemonSet", "Pod")
+_KINDS: Final = ("Deployment", "ReplicationController", "ReplicaSet", "StatefulSet", "DaemonSet", "Pod", CHART)
 
 
 @dataclass(frozen=True, slots=True)
