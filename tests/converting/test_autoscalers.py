@@ -182,7 +182,9 @@ metadata: {name: ca, namespace: kube-system}
 spec: {selector: {matchLabels: {app: cluster-autoscaler}}, maxUnavailable: 1}
 """
     priorities = "{apiVersion: v1, kind: ConfigMap, metadata: {name: cluster-autoscaler-priority-expander, namespace: kube-system}}\n"
-    done = carry(ACCOUNT, workload(*AWS), budget, priorities)
+    annotations = {"kubernetes.io/service-account.name": "cluster-autoscaler"}
+    token = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "t", "namespace": "kube-system", "annotations": annotations}}
+    done = carry(ACCOUNT, workload(*AWS), budget, token, priorities)
     assert remaining(done) == ["ConfigMap/cluster-autoscaler-priority-expander"]
     left_out = [f"{message.where}: {message.text}" for message in done.messages if message.text.startswith("left out: ")]
     assert "ServiceAccount kube-system/cluster-autoscaler: left out: only the autoscaler runs as it" in left_out
@@ -190,7 +192,7 @@ spec: {selector: {matchLabels: {app: cluster-autoscaler}}, maxUnavailable: 1}
     assert any(
         "Run kubectl delete deployment cluster-autoscaler --namespace kube-system before you install it" in note for note in left_out
     )
-    assert len(left_out) == 7
+    assert len(left_out) == 8
 
 
 def test_an_identity_of_the_cloud_and_priorities_in_another_namespace_are_reported() -> None:

@@ -130,7 +130,7 @@ def convert_files(sources: Iterable[tuple[str, str]], *, image: str, carry: bool
             messages += said.get(id(document), [])
             messages += [Message(name, document.first, remark)] if remark else []
         files.append(_file(name, text, documents, parts))
-    return Conversion(tuple(files), tuple(messages), len(places) + len(carried), tuple(carried))
+    return Conversion(tuple(files), tuple(messages), len(places) + sum(one.index >= len(places) for one in carried), tuple(carried))
 
 
 def _remarks(document: SourceDocument) -> Iterable[Message]:

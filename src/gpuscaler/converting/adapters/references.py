@@ -4,6 +4,8 @@ from collections.abc import Iterable, Iterator
 
 from gpuscaler.converting.objects import Json, containers, get_items, get_mapping, pod_template, text
 
+#: The annotation of a Secret with a token, which names the account.
+ACCOUNT_ANNOTATION = "kubernetes.io/service-account.name"
 #: Lists of webhooks, each with the configuration of its client.
 _WEBHOOKS = ("ValidatingWebhookConfiguration", "MutatingWebhookConfiguration")
 
@@ -78,7 +80,7 @@ def account_secrets(account: Json, objects: Iterable[Json]) -> Iterator[str]:
     name = key_of(account)[1]
     for manifest in objects:
         annotations = get_mapping(get_mapping(manifest, "metadata"), "annotations")
-        if manifest.get("kind") == "Secret" and name and annotations.get("kubernetes.io/service-account.name") == name:
+        if manifest.get("kind") == "Secret" and name and annotations.get(ACCOUNT_ANNOTATION) == name:
             yield key_of(manifest)[1]
 
 

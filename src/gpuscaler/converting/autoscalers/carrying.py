@@ -8,7 +8,7 @@ from gpuscaler.converting.autoscalers import ancestors, cluster_autoscaler
 from gpuscaler.converting.autoscalers.chart_values import CHART
 from gpuscaler.converting.autoscalers.clouds import Places
 from gpuscaler.converting.autoscalers.draft import Draft
-from gpuscaler.converting.autoscalers.leftovers import PRIORITIES, leftovers
+from gpuscaler.converting.autoscalers.leftovers import PRIORITIES, Needs
 from gpuscaler.converting.autoscalers.recognising import ACS, CLUSTER_AUTOSCALER, Autoscaler, autoscalers
 from gpuscaler.converting.objects import Json, Note, containers, get_mapping, name_of, pod_template, text
 
@@ -34,7 +34,12 @@ def carry_over(objects: list[Json], *, image: str = "") -> tuple[list[Carried], 
     """(the autoscalers among ``objects`` that can be carried over; notes about the others). ``image`` is that of gpuscaler, if stated."""
     places = {id(manifest): index for index, manifest in enumerate(objects)}
     carried, notes = [], []
-    for autoscaler in autoscalers(objects):
+    found = list(autoscalers(objects))
+    needs = Needs(objects if found else [])
+    elsewhere = [item for item in objects if key_of(item) == PRIORITIES and namespace_of(item) not in ("", "kube-system")]
+    if found:
+        notes += [Note(name_of(item), "gpuscaler reads it in kube-system only: move it there", places[id(item)]) for item in elsewhere]
+    for autoscaler in found:
         index, title = places[id(autoscaler.workload)], name_of(autoscaler.workload)
         cloud, called = _cloud(autoscaler)
         if not cloud:
@@ -44,14 +49,9 @@ def carry_over(objects: list[Json], *, image: str = "") -> tuple[list[Carried], 
         draft = Draft(f"{autoscaler.program}, {title},", cloud=cloud, image=image)
         _carry(autoscaler, draft)
         _carry_pods(autoscaler, draft)
-        gone = list(leftovers(autoscaler, objects))
+        gone = list(needs.leftovers(autoscaler))
         notes_of = [Note(title, _left_out(autoscaler), index), *(Note(title, message, index) for message in draft.notes)]
         notes_of += [Note(name_of(item), f"left out: {reason}", places[id(item)]) for item, reason in gone]
-        notes_of += [
-            Note(name_of(item), "gpuscaler reads it in kube-system only: move it there", places[id(item)])
-            for item in objects
-            if key_of(item) == PRIORITIES and namespace_of(item) not in ("", "kube-system")
-        ]
         left_out = frozenset({index, *(places[id(item)] for item, _ in gone)})
         carried.append(Carried(index, autoscaler.program, title, draft.text, left_out, tuple(notes_of)))
     return carried, notes

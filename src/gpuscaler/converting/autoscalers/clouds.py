@@ -53,7 +53,7 @@ def begin(draft: Draft, places: Places, *, cluster: str) -> None:
             places.first(("ARM_SUBSCRIPTION_ID", "AZURE_SUBSCRIPTION_ID", "SUBSCRIPTION_ID"), UUID),
             group,
             name,
-            own if own != group else "",
+            own,
         )
 
 

@@ -37,9 +37,17 @@ class Flag:
         return _PLACEHOLDER.search(self.value) is not None
 
 
-def environment(container: Json, namespace: str, objects: Iterable[Json]) -> dict[str, str]:
-    """The variables of a container whose values are known: literals, and those from ConfigMaps and Secrets among ``objects``."""
-    sources = {(*key_of(item), namespace_of(item)): item for item in objects if item.get("kind") in ("ConfigMap", "Secret")}
+#: ConfigMaps and Secrets by kind, name and namespace.
+Sources = Mapping[tuple[str, str, str], Json]
+
+
+def sources_of(objects: Iterable[Json]) -> Sources:
+    """The ConfigMaps and Secrets among ``objects``."""
+    return {(*key_of(item), namespace_of(item)): item for item in objects if item.get("kind") in ("ConfigMap", "Secret")}
+
+
+def environment(container: Json, namespace: str, sources: Sources) -> dict[str, str]:
+    """The variables of a container whose values are known: literals, and those from ``sources``."""
     known: dict[str, str] = {}
     for source in get_items(container, "envFrom"):
         prefix = text(source.get("prefix"))

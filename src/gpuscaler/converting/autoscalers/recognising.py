@@ -8,7 +8,7 @@ from typing import Final
 from gpuscaler.converting.adapters.references import namespace_of
 from gpuscaler.converting.autoscalers import ancestors, cluster_autoscaler_flags
 from gpuscaler.converting.autoscalers.chart_values import CHART
-from gpuscaler.converting.autoscalers.flags import Flag, command_line, environment, flags_of
+from gpuscaler.converting.autoscalers.flags import Flag, command_line, environment, flags_of, sources_of
 from gpuscaler.converting.objects import Json, containers, pod_template, text
 from gpuscaler.doctor.documents import without_tag
 
@@ -37,6 +37,7 @@ class Autoscaler:
 
 def autoscalers(objects: list[Json]) -> Iterator[Autoscaler]:
     """The workloads that run an autoscaler of nodes."""
+    sources = sources_of(objects)
     for manifest in objects:
         if manifest.get("kind") not in _KINDS or pod_template(manifest) is None:
             continue
@@ -44,7 +45,7 @@ def autoscalers(objects: list[Json]) -> Iterator[Autoscaler]:
             # Most containers are none: their variables need not be looked up.
             if not (program := _program(container, command_line(container, {}))):
                 continue
-            known = environment(container, namespace_of(manifest), objects)
+            known = environment(container, namespace_of(manifest), sources)
             flags = flags_of(command_line(container, known), _BOOLEANS[program])
             yield Autoscaler(program, manifest, container, tuple(flags), known)
             break
