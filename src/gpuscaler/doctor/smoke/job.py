@@ -22,7 +22,7 @@ PLAIN_COMMAND: Final = ("sleep", "1")
 #: A finished Job is deleted after this many seconds if nothing else deletes it.
 KEPT_SECONDS: Final = 300
 #: The seconds that the pod runs in a simulated cluster.
-SIMULATED_SECONDS: Final = 1
+SIMULATED_SECONDS: Final = 5
 #: The taints that pools of GPUs usually have, where no run file tells which they have: the resource's name, and AKS' own example.
 USUAL_TOLERATIONS: Final = (Toleration(GPU, "Exists"), Toleration("sku", "Equal", "gpu", "NoSchedule"))
 
