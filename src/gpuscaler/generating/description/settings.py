@@ -1,9 +1,11 @@
 """The keys of the description. A person writes only what differs from the defaults."""
 
+import re
 from collections.abc import Mapping
 from typing import Annotated
 
 from gpuscaler.model.offerings import ON_DEMAND, SPOT
+from gpuscaler.model.pools import DEFAULT_DOLLARS
 from gpuscaler.model.reading.cursor import Cursor
 from gpuscaler.model.taints import Taint
 from gpuscaler.settings.fields.kinds import FLAG, MEMORY, amount, choice, count, dns_label, list_of, names, text
@@ -20,6 +22,9 @@ _MACHINES = count(0, "a number of machines, 0 or more")
 _DISK = Field("size of the machines' root volume")
 #: Names that eksctl, kOps (with a domain), Terraform and AKS accept.
 _CLUSTER_NAME = "[A-Za-z0-9]([A-Za-z0-9.-]{0,98}[A-Za-z0-9])?"
+_REGION = "[a-z]+[a-z0-9-]*[a-z0-9]"
+#: Architectures of machines, by their names in Kubernetes.
+AMD64, ARM64 = ARCHITECTURES = ("amd64", "arm64")
 GIB = 2**30
 
 
@@ -38,7 +43,7 @@ class ClusterSettings(Group, frozen=True, gc=False):
     ] = "1.35"
     region: Annotated[
         str,
-        text("a region such as us-east-1 or eastus", pattern="[a-z]+[a-z0-9-]*[a-z0-9]"),
+        text("a region such as us-east-1 or eastus"),
         Field("the region (on Azure the location)", required="a region; add region: …"),
     ] = ""
     zones: Annotated[
@@ -69,6 +74,12 @@ class ClusterSettings(Group, frozen=True, gc=False):
         text("the name of a resource group", pattern="[A-Za-z0-9_().-]{0,89}[A-Za-z0-9_()-]"),
         Field("the Azure resource group of the cluster", default="the cluster's name with `-rg`"),
     ] = ""
+
+    def check(self, at: Cursor) -> None:
+        if self.region and not re.fullmatch(_REGION, self.region):
+            name = re.sub("[^a-z0-9-]", "", self.region.lower())
+            near = f"; did you mean {name}?" if re.fullmatch(_REGION, name) else ""
+            at.descend("region").wrong(f"the name of a region such as us-east-1 or eastus{near}")
 
 
 class GeneralSettings(Group, frozen=True, gc=False):
@@ -103,13 +114,22 @@ class GpuPoolSettings(Group, frozen=True, gc=False):
     ] = ()
     gpus: Annotated[int, count(1, "a number of GPUs, 1 or more"), Field("GPUs of a machine", default="from `types`")] = 0
     gpu_memory: Annotated[int, MEMORY, Field("least memory of a GPU as its maker states it, such as `80G`", default="any amount")] = 0
+    arch: Annotated[
+        str,
+        choice(ARCHITECTURES),
+        Field("architecture of the machines that `gpus` chooses; `types` have their own. Images must be built for it"),
+    ] = AMD64
     markets: Annotated[
         tuple[str, ...],
         list_of(choice((SPOT, ON_DEMAND)), "list of `spot` and `on-demand`", distinct=True, minItems=1),
         Field("the markets; each gets groups of its own, so that gpuscaler fails over between them", default="`[spot, on-demand]`"),
     ] = (SPOT, ON_DEMAND)
     zones: Annotated[tuple[str, ...], names("zone", "list of text"), Field("the zones", default="`zones` of the cluster")] = ()
-    min: Annotated[int, _MACHINES, Field("minimum number of machines of each group")] = 0
+    min: Annotated[
+        int,
+        _MACHINES,
+        Field("minimum number of machines of each group, which is one type, market and zone. They run, and are paid for, at all times"),
+    ] = 0
     max: Annotated[int, count(1, "a number of machines, 1 or more"), Field("maximum number of machines of each group")] = 10
     labels: Annotated[Mapping[str, str], LABELS, Field("more labels of the nodes", default="none")] = {}
     taints: Annotated[
@@ -123,6 +143,8 @@ class GpuPoolSettings(Group, frozen=True, gc=False):
             at.add_problem("saw neither types nor gpus, expected one; add types: […], or gpus: N with gpu_memory: 80G")
         if self.types and (self.gpus or self.gpu_memory):
             at.add_problem("saw types beside gpus or gpu_memory, expected one way to choose; remove types, or the others")
+        if self.types and at.has("arch"):
+            at.descend("arch").add_problem("saw arch beside types, which have their own architecture, expected it with gpus; remove arch")
         if self.min > self.max:
             at.add_problem(f"saw min {self.min} above max {self.max}, expected min ≤ max; change one")
 
@@ -136,7 +158,10 @@ class TeamSettings(Group, frozen=True, gc=False):
         int | None, count(0, "a number of GPUs, 0 or more"), Field("GPUs that its pods may request at a time", default="no quota")
     ] = None
     group: Annotated[
-        str, text("a group of users"), Field("group of users that may create workloads there", default="no RoleBinding is written")
+        str, text("a group of users"), Field(
+            "group of users that may create workloads there; on Azure the object id of a group of Microsoft Entra ID",
+            default="no RoleBinding is written",
+        )
     ] = ""
 
 
@@ -156,7 +181,7 @@ class ControllerSettings(Group, frozen=True, gc=False):
         int | None, count(0, "a number of GPUs, 0 or more"), Field("limit on GPUs over all pools", default="the sum over all groups")
     ] = None
     dollars_per_hour: Annotated[
-        float | None, amount("number ≥ 0", "dollars per hour, 0 or more"), Field("limit on the sum of all prices", default="100")
+        float | None, amount("number ≥ 0", "dollars per hour, 0 or more"), Field("limit on the sum of all prices", default=f"{DEFAULT_DOLLARS:g}")
     ] = None
 
 
