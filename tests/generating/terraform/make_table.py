@@ -30,11 +30,12 @@ class Bindings:
     def __init__(self, wheel: Path) -> None:
         with zipfile.ZipFile(wheel) as outer:
             inner = next(name for name in outer.namelist() if name.endswith(".jsii.tgz"))
-            archive = tarfile.open(fileobj=BytesIO(outer.read(inner)))
-        manifest = json.loads(_member(archive, "package.json"))
-        assembly = json.loads(_member(archive, ".jsii"))
-        if "filename" in assembly:
-            assembly = json.loads(decompress(_member(archive, assembly["filename"])))
+            packed = BytesIO(outer.read(inner))
+        with tarfile.open(fileobj=packed) as archive:
+            manifest = json.loads(_member(archive, "package.json"))
+            assembly = json.loads(_member(archive, ".jsii"))
+            if "filename" in assembly:
+                assembly = json.loads(decompress(_member(archive, assembly["filename"])))
         self.name: str = manifest["name"]
         self.provider: dict[str, str] = manifest["cdktf"]["provider"]
         self.source = f"{wheel.name} of PyPI, for {self.provider['name']} {self.provider['version']}"

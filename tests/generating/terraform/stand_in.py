@@ -14,7 +14,7 @@ from os import getpid
 from pathlib import Path
 from typing import Any
 
-import grpc
+import grpc  # type: ignore[import-untyped]  # it ships none
 import msgspec
 
 _SERVICE = "tfplugin5.Provider"
@@ -50,7 +50,7 @@ def standing_in(table: Table, answers: Answers, *, examples: bool = False) -> It
         server.stop(None).wait()
 
 
-class _Handlers(grpc.GenericRpcHandler):
+class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # the same
     def __init__(self, provider: "_Provider") -> None:
         self._methods = {
             "GetSchema": provider.schema,

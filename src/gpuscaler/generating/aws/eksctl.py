@@ -14,7 +14,7 @@ from typing import Final
 
 from gpuscaler.generating.aws.eksctl_commands import cluster_edits, create_commands, identity_commands, identity_edits
 from gpuscaler.generating.aws.eksctl_groups import general_group, gpu_group, like_the_first
-from gpuscaler.generating.aws.general import cluster_zones, general_groups
+from gpuscaler.generating.aws.general import control_plane_zones, general_groups
 from gpuscaler.generating.aws.names import SERVICE_ACCOUNT, controller_role_arn
 from gpuscaler.generating.description.resolved import Description
 from gpuscaler.generating.description.settings import EKSCTL, IRSA, POD_IDENTITY
@@ -23,10 +23,8 @@ from gpuscaler.generating.writing.files import GeneratedFile, yaml_file
 
 CLUSTER_PATH: Final = "eksctl/cluster.yaml"
 IDENTITY_PATH: Final = "eksctl/identity.yaml"
-#: The control plane needs subnets in two zones at least.
-_LEAST_ZONES: Final = 2
 #: Regions without the add-on metrics-server begin so (eksctl's known_addons.go).
-_NO_METRICS_SERVER: Final = ("cn-", "us-gov-")
+NO_METRICS_SERVER: Final = ("cn-", "us-gov-")
 
 
 def eksctl_files(description: Description) -> Iterable[GeneratedFile]:
@@ -85,7 +83,7 @@ def _cluster(description: Description) -> dict[str, Tree]:
         "metadata": {**head, "version": version},
         "availabilityZones": because(
             "eksctl makes subnets in these zones, and groups can have machines in no other. The control plane needs two at least.",
-            _all_zones(description),
+            control_plane_zones(description),
         ),
     }
     if description.cluster.private:
@@ -117,17 +115,10 @@ def _addons(description: Description) -> Iterator[Tree]:
         "eks-pod-identity-agent": "It hands pods the roles that associations give them. eksctl refuses associations without it.",
         "aws-ebs-csi-driver": "Volumes of pods (PersistentVolumeClaims) are made by it. EKS has no driver of its own.",
     }
-    if not description.cluster.region.startswith(_NO_METRICS_SERVER):
+    if not description.cluster.region.startswith(NO_METRICS_SERVER):
         named["metrics-server"] = "`kubectl top` and HorizontalPodAutoscalers by CPU and memory need it."
     for name, why in named.items():
         yield because(why, {"name": name})
-
-
-def _all_zones(description: Description) -> list[str]:
-    """Return the zones of the cluster and of all pools; two at least, even if one has no machines."""
-    zones = sorted({*cluster_zones(description), *(group.zone for group in description.groups)})
-    spare = (f"{description.cluster.region}{letter}" for letter in "abc")
-    return sorted([*zones, *(zone for zone in spare if zone not in zones)][: max(_LEAST_ZONES, len(zones))])
 
 
 def _groups(description: Description) -> Mapping[str, Tree]:

@@ -8,6 +8,8 @@ from gpuscaler import catalogue
 from gpuscaler.generating.description.naming import short_type
 from gpuscaler.generating.description.resolved import Description
 
+#: The control plane needs subnets in two zones at least.
+_LEAST_ZONES = 2
 _GIB_OF_CPU = {"c": 2, "m": 4, "r": 8}
 
 
@@ -34,6 +36,19 @@ def cluster_zones(description: Description) -> tuple[str, ...]:
     """Return the zones of the cluster, without those that only a pool names."""
     region = description.cluster.region
     return description.cluster.zones or (f"{region}a", f"{region}b")
+
+
+def control_plane_zones(description: Description) -> list[str]:
+    """Return the zones of the cluster and of all pools; two at least, even if one has no machines."""
+    zones = sorted({*cluster_zones(description), *(group.zone for group in description.groups)})
+    spare = (f"{description.cluster.region}{letter}" for letter in "abc")
+    return sorted([*zones, *(zone for zone in spare if zone not in zones)][: max(_LEAST_ZONES, len(zones))])
+
+
+def architecture(group: GeneralGroup) -> str:
+    """Return the architecture of a group's machines, as the catalogue calls it; amd64 if neither catalogue nor name tells."""
+    size = _size(group.types[0])
+    return size[0] if size else "amd64"
 
 
 def _size(name: str) -> tuple[str, int, int] | None:

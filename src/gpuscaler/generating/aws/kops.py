@@ -23,6 +23,8 @@ from gpuscaler.model.taints import Taint
 from gpuscaler.model.well_known import ARRIVING_TAINT, POOL_LABEL
 
 API_VERSION: Final = "kops.k8s.io/v1alpha2"
+#: The label with the name of a node's group.
+GROUP_LABEL: Final = "kops.k8s.io/instancegroup"
 _GROUPS, _CLUSTER = "kops/instancegroups.yaml", "kops/cluster.yaml"
 _NVIDIA: Final = "nvidia.com/gpu"
 #: GPUs of NVIDIA's Blackwell generation, as in the catalogue, and a driver for them. kOps installs 535, which is older than they are.
@@ -144,10 +146,12 @@ def _sizes(group: NodeGroup) -> Mapping[str, Tree]:
 
 def _labels(group: NodeGroup) -> Mapping[str, Tree]:
     reasons = {
-        POOL_LABEL: "Pods choose the pool by this label, and gpuscaler calls the pool by it.",
+        GROUP_LABEL: "kOps sets this label itself only in groups that `kops create` makes. Other programs choose groups by it.",
+        POOL_LABEL: "Pods can choose the pool by this label, and gpuscaler calls the pool by it.",
         ACCELERATOR: "Cluster Autoscaler waits for the GPUs of a new node only if the node has this label; the GPU's model is its value.",
     }
-    return {key: because(reasons.get(key, "The description asks for this label."), value) for key, value in node_labels(group).items()}
+    labels = {GROUP_LABEL: group.name, **node_labels(group)}
+    return {key: because(reasons.get(key, "The description asks for this label."), value) for key, value in labels.items()}
 
 
 def _taints(group: NodeGroup) -> list[Tree]:

@@ -1,5 +1,6 @@
 """Trees as YAML, with the reasons as comments where they are asked for."""
 
+import re
 import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -10,6 +11,8 @@ from gpuscaler.generating.writing.explained import Explained, Tree
 
 _WIDTH = 110
 _DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+#: Texts that PyYAML writes without quotes, and that the parsers of Go programs read as a boolean or a number: YAML 1.2, and go-yaml's own.
+_NOT_TEXT_IN_GO = re.compile(r"[yYnN]|[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?|[-+]?0[oObBxX][0-9a-fA-F_]+")
 
 
 def render_yaml(documents: Iterable[Tree], *, explain: bool) -> str:
@@ -78,7 +81,8 @@ def _block(head: str, text: str, indent: str) -> Iterator[str]:
 def _scalar(value: Any) -> str:
     """Return a scalar, an empty list or an empty mapping as YAML of one line."""
     text: str = yaml.dump(value, Dumper=_DUMPER, default_flow_style=True, width=10**6, allow_unicode=True)
-    return text.removesuffix("\n").removesuffix("\n...")
+    text = text.removesuffix("\n").removesuffix("\n...")
+    return f"'{text}'" if isinstance(value, str) and text == value and _NOT_TEXT_IN_GO.fullmatch(value) else text
 
 
 def _comment(why: str, indent: str) -> list[str]:

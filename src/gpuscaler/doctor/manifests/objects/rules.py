@@ -109,10 +109,10 @@ def _texts(manifest: Manifest) -> Iterator[_Rules]:
 
 def _of_chart(manifest: Manifest) -> Iterator[_Rules]:
     """The rules among the values of the chart, or of gpuscaler's chart, each as a text of its own."""
-    lists = {("rules", "custom"): "rules", ("rules", "external"): "externalRules", **{("metrics", "rules", name): name for name in _LISTS}}
-    for names, key in lists.items():
+    of_adapter = ((("rules", "custom"), "rules"), (("rules", "external"), "externalRules"))
+    for names, key in (*of_adapter, *((("metrics", "rules", name), name) for name in _LISTS)):
         for index, rule in enumerate(manifest.document.parts(*names)):
-            path = (*names, index)
+            path: Path = (*names, index)
             yield _Rules(manifest, path, 0, yaml.dump({key: [dict(rule.data)]}, sort_keys=False), is_one=True)
 
 

@@ -5,31 +5,19 @@ Sources, 2026-11-26: the EKS user guide, "Amazon EKS node IAM role", "How EKS Po
 """
 
 from collections.abc import Iterator
-from typing import Any
 
-from gpuscaler.clouds.aws.discovery.iam import policy
 from gpuscaler.doctor.checks.aws.keys import GRANTED
-from gpuscaler.generating.aws.names import base_name, partition
+from gpuscaler.generating.aws.names import SERVICE_ACCOUNT, base_name, partition
+from gpuscaler.generating.aws.rights import controller_policy, irsa_trust, pod_identity_trust
 from gpuscaler.generating.description.resolved import Description
 from gpuscaler.generating.description.settings import IRSA
 from gpuscaler.generating.writing.explained import Explained, Tree, because
 from gpuscaler.generating.writing.hcl import Block, Expression, call
 
-#: The controller's ServiceAccount of a release of the chart that is called gpuscaler.
-SERVICE_ACCOUNT = "gpuscaler-controller"
 #: Policies of AWS that nodes need.
-_NODE_POLICIES = ("AmazonEKSWorkerNodePolicy", "AmazonEC2ContainerRegistryPullOnly", "AmazonEKS_CNI_Policy")
-#: Why each statement of gpuscaler's policy is there, by its Sid.
-_STATEMENTS = {
-    "Read": "gpuscaler reads groups, machines, types and prices. AWS has no narrower resource than * for these actions, and they "
-    "change nothing.",
-    "ReadNodeGroups": "Labels and taints of a managed node group are known to EKS only. gpuscaler needs them while the group is empty.",
-    "ChangeGroupsOfTheCluster": "gpuscaler buys and removes machines, but only in groups that have this cluster's tag.",
-    "LaunchThroughGroups": "EC2 Auto Scaling launches machines with the rights of its caller. By itself, gpuscaler cannot launch any.",
-    "PassTheRoleOfNodes": "A machine gets its role from its launch template. gpuscaler may give this role only, and to machines only.",
-    "ReadNotices": "gpuscaler reads and deletes the notices of one queue.",
-}
-_NODE_ROLE, _QUEUE = "aws_iam_role.nodes.arn", "aws_sqs_queue.notices.arn"
+_NODE_POLICIES = ("AmazonEKSWorkerNodePolicy", "AmazonEC2ContainerRegistryPullOnly")
+_NETWORK_POLICY = "AmazonEKS_CNI_Policy"
+_NODE_ROLE = Expression("aws_iam_role.nodes.arn")
 
 
 def access_blocks(description: Description) -> Iterator[Tree]:
@@ -56,9 +44,14 @@ def attached(role: str, *policies: str) -> Block:
     body: dict[str, Tree] = {
         "for_each": call("toset", list(policies)),
         "role": Expression(f"aws_iam_role.{role}.name"),
-        "policy_arn": Expression('"arn:${data.aws_partition.current.partition}:iam::aws:policy/${each.key}"'),
+        "policy_arn": policy_arn("each.key"),
     }
     return Block("resource", ("aws_iam_role_policy_attachment", role), body)
+
+
+def policy_arn(name: str) -> Expression:
+    """Return the ARN of a policy of AWS; ``name`` is an expression. ARNs differ between partitions."""
+    return Expression(f'"arn:${{data.aws_partition.current.partition}}:iam::aws:policy/${{{name}}}"')
 
 
 def _ec2(description: Description) -> str:
@@ -66,7 +59,7 @@ def _ec2(description: Description) -> str:
 
 
 def _nodes(description: Description) -> Iterator[Tree]:
-    name = f"{base_name(description)}-nodes"[:64]
+    name = f"{base_name(description)[:58]}-nodes"
     yield from node_role(
         description, "nodes", name, "The role of GPU nodes. It has no right to change groups: what runs on a node can get at its role."
     )
@@ -83,7 +76,7 @@ def _nodes(description: Description) -> Iterator[Tree]:
         Block(
             "resource",
             ("aws_eks_access_entry", "nodes"),
-            {"cluster_name": Expression("local.cluster.name"), "principal_arn": Expression(_NODE_ROLE), "type": "EC2_LINUX"},
+            {"cluster_name": Expression("local.cluster.name"), "principal_arn": _NODE_ROLE, "type": "EC2_LINUX"},
         ),
     )
 
@@ -92,69 +85,47 @@ def node_role(description: Description, label: str, name: str, why: str) -> Iter
     """Yield a role of nodes with what nodes need."""
     trust = call("jsonencode", assumed_by(_ec2(description), "sts:AssumeRole"))
     yield because(why, Block("resource", ("aws_iam_role", label), {"name": name, "assume_role_policy": trust}))
+    if description.cluster.create:
+        yield because("A node reads about its machine and cluster, and pulls images from ECR.", attached(label, *_NODE_POLICIES))
+        return
     yield because(
-        "What a node needs: to read about its machine and cluster, to pull images from ECR, and to give pods addresses of the VPC.",
-        attached(label, *_NODE_POLICIES),
+        "A node reads about its machine and cluster, and pulls images from ECR. The network plugin gives pods addresses with the "
+        "rights of its "
+        "node; leave out the last policy if the plugin has a role of its own in your cluster.",
+        attached(label, *_NODE_POLICIES, _NETWORK_POLICY),
     )
 
 
 def _gpuscaler(description: Description) -> Iterator[Tree]:
     irsa = description.controller.identity == IRSA
     yield from _provider(description) if irsa else ()
-    trust = (
-        because(
-            "Only pods with gpuscaler's ServiceAccount take the role: the cluster's issuer signs the name of the ServiceAccount.",
-            _irsa_trust(description),
-        )
-        if irsa
-        else because(
-            "EKS gives the role to pods with an association. TagSession lets it add the names of cluster, namespace and "
-            "ServiceAccount; without it, EKS refuses.",
-            assumed_by("pods.eks.amazonaws.com", "sts:AssumeRole", "sts:TagSession"),
-        )
-    )
+    trust = _irsa_trust(description) if irsa else pod_identity_trust()
+    rights = controller_policy(description, queue=Expression("aws_sqs_queue.notices.arn"), node_role=_NODE_ROLE)
     yield Block(
         "resource",
         ("aws_iam_role", "gpuscaler"),
         {
             "name": because(
-                "gpuscaler has a role of its own instead of the nodes' one, which every pod without a role could use.",
-                base_name(description),
+                "The values of the chart name the role by its ARN, so the name must be known beforehand.", base_name(description)
             ),
             "assume_role_policy": because(trust.why, call("jsonencode", trust.value)),
         },
     )
-    rights = policy(description.cluster.name, queue=_QUEUE, node_role=_NODE_ROLE, partition=partition(description))
-    body = {"name": "gpuscaler", "role": Expression("aws_iam_role.gpuscaler.name"), "policy": call("jsonencode", _rights(rights))}
-    yield because(
-        "What `gpuscaler generate iam` prints for this cluster, with its queue and the role of its GPU nodes.",
-        Block("resource", ("aws_iam_role_policy", "gpuscaler"), body),
-    )
+    body = {"name": "gpuscaler", "role": Expression("aws_iam_role.gpuscaler.name"), "policy": call("jsonencode", rights.value)}
+    yield because(rights.why, Block("resource", ("aws_iam_role_policy", "gpuscaler"), body))
     if not irsa:
+        association = {
+            "cluster_name": Expression("local.cluster.name"),
+            "namespace": description.controller.namespace,
+            "service_account": SERVICE_ACCOUNT,
+            "role_arn": Expression("aws_iam_role.gpuscaler.arn"),
+        }
         yield because(
-            "Pods of this ServiceAccount get the role. Namespace and name must be those of the Helm release, or gpuscaler works "
-            "with the nodes' rights.",
-            Block(
-                "resource",
-                ("aws_eks_pod_identity_association", "gpuscaler"),
-                {
-                    "cluster_name": Expression("local.cluster.name"),
-                    "namespace": description.controller.namespace,
-                    "service_account": SERVICE_ACCOUNT,
-                    "role_arn": Expression("aws_iam_role.gpuscaler.arn"),
-                },
-            ),
+            "EKS gives the role to pods of this ServiceAccount only, which the chart makes if the release is called gpuscaler. "
+            "Pods with another "
+            "namespace or name get no role.",
+            Block("resource", ("aws_eks_pod_identity_association", "gpuscaler"), association),
         )
-
-
-def _rights(rights: dict[str, Any]) -> dict[str, Tree]:
-    """Return the policy with references instead of the placeholders, and the reason for each statement."""
-    references = {_QUEUE: Expression(_QUEUE), _NODE_ROLE: Expression(_NODE_ROLE)}
-    statements = [
-        because(_STATEMENTS[entry["Sid"]], entry | {"Resource": references.get(entry["Resource"], entry["Resource"])})
-        for entry in rights["Statement"]
-    ]
-    return rights | {"Statement": statements}
 
 
 def _provider(description: Description) -> Iterator[Tree]:
@@ -162,28 +133,27 @@ def _provider(description: Description) -> Iterator[Tree]:
     url = Expression("local.cluster.issuer")
     if description.cluster.create:
         yield because(
-            "IAM accepts the cluster's tokens, which ServiceAccounts are signed with.",
+            "IAM must know the issuer that signs the tokens of the cluster's ServiceAccounts.",
             Block("resource", ("aws_iam_openid_connect_provider", "cluster"), {"url": url, "client_id_list": ["sts.amazonaws.com"]}),
         )
     else:
         yield because(
-            "IAM must already accept the cluster's tokens. If this is not found, create the provider with `eksctl utils "
-            "associate-iam-oidc-provider`.",
+            "IAM must know the cluster's issuer of tokens already. If it does not, `eksctl utils associate-iam-oidc-provider` tells IAM.",
             Block("data", ("aws_iam_openid_connect_provider", "cluster"), {"url": url}),
         )
 
 
-def _irsa_trust(description: Description) -> dict[str, Tree]:
-    issuer = '"${trimprefix(local.cluster.issuer, "https://")}'
-    provider = f"{'' if description.cluster.create else 'data.'}aws_iam_openid_connect_provider.cluster.arn"
-    account = f"system:serviceaccount:{description.controller.namespace}:{SERVICE_ACCOUNT}"
-    statement = {
-        "Effect": "Allow",
-        "Principal": {"Federated": Expression(provider)},
-        "Action": "sts:AssumeRoleWithWebIdentity",
-        "Condition": {"StringEquals": {Expression(f'{issuer}:aud"'): "sts.amazonaws.com", Expression(f'{issuer}:sub"'): account}},
-    }
-    return {"Version": "2012-10-17", "Statement": [statement]}
+def _irsa_trust(description: Description) -> Explained:
+    provider, issuer = f"{'' if description.cluster.create else 'data.'}aws_iam_openid_connect_provider.cluster.arn", "ISSUER"
+    trust = dict(irsa_trust(description, provider=issuer, provider_arn=provider))
+    statement = dict(trust["Statement"][0])
+    host = '${trimprefix(local.cluster.issuer, "https://")}'
+    equals = {Expression(f'"{key.replace(issuer, host)}"'): value for key, value in statement["Condition"]["StringEquals"].items()}
+    statement |= {"Principal": {"Federated": Expression(provider)}, "Condition": {"StringEquals": equals}}
+    return because(
+        "Only tokens of gpuscaler's ServiceAccount may take the role: `sub` is the account, `aud` is who the token is for.",
+        trust | {"Statement": [statement]},
+    )
 
 
 def _key() -> Iterator[Explained]:

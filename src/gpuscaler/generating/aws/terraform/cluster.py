@@ -6,8 +6,12 @@ users access to Kubernetes with EKS access entries".
 
 from collections.abc import Iterator
 
+from gpuscaler.generating.aws.eksctl import NO_METRICS_SERVER
+from gpuscaler.generating.aws.general import architecture, general_groups
 from gpuscaler.generating.aws.nodes import HOP_LIMIT, HTTP_TOKENS, ROOT_DEVICE, VOLUME_TYPE
-from gpuscaler.generating.aws.terraform.access import assumed_by, attached, node_role
+from gpuscaler.generating.aws.rights import pod_identity_trust
+from gpuscaler.generating.aws.terraform.access import assumed_by, attached, node_role, policy_arn
+from gpuscaler.generating.aws.terraform.images import general_ami_type
 from gpuscaler.generating.description.resolved import Description
 from gpuscaler.generating.description.settings import GIB, IRSA
 from gpuscaler.generating.writing.explained import Explained, Tree, because
@@ -103,7 +107,7 @@ def _new(description: Description) -> Iterator[Tree]:
     trust = call("jsonencode", assumed_by("eks.amazonaws.com", "sts:AssumeRole"))
     yield because(
         "EKS itself works with this role in your account: it creates load balancers and network interfaces.",
-        Block("resource", ("aws_iam_role", "cluster"), {"name": f"{name}-cluster"[-64:], "assume_role_policy": trust}),
+        Block("resource", ("aws_iam_role", "cluster"), {"name": f"{name[:56]}-cluster", "assume_role_policy": trust}),
     )
     yield because("The rights that EKS needs.", attached("cluster", "AmazonEKSClusterPolicy"))
     access = {"authentication_mode": "API", "bootstrap_cluster_creator_admin_permissions": True}
@@ -139,80 +143,97 @@ def _new(description: Description) -> Iterator[Tree]:
         },
     )
     yield _facts("aws_eks_cluster.this")
-    first = ["vpc-cni", "kube-proxy"] + ([] if description.controller.identity == IRSA else ["eks-pod-identity-agent"])
-    yield because(
-        "What a node needs before it is Ready: addresses for pods and rules for Services. The agent of Pod Identity gives "
-        "gpuscaler its role.",
-        Block(
-            "resource",
-            ("aws_eks_addon", "nodes"),
-            {"for_each": call("toset", list(first)), "cluster_name": _CLUSTER, "addon_name": Expression("each.key")},
-        ),
-    )
+    yield from _addons(name)
     yield from _general(description)
+    later = ["coredns", "aws-ebs-csi-driver"] + ([] if description.cluster.region.startswith(NO_METRICS_SERVER) else ["metrics-server"])
     yield because(
-        "CoreDNS needs nodes to run on: before there are any, EKS reports it as degraded.",
-        Block(
-            "resource",
-            ("aws_eks_addon", "coredns"),
-            {"cluster_name": _CLUSTER, "addon_name": "coredns", "depends_on": [Expression("aws_eks_node_group.general")]},
-        ),
+        "DNS, volumes of pods (PersistentVolumeClaims), and `kubectl top`. They need nodes to run on: before there are any, EKS "
+        "reports them as "
+        "degraded.",
+        Block("resource", ("aws_eks_addon", "workloads"), _addon(later) | {"depends_on": [Expression("aws_eks_node_group.general")]}),
     )
+
+
+def _addons(cluster: str) -> Iterator[Tree]:
+    roles = {
+        "vpc-cni": {"service_account": "aws-node", "policy": "AmazonEKS_CNI_Policy"},
+        "aws-ebs-csi-driver": {"service_account": "ebs-csi-controller-sa", "policy": "service-role/AmazonEBSCSIDriverPolicy"},
+    }
+    why = "Add-ons that call AWS have roles of their own. Without them, the nodes' role would need these rights, and pods could use them."
+    yield Block("locals", (), {"addon_roles": because(why, roles)})
+    trust, each = pod_identity_trust(), Expression("local.addon_roles")
+    role = {"for_each": each, "name": Expression(f'"{cluster[:40]}-${{each.key}}"'), "assume_role_policy": call("jsonencode", trust.value)}
+    yield because(trust.why, Block("resource", ("aws_iam_role", "addons"), role))
+    attachment = {"for_each": each, "role": Expression("aws_iam_role.addons[each.key].name"), "policy_arn": policy_arn("each.value.policy")}
+    yield because("The rights of each add-on.", Block("resource", ("aws_iam_role_policy_attachment", "addons"), attachment))
+    yield because(
+        "What a node needs before it is Ready: addresses for pods and rules for Services. The agent gives pods the roles of their "
+        "associations.",
+        Block("resource", ("aws_eks_addon", "nodes"), _addon(["vpc-cni", "kube-proxy", "eks-pod-identity-agent"])),
+    )
+
+
+def _addon(names: list[str]) -> dict[str, Tree]:
+    association = {
+        "role_arn": Expression("aws_iam_role.addons[each.key].arn"),
+        "service_account": Expression("pod_identity_association.value"),
+    }
+    accounts = Expression("[for name, role in local.addon_roles : role.service_account if name == each.key]")
+    return {
+        "for_each": call("toset", list(names)),
+        "cluster_name": _CLUSTER,
+        "addon_name": Expression("each.key"),
+        "dynamic": Nested({"for_each": accounts, "content": Nested(association)}, labels=("pod_identity_association",)),
+    }
 
 
 def _general(description: Description) -> Iterator[Tree]:
-    general, name = description.general, f"{description.cluster.name}-general"
+    general, name = description.general, description.cluster.name
     yield from node_role(
-        description, "general", name[-64:], "The role of the nodes without GPUs. gpuscaler may pass on that of GPU nodes only."
+        description, "general", f"{name[:56]}-general", "The role of the nodes without GPUs. gpuscaler may pass on that of GPU nodes only."
     )
+    groups = {
+        group.name: {"types": list(group.types), "ami_type": general_ami_type(architecture(group))} for group in general_groups(description)
+    }
+    why = "One group for each size of machine. Within a group, EKS may choose the type and the zone."
+    yield Block("locals", (), {"general_groups": because(why, groups)})
     yield because(
         "The disks and the metadata of the nodes without GPUs.",
         Block(
             "resource",
             ("aws_launch_template", "general"),
-            {"name": name, "block_device_mappings": disk(-(-general.disk // GIB)), "metadata_options": metadata_options()},
+            {"name": f"{name}-general", "block_device_mappings": disk(-(-general.disk // GIB)), "metadata_options": metadata_options()},
         ),
     )
     sizes = {
         "min_size": because("CoreDNS and gpuscaler run here, and must always have a node.", general.min),
-        "max_size": because(
-            "gpuscaler leaves this group alone, since it has no GPUs. Cluster Autoscaler may change its size.", general.max
-        ),
+        "max_size": because("Nothing here grows the group: gpuscaler leaves groups without GPUs alone.", general.max),
         "desired_size": because("The number at the start.", general.min),
     }
     template = {"id": Expression("aws_launch_template.general.id"), "version": Expression("aws_launch_template.general.latest_version")}
+    needs = ("aws_iam_role_policy_attachment.general", "aws_eks_addon.nodes", "aws_kms_grant.autoscaling")
     body: dict[str, Tree] = {
+        "for_each": Expression("local.general_groups"),
         "cluster_name": _CLUSTER,
-        "node_group_name": "general",
+        "node_group_name": Expression("each.key"),
         "node_role_arn": Expression("aws_iam_role.general.arn"),
         "subnet_ids": call("values", Expression("var.subnet_ids")),
-        "instance_types": list(description.general_types),
-        "ami_type": _general_image(description),
+        "instance_types": Expression("each.value.types"),
+        "ami_type": Expression("each.value.ami_type"),
         "version": Expression("local.cluster.version"),
         "scaling_config": Nested(sizes),
         "launch_template": Nested(template),
         "lifecycle": because(
-            "If an autoscaler changes the number of machines, `terraform apply` does not change it back.",
+            "If you, or an autoscaler of yours, change the number of machines, `terraform apply` does not change it back.",
             Nested({"ignore_changes": [Expression("scaling_config[0].desired_size")]}),
         ),
         "depends_on": because(
             "A node without the rights of its role, the network plugin or the key of its disk does not become Ready, and EKS "
             "would give up the group.",
-            [
-                Expression("aws_iam_role_policy_attachment.general"),
-                Expression("aws_eks_addon.nodes"),
-                Expression("aws_kms_grant.autoscaling"),
-            ],
+            [Expression(kind) for kind in needs],
         ),
     }
     yield because(
         "Nodes for everything that uses no GPU, above all gpuscaler itself, which must not run on machines that it may remove.",
         Block("resource", ("aws_eks_node_group", "general"), body),
     )
-
-
-def _general_image(description: Description) -> str:
-    """Return the image for the first type: a Graviton processor has a 'g' after the digit of its generation, as in m7g.large."""
-    family = description.general_types[0].split(".")[0]
-    letters = family.lstrip("abcdefghijklmnopqrstuvwxyz").lstrip("0123456789")
-    return "AL2023_ARM_64_STANDARD" if letters.startswith("g") or family == "a1" else "AL2023_x86_64_STANDARD"

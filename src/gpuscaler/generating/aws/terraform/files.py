@@ -6,6 +6,7 @@ Pod Identity association came with the provider's version 5.29, and arguments th
 
 from collections.abc import Iterable, Iterator
 
+from gpuscaler.generating.aws.general import control_plane_zones
 from gpuscaler.generating.aws.terraform.access import access_blocks
 from gpuscaler.generating.aws.terraform.cluster import cluster_blocks
 from gpuscaler.generating.aws.terraform.images import image_blocks
@@ -56,8 +57,11 @@ def terraform_files(description: Description) -> Iterator[GeneratedFile]:
     yield hcl_file(f"{_FOLDER}/outputs.tf", "the queue and the role, which gpuscaler's settings name", _outputs(), apply=_APPLY)
 
 
-def _zones(description: Description) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(group.zone for group in description.groups))
+def _zones(description: Description) -> list[str]:
+    """Return the zones that need a subnet."""
+    if description.cluster.create:
+        return control_plane_zones(description)
+    return list(dict.fromkeys(group.zone for group in description.groups))
 
 
 def _versions(description: Description) -> Iterator[Tree]:
@@ -79,7 +83,7 @@ def _versions(description: Description) -> Iterator[Tree]:
 
 
 def _variables(description: Description) -> Iterator[Tree]:
-    zones = list(_zones(description))
+    zones = _zones(description)
     has_all = {
         "condition": Expression(f"length(setsubtract({_texts(zones)}, keys(var.subnet_ids))) == 0"),
         "error_message": f"A subnet for each of {', '.join(zones)} is needed.",

@@ -19,6 +19,11 @@ def ami_type(type_: InstanceType) -> str:
     return f"AL2023_{_ARCHITECTURES[type_.arch][0]}_{_variant(type_).upper()}"
 
 
+def general_ami_type(architecture: str) -> str:
+    """Return the type of image of a managed node group without GPUs."""
+    return f"AL2023_{_ARCHITECTURES[architecture][0]}_STANDARD"
+
+
 def image_path(type_: InstanceType) -> str:
     """Return the part of a parameter's name that chooses among the images of EKS."""
     return f"amazon-linux-2023/{_ARCHITECTURES[type_.arch][1]}/{_variant(type_)}"

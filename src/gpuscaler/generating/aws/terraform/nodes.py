@@ -90,7 +90,7 @@ def _fields(groups: list[NodeGroup], *, managed: bool) -> dict[str, Explained]:
 def node_blocks(description: Description) -> Iterator[Tree]:
     yield _node_template_tags()
     yield _launch_template(description)
-    yield from _managed() if description.managed else _self_managed(description)
+    yield from _managed(description) if description.managed else _self_managed(description)
 
 
 def _node_template_tags() -> Block:
@@ -112,7 +112,7 @@ def _node_template_tags() -> Block:
 
 
 def _launch_template(description: Description) -> Explained:
-    name = Expression(f'"{description.cluster.name}-${{each.key}}"')
+    name = Expression(f'"{description.cluster.name[:64]}-${{each.key}}"')
     body: dict[str, Tree] = {"for_each": _GROUPS, "name": name}
     if not description.managed:
         body |= {
@@ -152,7 +152,7 @@ def _user_data() -> Explained:
     )
 
 
-def _managed() -> Iterator[Tree]:
+def _managed(description: Description) -> Iterator[Tree]:
     yield Block(
         "locals", (), {"taint_effects": because("The EKS API spells the effects of taints differently from Kubernetes.", dict(_EFFECTS))}
     )
@@ -197,7 +197,7 @@ def _managed() -> Iterator[Tree]:
         ),
         "depends_on": because(
             "A node without the rights of its role or the key of its disk does not become Ready, and EKS would give up the group.",
-            [Expression("aws_iam_role_policy_attachment.nodes"), Expression("aws_kms_grant.autoscaling")],
+            _needs(description, "aws_iam_role_policy_attachment.nodes", "aws_kms_grant.autoscaling"),
         ),
     }
     yield because("A node group of EKS for each entry of local.groups.", Block("resource", ("aws_eks_node_group", "gpu"), body))
@@ -223,6 +223,11 @@ def _managed() -> Iterator[Tree]:
             },
         ),
     )
+
+
+def _needs(description: Description, *resources: str) -> list[Tree]:
+    """Return what must exist before the first machine starts."""
+    return [Expression(resource) for resource in (*resources, *(("aws_eks_addon.nodes",) if description.cluster.create else ()))]
 
 
 def _self_managed(description: Description) -> Iterator[Tree]:
@@ -292,10 +297,7 @@ def _self_managed(description: Description) -> Iterator[Tree]:
         ),
         "depends_on": because(
             "A machine that starts before the cluster admits its role does not become a node.",
-            [
-                Expression(kind)
-                for kind in ("aws_eks_access_entry.nodes", "aws_iam_role_policy_attachment.nodes", "aws_kms_grant.autoscaling")
-            ],
+            _needs(description, "aws_eks_access_entry.nodes", "aws_iam_role_policy_attachment.nodes", "aws_kms_grant.autoscaling"),
         ),
     }
     yield because("An Auto Scaling group for each entry of local.groups.", Block("resource", ("aws_autoscaling_group", "gpu"), body))
