@@ -6,7 +6,7 @@ Auto Scaling groups, launch templates).
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 import yaml
@@ -73,10 +73,18 @@ class AwsDriver:
         return {"LaunchTemplateName": name, "Version": "$Latest"}
 
     def scaling_group(
-        self, name: str, *, zones: Iterable[str], tags: Mapping[str, str], suspended: Iterable[str] = (), **settings: Any
+        self,
+        name: str,
+        *,
+        zones: Iterable[str],
+        tags: Mapping[str, str],
+        of_group_only: Collection[str] = (),
+        suspended: Iterable[str] = (),
+        **settings: Any,
     ) -> None:
+        """An Auto Scaling group. Its machines get its ``tags``, but for those ``of_group_only``."""
         client = self.stage.client("autoscaling")
-        listed = [{"Key": key, "Value": value, "PropagateAtLaunch": True} for key, value in tags.items()]
+        listed = [{"Key": key, "Value": value, "PropagateAtLaunch": key not in of_group_only} for key, value in tags.items()]
         subnets = ",".join(subnet_id(zone) for zone in zones)
         client.create_auto_scaling_group(AutoScalingGroupName=name, VPCZoneIdentifier=subnets, Tags=listed, **settings)
         if processes := list(suspended):
@@ -134,12 +142,28 @@ class AwsDriver:
             CapacityRebalance=spot,
         )
 
-    def add_tags(self, group: str, tags: Mapping[str, str]) -> None:
+    def add_tags(self, group: str, tags: Mapping[str, str], *, at_launch: bool = True) -> None:
         listed = [
-            {"ResourceId": group, "ResourceType": "auto-scaling-group", "Key": key, "Value": value, "PropagateAtLaunch": True}
+            {"ResourceId": group, "ResourceType": "auto-scaling-group", "Key": key, "Value": value, "PropagateAtLaunch": at_launch}
             for key, value in tags.items()
         ]
         self.stage.client("autoscaling").create_or_update_tags(Tags=listed)
+
+    def queue(self, name: str, *, seconds: int, encrypted: bool) -> None:
+        attributes = {"MessageRetentionPeriod": str(seconds), "SqsManagedSseEnabled": str(encrypted).lower()}
+        self.stage.client("sqs").create_queue(QueueName=name, Attributes=attributes)
+
+    def queue_policy(self, name: str, policy: str) -> None:
+        sqs = self.stage.client("sqs")
+        sqs.set_queue_attributes(QueueUrl=sqs.get_queue_url(QueueName=name)["QueueUrl"], Attributes={"Policy": policy})
+
+    def deliver_events(self) -> None:
+        """EventBridge delivers to the queues that rules with a pattern for interruptions name."""
+        for properties in self.rules.values():
+            pattern = properties["EventPattern"]
+            if "EC2 Spot Instance Interruption Warning" in pattern["detail-type"]:
+                for target in properties["Targets"]:
+                    self.stage.region.queues[target["Arn"].rpartition(":")[2]].receives_notices = True
 
     @staticmethod
     def _policy(launch: Mapping[str, str], types: Iterable[str], *, spot: bool) -> dict[str, Any]:
@@ -240,7 +264,7 @@ class AwsDriver:
         )
 
     def protect_new_machines(self) -> None:
-        """The README's command for eksctl: new machines of the GPU groups are protected from scale-in."""
+        """The README's command for eksctl and Terraform: new machines of the GPU groups are protected from scale-in."""
         client = self.stage.client("autoscaling")
         hint = f"{_HINTS}/label/gpuscaler.io/pool"
         filters = [{"Name": f"tag:k8s.io/cluster-autoscaler/{self.cluster}", "Values": ["owned"]}, {"Name": "tag-key", "Values": [hint]}]
@@ -322,20 +346,8 @@ class AwsDriver:
         self.deliver_events()
 
     def _make_queue(self, properties: Mapping[str, Any]) -> None:
-        attributes = {"MessageRetentionPeriod": str(properties["MessageRetentionPeriod"])}
-        attributes["SqsManagedSseEnabled"] = str(properties["SqsManagedSseEnabled"]).lower()
-        self.stage.client("sqs").create_queue(QueueName=properties["QueueName"], Attributes=attributes)
+        self.queue(properties["QueueName"], seconds=properties["MessageRetentionPeriod"], encrypted=properties["SqsManagedSseEnabled"])
 
     def _set_queue_policy(self, properties: Mapping[str, Any]) -> None:
-        sqs = self.stage.client("sqs")
         for name in properties["Queues"]:
-            url = sqs.get_queue_url(QueueName=name)["QueueUrl"]
-            sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": json.dumps(properties["PolicyDocument"])})
-
-    def deliver_events(self) -> None:
-        """EventBridge delivers to the queues that rules with a pattern for interruptions name."""
-        for properties in self.rules.values():
-            pattern = properties["EventPattern"]
-            if "EC2 Spot Instance Interruption Warning" in pattern["detail-type"]:
-                for target in properties["Targets"]:
-                    self.stage.region.queues[target["Arn"].rpartition(":")[2]].receives_notices = True
+            self.queue_policy(name, json.dumps(properties["PolicyDocument"]))

@@ -22,8 +22,13 @@ _SERVICE = "tfplugin5.Provider"
 UNKNOWN = msgspec.msgpack.Ext(0, b"\x00")
 _LIST = 2
 Table = Mapping[str, Any]
-#: Returns, for a type of data and its arguments, attributes that differ from what their type says.
+#: Returns, for a type of data or of a resource and its arguments, attributes that differ from what their type says.
 Answers = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
+
+
+def nothing(_kind: str, _values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Answers that leave everything as it is."""
+    return {}
 
 
 def load(name: str) -> Table:
@@ -33,13 +38,14 @@ def load(name: str) -> Table:
 
 
 @contextmanager
-def standing_in(table: Table, answers: Answers, *, examples: bool = False) -> Iterator[Mapping[str, str]]:
+def standing_in(table: Table, answers: Answers, *, examples: bool = False, made: Answers = nothing) -> Iterator[Mapping[str, str]]:
     """Serve the provider of the table, and yield the environment in which ``terraform`` uses it.
 
-    With ``examples``, what a real provider knows after apply only is its own name, such as ``aws_sqs_queue.arn``.
+    With ``examples``, what a real provider knows after apply only is its own name, such as ``aws_sqs_queue.arn``, or what ``made`` says of
+    the resource.
     """
     server = grpc.server(futures.ThreadPoolExecutor(max_workers=8))
-    server.add_generic_rpc_handlers((_Handlers(_Provider(table, answers, examples=examples)),))
+    server.add_generic_rpc_handlers((_Handlers(_Provider(table, answers, made if examples else None)),))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
@@ -68,8 +74,8 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # the same
 
 
 class _Provider:
-    def __init__(self, table: Table, answers: Answers, *, examples: bool) -> None:
-        self._examples = examples
+    def __init__(self, table: Table, answers: Answers, made: Answers | None) -> None:
+        self._made = made
         self._types: Mapping[str, Any] = table["types"]
         self._name = table["provider"].rsplit("/", 1)[-1]
         self._answers = answers
@@ -84,7 +90,9 @@ class _Provider:
 
     def plan(self, request: Mapping[int, bytes]) -> bytes:
         kind, proposed = request[1].decode(), _value(request[3])
-        planned = None if proposed is None else _planned(self._types[kind], proposed, kind, examples=self._examples)
+        planned = None if proposed is None else _planned(self._types[kind], proposed, kind, examples=self._made is not None)
+        if planned is not None and self._made is not None:
+            planned |= self._made(kind, planned)
         # What providers made with HashiCorp's first toolkit may do: fill in optional arguments and blocks.
         return _field(1, _dynamic(planned)) + _flag(5, 1)
 

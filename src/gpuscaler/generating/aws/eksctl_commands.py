@@ -1,12 +1,10 @@
 """Commands that apply files of eksctl, with what eksctl has no fields for, and what a person does before."""
 
-from gpuscaler.clouds.aws.discovery.ownership import CLUSTER_AUTOSCALER
-from gpuscaler.clouds.discovery.hints import LABEL
 from gpuscaler.generating.aws.general import general_groups
 from gpuscaler.generating.aws.names import ACCOUNT_PLACEHOLDER
+from gpuscaler.generating.aws.protecting import protection_commands
 from gpuscaler.generating.description.resolved import Description
 from gpuscaler.generating.description.settings import IRSA
-from gpuscaler.model.well_known import POOL_LABEL
 
 #: EKS allows 30 managed node groups in a cluster, unless its owner asked for more (EKS user guide, "service quotas", 2026-11-26).
 _MANAGED_GROUPS = 30
@@ -22,34 +20,7 @@ def create_commands(description: Description, path: str) -> str:
     ]
     if not description.cluster.create and description.controller.identity == IRSA:
         lines.append(f"eksctl utils associate-iam-oidc-provider --region={region} --cluster={name} --approve")
-    return "\n".join((*lines, *_group_commands(description)))
-
-
-def _group_commands(description: Description) -> tuple[str, ...]:
-    region = description.cluster.region
-    filters = f"'Name=tag:{CLUSTER_AUTOSCALER}{description.cluster.name},Values=owned' 'Name=tag-key,Values={LABEL}{POOL_LABEL}'"
-    update = f'aws autoscaling update-auto-scaling-group --region {region} --auto-scaling-group-name "$group"'
-    lines = [
-        "# eksctl has no field for this: if the size of a group is lowered, AWS must not choose which machines end.",
-        f"for group in $(aws autoscaling describe-auto-scaling-groups --region {region} --filters {filters} \\",
-        "    --query 'AutoScalingGroups[].AutoScalingGroupName' --output text); do",
-        f"  {update} --new-instances-protected-from-scale-in",
-    ]
-    if any(group.min for group in description.groups):
-        lines += [
-            f'  aws autoscaling describe-auto-scaling-groups --region {region} --auto-scaling-group-names "$group" \\',
-            "      --query 'AutoScalingGroups[0].Instances[].InstanceId' --output text |",
-            f'    xargs -r -n 50 aws autoscaling set-instance-protection --region {region} --auto-scaling-group-name "$group" \\',
-            "      --protected-from-scale-in --instance-ids",
-        ]
-    if not description.managed:
-        lines += [
-            "  # A machine that its group ends waits up to ten minutes, in which gpuscaler moves its pods.",
-            f'  aws autoscaling put-lifecycle-hook --region {region} --auto-scaling-group-name "$group" \\',
-            "      --lifecycle-hook-name gpuscaler --lifecycle-transition autoscaling:EC2_INSTANCE_TERMINATING \\",
-            "      --heartbeat-timeout 600 --default-result CONTINUE",
-        ]
-    return (*lines, "done")
+    return "\n".join((*lines, *protection_commands(description, "eksctl has")))
 
 
 def identity_commands(description: Description, path: str) -> str:

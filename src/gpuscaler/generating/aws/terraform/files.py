@@ -7,6 +7,7 @@ Pod Identity association came with the provider's version 5.29, and arguments th
 from collections.abc import Iterable, Iterator
 
 from gpuscaler.generating.aws.general import control_plane_zones
+from gpuscaler.generating.aws.protecting import protection_commands
 from gpuscaler.generating.aws.terraform.access import access_blocks
 from gpuscaler.generating.aws.terraform.cluster import cluster_blocks
 from gpuscaler.generating.aws.terraform.images import image_blocks
@@ -19,7 +20,6 @@ from gpuscaler.generating.writing.files import GeneratedFile
 from gpuscaler.generating.writing.hcl import Block, Expression, Nested, hcl_file
 
 _FOLDER = "terraform"
-_APPLY = f"terraform -chdir={_FOLDER} init\nterraform -chdir={_FOLDER} plan -out=plan.tfplan\nterraform -chdir={_FOLDER} apply plan.tfplan"
 
 
 def terraform_files(description: Description) -> Iterator[GeneratedFile]:
@@ -54,7 +54,16 @@ def terraform_files(description: Description) -> Iterator[GeneratedFile]:
     )
     for name, about, blocks in files:
         yield hcl_file(f"{_FOLDER}/{name}", about, blocks, edit=edit if name == "variables.tf" else "")
-    yield hcl_file(f"{_FOLDER}/outputs.tf", "the queue and the role, which gpuscaler's settings name", _outputs(), apply=_APPLY)
+    yield hcl_file(
+        f"{_FOLDER}/outputs.tf", "the queue and the role, which gpuscaler's settings name", _outputs(), apply=_commands(description)
+    )
+
+
+def _commands(description: Description) -> str:
+    """Return the commands that apply all files, and then set what managed node groups have no argument for."""
+    lines = ["init", "plan -out=plan.tfplan", "apply plan.tfplan"]
+    after = protection_commands(description, "Managed node groups have") if description.managed else ()
+    return "\n".join((*(f"terraform -chdir={_FOLDER} {line}" for line in lines), *after))
 
 
 def _zones(description: Description) -> list[str]:
