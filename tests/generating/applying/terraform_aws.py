@@ -18,6 +18,8 @@ from gpuscaler.generating.bundle import files_of
 from gpuscaler.generating.description.resolved import Description
 
 Values = Mapping[str, Any]
+#: Plans by the texts of the files: what Terraform plans depends on nothing else here.
+_PLANS: dict[str, dict[str, Any]] = {}
 #: Effects of taints in the words of Kubernetes, by those of EKS.
 _TAINTS = {ours: kubernetes for kubernetes, ours in EFFECTS.items()}
 #: What is not looked at in an account here: the control plane, its add-ons, and rights of others than gpuscaler.
@@ -32,7 +34,15 @@ _ELSEWHERE = {
 
 
 def planned(folder: Path, description: Description) -> dict[str, Any]:
-    """The resources of the files, by address."""
+    """The resources of the files, by address. Terraform runs in ``folder``, once for the same files."""
+    files = [file for file in files_of(description) if file.path.endswith(".tf")]
+    key = "".join(file.text(explain=False) for file in files)
+    if key not in _PLANS:
+        _PLANS[key] = _planned(written(folder, files), description)
+    return _PLANS[key]
+
+
+def _planned(folder: Path, description: Description) -> dict[str, Any]:
     region, account = description.cluster.region, description.cluster.account
     zones = sorted({*description.cluster.zones, *(group.zone for group in description.groups)})
     subnets = {zone: subnet_id(zone) for zone in zones}
@@ -46,14 +56,8 @@ def planned(folder: Path, description: Description) -> dict[str, Any]:
                 return {"partition": "aws"}
         return {}
 
-    return plan(
-        written(folder, files_of(description)),
-        load("aws"),
-        {"subnet_ids": subnets},
-        answers,
-        examples=True,
-        made=_identifiers(region, account),
-    )
+    made = _identifiers(region, account)
+    return plan(folder, load("aws"), {"subnet_ids": subnets}, answers, examples=True, made=made)
 
 
 def _identifiers(region: str, account: str) -> Answers:
