@@ -22,6 +22,7 @@ from gpuscaler.embedded.azure.compute.governing import put_document
 from gpuscaler.embedded.azure.state import SUCCEEDED, Cluster
 from gpuscaler.generating.bundle import files_of
 from gpuscaler.generating.description.resolved import Description
+from gpuscaler.kube.resources import STORAGE_CLASSES
 
 Values = Mapping[str, Any]
 ISSUER: Final = "https://eastus.oic.prod-aks.azure.com/tenant/cluster/"
@@ -117,6 +118,13 @@ async def apply(here: Stage, resources: Values) -> None:
     assert by_kind == {}
 
 
+async def _create_storage_class(here: Stage) -> None:
+    """The class of disks that AKS creates in every cluster (AKS' page "Storage classes for Azure Disk", read 2026-11-26)."""
+    metadata = {"name": "managed-csi"}
+    fields = {"provisioner": "disk.csi.azure.com", "reclaimPolicy": "Delete", "volumeBindingMode": "WaitForFirstConsumer"}
+    await here.user.create(STORAGE_CLASSES, {"metadata": metadata, "allowVolumeExpansion": True, **fields})
+
+
 async def _apply_cluster(here: Stage, cluster: Values, pools: Any) -> None:
     assert (cluster["name"], cluster["resource_group_name"], cluster["location"]) == (here.aks.name, here.aks.group, here.aks.location)
     (provisioning,), (default,) = cluster["node_provisioning_profile"], cluster["default_node_pool"]
@@ -138,6 +146,7 @@ async def _apply_cluster(here: Stage, cluster: Values, pools: Any) -> None:
             await here.until(lambda: all(pool.state == SUCCEEDED for pool in here.aks.pools.values()))
     finally:
         await arm.close()
+    await _create_storage_class(here)
     assert all(pool["kubernetes_cluster_id"] == here.aks.id for pool in pools)
 
 
