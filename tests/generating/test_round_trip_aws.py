@@ -1,6 +1,7 @@
 """Generated files, applied to a simulated AWS account: gpuscaler finds what was described, runs pods from zero, and goes back to zero."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,11 +10,23 @@ from typing import Any
 
 import pytest
 import yaml
+from msgspec import structs
 from tests.control.aws_stage import Stage, aws_stage
 from tests.doctor.aws_accounts import Beside, SessionBeside
 from tests.generating.applying import terraform_aws
 from tests.generating.applying.aws import AwsDriver
-from tests.generating.applying.objects import all_objects, all_run, config_of, create_objects, described, gpu_nodes, submit, withdraw
+from tests.generating.applying.objects import (
+    all_objects,
+    all_run,
+    config_of,
+    create_account,
+    create_objects,
+    described,
+    gpu_nodes,
+    submit,
+    withdraw,
+)
+from tests.generating.looking import complaints
 from tests.generating.terraform.running import needs_terraform
 
 from gpuscaler.cli.doctor.aws import inspected
@@ -39,8 +52,8 @@ NAMES = [
 ]
 
 
-def apply(here: Stage, description: Description, folder: Path) -> AwsDriver:
-    """Apply the files of the cloud in their order."""
+async def apply(here: Stage, description: Description, folder: Path) -> AwsDriver:
+    """Apply the files of the cloud in their order, with the commands of the README."""
     driver = AwsDriver(here, description.cluster.name)
     if description.tool == "terraform":
         terraform_aws.apply(driver, terraform_aws.planned(folder, description))
@@ -50,10 +63,12 @@ def apply(here: Stage, description: Description, folder: Path) -> AwsDriver:
             driver.cloudformation(text)
         elif file.path == "kops/instancegroups.yaml":
             driver.kops(text)
-        elif file.path in {"eksctl/cluster.yaml", "eksctl/nodegroups.yaml"}:
+        elif file.path.startswith("eksctl/"):
             driver.eksctl(text)
         if "--new-instances-protected-from-scale-in" in file.apply:
             driver.protect_new_machines()
+        driver.addons |= set(re.findall(r"^eksctl create addon .* --name=(\S+)", file.apply, re.MULTILINE))
+    await driver.start_addons()
     return driver
 
 
@@ -81,7 +96,7 @@ def general_machines(description: Description) -> int:
 async def test_each_described_group_is_found_as_a_pool_without_a_warning(name: str, tmp_path: Path) -> None:
     description = described(name, account=ACCOUNT)
     async with aws_stage(tmp_path, region=description.cluster.region) as here:
-        apply(here, description, tmp_path)
+        await apply(here, description, tmp_path)
         found = discover(here, description)
         shown = {
             (offering.instance_type, offering.market, offering.zone, pool.pool.min, pool.pool.max)
@@ -100,12 +115,14 @@ async def test_each_described_group_is_found_as_a_pool_without_a_warning(name: s
 async def test_workloads_run_from_zero_and_the_groups_go_back_to_zero(name: str, tmp_path: Path) -> None:
     description = described(name, account=ACCOUNT)
     async with aws_stage(tmp_path, region=description.cluster.region) as here:
-        apply(here, description, tmp_path)
+        driver = await apply(here, description, tmp_path)
         workloads = await create_objects(here, description)
+        await create_account(here, description)
         here.start(run_file(description))
         await submit(here, workloads)
         await here.until(lambda: all_run(here), 900)
         assert here.machines()
+        assert complaints(await examine(here, description, driver)) == []
         await withdraw(here, workloads)
 
         async def all_gone() -> bool:
@@ -132,7 +149,7 @@ async def test_where_spot_runs_dry_on_demand_machines_are_bought_within_seconds(
 ) -> None:
     description = described(name, account=ACCOUNT)
     async with aws_stage(tmp_path, region=description.cluster.region) as here:
-        apply(here, description, tmp_path)
+        await apply(here, description, tmp_path)
         workloads = [workload for workload in await create_objects(here, description) if waits(workload) == waiting]
         here.limit(0, market="spot")
         here.start(run_file(description))
@@ -159,15 +176,22 @@ async def examine(here: Stage, description: Description, driver: AwsDriver) -> R
     evidence = evidence_of_objects(await all_objects(here), now=here.now())
     evidence = replace(evidence, named=frozenset({description.controller.namespace}))
     settings = parse_settings(run_file(description)).aws
-    return run_checks(inspected(evidence, settings, calls), CHECKS)
+    report = run_checks(inspected(evidence, settings, calls), CHECKS)
+    # EKS turns CapacityRebalance on for managed groups of spot machines, of which the doctor informs.
+    findings = tuple(finding for finding in report.findings if (finding.check, finding.severity) != ("D6", INFO))
+    # kOps' webhook knows the roles of ServiceAccounts from a ConfigMap, which the doctor does not read.
+    unchecked = tuple(
+        entry for entry in report.unchecked if description.tool != "kops" or entry.subject != "the rights of gpuscaler's role"
+    )
+    return structs.replace(report, findings=findings, unchecked=unchecked)
 
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_the_doctor_finds_nothing_to_mend(name: str, tmp_path: Path) -> None:
     description = described(name, account=ACCOUNT)
     async with aws_stage(tmp_path, region=description.cluster.region) as here:
-        driver = apply(here, description, tmp_path)
+        driver = await apply(here, description, tmp_path)
         await create_objects(here, description)
+        await create_account(here, description)
         await here.sleep(300)
-        report = await examine(here, description, driver)
-        assert [(finding.check, finding.object, finding.seen) for finding in report.findings if finding.severity != INFO] == []
+        assert complaints(await examine(here, description, driver)) == []

@@ -4,16 +4,25 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import yaml
 from tests.clouds.azure.discovery.accounts import names, pool, reasons
 from tests.clouds.azure.documents.documents import Prices
 from tests.control.azure_stage import Stage, azure_stage
 from tests.embedded.azure.memory import URL
-from tests.generating.applying.objects import all_objects, all_run, config_of, create_objects, described, gpu_nodes, submit, withdraw
+from tests.generating.applying.objects import (
+    all_objects,
+    all_run,
+    config_of,
+    create_account,
+    create_objects,
+    described,
+    gpu_nodes,
+    submit,
+    withdraw,
+)
 from tests.generating.applying.terraform_azure import CLIENT_ID, apply, arm_of, planned
-from tests.generating.corpus import generated
+from tests.generating.looking import complaints
 from tests.generating.terraform.running import needs_terraform
 
 from gpuscaler.cli.doctor.azure import inspected
@@ -21,10 +30,9 @@ from gpuscaler.cli.doctor.reading import evidence_of_objects
 from gpuscaler.clouds.azure.discovery.discovery import Discovery
 from gpuscaler.control.process.azure import accounts_of
 from gpuscaler.doctor.checks.all_checks import CHECKS
-from gpuscaler.doctor.findings import INFO, Report
+from gpuscaler.doctor.findings import Report
 from gpuscaler.doctor.running import run_checks
 from gpuscaler.embedded.azure import SUBSCRIPTION
-from gpuscaler.generating.azure.names import SERVICE_ACCOUNT
 from gpuscaler.generating.description.resolved import Description
 from gpuscaler.settings.pools_file import parse_settings
 
@@ -68,9 +76,11 @@ async def test_workloads_run_from_zero_and_the_pools_go_back_to_zero(tmp_path: P
     async with applied(tmp_path, description) as here:
         others = len(await here.nodes())
         workloads = await create_objects(here, description)
+        await create_account(here, description, client_id=CLIENT_ID)
         here.start(run_file(description))
         await submit(here, workloads)
         await here.until(lambda: all_run(here), 1200)
+        assert complaints(await examine(here, description)) == []
         assert await gpu_nodes(here)
         await withdraw(here, workloads)
 
@@ -86,18 +96,9 @@ async def test_workloads_run_from_zero_and_the_pools_go_back_to_zero(tmp_path: P
         assert (status.promises_broken, status.troubles) == (0, ())
 
 
-def service_account(description: Description) -> dict[str, Any]:
-    """The controller's ServiceAccount as the chart makes it of the values, with the client id that Terraform prints."""
-    metadata = {"name": SERVICE_ACCOUNT, "namespace": description.controller.namespace, "labels": {"app.kubernetes.io/name": "gpuscaler"}}
-    values = yaml.safe_load(generated("s2-azure")["gpuscaler/values.yaml"].text(explain=False))
-    (annotation,) = values["controller"]["serviceAccount"]["annotations"]
-    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {**metadata, "annotations": {annotation: CLIENT_ID}}}
-
-
 async def examine(here: Stage, description: Description) -> Report:
     """What the doctor says of the cluster and its account."""
-    objects = [*await all_objects(here), service_account(description)]
-    evidence = replace(evidence_of_objects(objects, now=here.now()), named=frozenset({description.controller.namespace}))
+    evidence = replace(evidence_of_objects(await all_objects(here), now=here.now()), named=frozenset({description.controller.namespace}))
     arm = arm_of(here)
     try:
         return run_checks(await inspected(evidence, parse_settings(run_file(description)).azure, arm), CHECKS)
@@ -109,6 +110,6 @@ async def test_the_doctor_finds_nothing_to_mend(tmp_path: Path) -> None:
     description = described("s2-azure", subscription=SUBSCRIPTION)
     async with applied(tmp_path, description) as here:
         await create_objects(here, description)
+        await create_account(here, description, client_id=CLIENT_ID)
         await here.sleep(300)
-        report = await examine(here, description)
-        assert [(finding.check, finding.object, finding.seen) for finding in report.findings if finding.severity != INFO] == []
+        assert complaints(await examine(here, description)) == []

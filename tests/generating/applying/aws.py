@@ -14,6 +14,7 @@ from tests.clouds.aws.user_data import encoded
 from tests.control.aws_stage import Stage
 
 from gpuscaler.embedded.aws.hardware.zones import subnet_id
+from gpuscaler.kube.resources import DAEMON_SETS
 
 EFFECTS: Final = {"NoSchedule": "NO_SCHEDULE", "PreferNoSchedule": "PREFER_NO_SCHEDULE", "NoExecute": "NO_EXECUTE"}
 NODE_ROLE: Final = "arn:aws:iam::123456789012:role/nodes"
@@ -63,7 +64,8 @@ class AwsDriver:
         self.stage, self.cluster = stage, cluster
         self.rules: dict[str, dict[str, Any]] = {}
         self.roles: dict[str, dict[str, Any]] = {}
-        self._images = 0
+        #: Names of add-ons of EKS.
+        self.addons: set[str] = set()
 
     # What services do
 
@@ -149,6 +151,20 @@ class AwsDriver:
         ]
         self.stage.client("autoscaling").create_or_update_tags(Tags=listed)
 
+    def associate(self, namespace: str, service_account: str, role: str) -> None:
+        """An association of EKS Pod Identity."""
+        self.stage.client("eks").create_pod_identity_association(
+            clusterName=self.cluster, namespace=namespace, serviceAccount=service_account, roleArn=role
+        )
+
+    async def start_addons(self) -> None:
+        """Of the add-ons, the agent of Pod Identity shows in the cluster: the doctor looks for it."""
+        if (name := "eks-pod-identity-agent") in self.addons:
+            container = {"name": name, "image": f"{name}:1"}
+            pod = {"metadata": {"labels": {"app": name}}, "spec": {"tolerations": [{"operator": "Exists"}], "containers": [container]}}
+            spec = {"selector": {"matchLabels": {"app": name}}, "template": pod}
+            await self.stage.user.create(DAEMON_SETS, {"metadata": {"name": name}, "spec": spec}, namespace="kube-system")
+
     def queue(self, name: str, *, seconds: int, encrypted: bool) -> None:
         attributes = {"MessageRetentionPeriod": str(seconds), "SqsManagedSseEnabled": str(encrypted).lower()}
         self.stage.client("sqs").create_queue(QueueName=name, Attributes=attributes)
@@ -179,13 +195,16 @@ class AwsDriver:
     # eksctl
 
     def eksctl(self, text: str) -> None:
-        """``eksctl create cluster`` or ``create nodegroup``, and the command of the README after it."""
+        """``eksctl create cluster``, ``create nodegroup`` or ``create podidentityassociation``."""
         (config,) = yaml.safe_load_all(text)
         assert (config["apiVersion"], config["kind"]) == ("eksctl.io/v1alpha5", "ClusterConfig")
+        self.addons |= {addon["name"] for addon in config.get("addons", ())}
         for group in config.get("managedNodeGroups", ()):
             self._managed_of_eksctl(config, group)
         for group in config.get("nodeGroups", ()):
             self._own_of_eksctl(config, group)
+        for association in config.get("iam", {}).get("podIdentityAssociations", ()):
+            self.associate(association["namespace"], association["serviceAccountName"], association["roleARN"])
 
     def _managed_of_eksctl(self, config: Mapping[str, Any], group: Mapping[str, Any]) -> None:
         name = group["name"]

@@ -81,8 +81,22 @@ async def all_objects(here: AccountStage) -> list[dict[str, Any]]:
     return objects
 
 
+def values_of(description: Description) -> dict[str, Any]:
+    """The values of the chart."""
+    (values,) = [file for file in files_of(description) if file.path == "gpuscaler/values.yaml"]
+    read: dict[str, Any] = yaml.safe_load(values.text(explain=False))
+    return read
+
+
 def config_of(description: Description) -> dict[str, Any]:
     """The settings of the run file in the values of the chart, without servers."""
-    (values,) = [file for file in files_of(description) if file.path == "gpuscaler/values.yaml"]
-    config: Mapping[str, Any] = yaml.safe_load(values.text(explain=False))["config"]
-    return {**config, "http": {"enabled": False}, "pages": {"enabled": False}}
+    return {**values_of(description)["config"], "http": {"enabled": False}, "pages": {"enabled": False}}
+
+
+async def create_account(here: AccountStage, description: Description, **filled_in: str) -> None:
+    """The ServiceAccount of the controller as the chart makes it; ``filled_in`` are values of its annotations that a person writes."""
+    given = values_of(description).get("controller", {}).get("serviceAccount", {}).get("annotations", {})
+    annotations = {key: filled_in.get(key.partition("/")[2].replace("-", "_"), value) for key, value in given.items()}
+    labels = {"app.kubernetes.io/name": "gpuscaler"}
+    metadata = {"name": "gpuscaler-controller", "labels": labels, "annotations": annotations}
+    await here.user.create(resources.SERVICE_ACCOUNTS, {"metadata": metadata}, namespace=description.controller.namespace)

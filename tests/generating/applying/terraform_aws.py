@@ -22,10 +22,9 @@ Values = Mapping[str, Any]
 _PLANS: dict[str, dict[str, Any]] = {}
 #: Effects of taints in the words of Kubernetes, by those of EKS.
 _TAINTS = {ours: kubernetes for kubernetes, ours in EFFECTS.items()}
-#: What is not looked at in an account here: the control plane, its add-ons, and rights of others than gpuscaler.
+#: What is not looked at in an account here: the control plane, and rights of others than gpuscaler.
 _ELSEWHERE = {
     "aws_eks_access_entry",
-    "aws_eks_addon",
     "aws_eks_cluster",
     "aws_iam_instance_profile",
     "aws_iam_role_policy",
@@ -56,8 +55,11 @@ def _planned(folder: Path, description: Description) -> dict[str, Any]:
                 return {"partition": "aws"}
         return {}
 
-    made = _identifiers(region, account)
-    return plan(folder, load("aws"), {"subnet_ids": subnets}, answers, examples=True, made=made)
+    variables: dict[str, Any] = {"subnet_ids": subnets}
+    if not description.cluster.create:
+        # The cluster that exists has no agent yet.
+        variables["install_pod_identity_agent"] = True
+    return plan(folder, load("aws"), variables, answers, examples=True, made=_identifiers(region, account))
 
 
 def _identifiers(region: str, account: str) -> Answers:
@@ -86,6 +88,7 @@ def apply(driver: AwsDriver, resources: Values) -> None:
     by_kind: dict[str, list[Values]] = {}
     for address, values in resources.items():
         by_kind.setdefault(address.split(".")[0], []).append(values)
+    driver.addons |= {addon["addon_name"] for addon in by_kind.pop("aws_eks_addon", ())}
     for kind in _ELSEWHERE:
         by_kind.pop(kind, None)
     _apply_notices(driver, by_kind)
@@ -113,12 +116,8 @@ def _apply_rights(driver: AwsDriver, resources: dict[str, list[Values]]) -> None
     for role in resources.pop("aws_iam_role"):
         driver.roles[role["name"]] = {"AssumeRolePolicyDocument": json.loads(role["assume_role_policy"])}
     for association in resources.pop("aws_eks_pod_identity_association", ()):
-        driver.stage.client("eks").create_pod_identity_association(
-            clusterName=association["cluster_name"],
-            namespace=association["namespace"],
-            serviceAccount=association["service_account"],
-            roleArn=association["role_arn"],
-        )
+        assert association["cluster_name"] == driver.cluster
+        driver.associate(association["namespace"], association["service_account"], association["role_arn"])
 
 
 def _apply_groups(driver: AwsDriver, resources: dict[str, list[Values]]) -> None:
