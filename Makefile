@@ -91,8 +91,8 @@ conformance: $(READY) ## compare CASES=20000 cases, PLANS=300 plans, AUTOSCALERS
 	@$(BIN)/python -m tests.conformance --plans $(PLANS) --seed $(SEED)
 	@$(BIN)/python -m tests.conformance_hpa --cases $(AUTOSCALERS) --seed $(SEED)
 
-oracle: $(READY) ## run the tests against third-party programs: kube-scheduler's filters, the HorizontalPodAutoscaler, kubectl, prometheus-adapter, and eksctl's schema
-	@$(BIN)/python -m pytest -q -m conformance tests/conformance tests/conformance_hpa tests/embedded tests/generating tests/metrics
+oracle: $(READY) ## run the tests against third-party programs: kube-scheduler's filters, the HorizontalPodAutoscaler, kubectl, prometheus-adapter, kOps, eksctl
+	@$(BIN)/python -m pytest -q -m conformance tests/conformance tests/conformance_hpa tests/embedded tests/metrics tests/generating
 
 charts: $(READY) ## run the tests of the chart with the real helm, and of the image's build steps
 	@$(BIN)/python -m pytest -q -m charts tests/charts

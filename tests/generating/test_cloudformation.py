@@ -79,14 +79,14 @@ SPOT_DETAIL = {"instance-id": INSTANCE, "instance-action": "terminate"}
         (health("EC2", "scheduledChange"), {"RuleHealth"}),
         (health("RDS", "scheduledChange"), set()),
         (health("EC2", "issue"), set()),
-        (event("somebody", "EC2 Spot Instance Interruption Warning", SPOT_DETAIL), set()),
+        (event("example.com", "EC2 Spot Instance Interruption Warning", SPOT_DETAIL), set()),
     ],
     ids=lambda value: "+".join(value) if isinstance(value, set) else f"{value['source']} {value['detail-type']}",
 )
 def test_rules_send_what_gpuscaler_reads_and_nothing_else(sent: dict[str, Any], by: set[str]) -> None:
     rules = stack(EKS).of("AWS::Events::Rule")
     assert {name for name, rule in rules.items() if matches(rule["EventPattern"], sent)} == by
-    if sent["source"] != "somebody":
+    if sent["source"] != "example.com":
         assert bool(decode_message(json.dumps(sent))) == bool(by)
 
 

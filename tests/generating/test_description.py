@@ -95,6 +95,8 @@ def test_gpus_and_memory_choose_the_cheapest_type_of_each_gpu_model() -> None:
         ("types: [g5.xlarge]", "gpus: 3", "saw 3 GPUs, for which no type is known in us-east-1"),
         ("types: [g5.xlarge]", "types: [g5.xlarge], zones: [us-west-2a]", "expected a zone of us-east-1"),
         ("types: [g5.xlarge]", "types: [g5.xlarge], teams: [vision]", 'saw team "vision", expected one of teams'),
+        ("gpu_pools:", "teams: [{name: a, namespace: gpuscaler}]\ngpu_pools:", "saw the namespace gpuscaler, which is that of gpuscaler"),
+        ("gpu_pools:", "teams: [{name: a}, {name: b, namespace: a}]\ngpu_pools:", "saw the namespace a, which is that of the team a"),
         ("types: [g5.xlarge]", "types: [g5.xlarge], min: 11", "saw min 11 above max 10"),
         ("- {name: train", "- {name: train, types: [g5.xlarge]}\n- {name: train", 'saw the name "train" a second time'),
         ("name: research", "nme: research", "did you mean name?"),

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.generating.corpus import NAMES, description, generated
+from tests.generating.looking import complaints, look_at
 
 from gpuscaler.clouds.aws.discovery.ownership import CLUSTER_AUTOSCALER, ENABLED, decide_ownership
 from gpuscaler.clouds.discovery.hints import LABEL, hints_of
@@ -234,3 +235,8 @@ def test_500_groups_are_written_with_a_word_on_the_quota() -> None:
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in EKSCTL])
 def test_other_tools_get_no_files_of_eksctl(name: str) -> None:
     assert not [path for path in generated(name) if path.startswith("eksctl/")]
+
+
+@pytest.mark.parametrize("name", EKSCTL)
+def test_the_doctor_finds_nothing(name: str) -> None:
+    assert complaints(look_at(name, [path for path in generated(name) if path.startswith("eksctl/")])) == []

@@ -148,6 +148,17 @@ def test_examples_are_admitted_by_the_restricted_standard_and_have_pinned_images
         assert "@sha256:" in container["image"] or container["image"].rpartition(":")[2] not in {container["image"], "latest"}
 
 
+@pytest.mark.parametrize("example", ["training", "gang"])
+def test_programs_are_python_and_fit_their_volumes(example: str) -> None:
+    config_map, *_, job = yaml.safe_load_all(generated("s1-eksctl")[f"workloads/{example}.yaml"].text(explain=True))
+    (name,) = config_map["data"]
+    compile(config_map["data"][name], name, "exec")
+    container = job["spec"]["template"]["spec"]["containers"][0]
+    assert f"/program/{name}" in " ".join(container["command"])
+    mounted = {mount["name"] for mount in container["volumeMounts"]}
+    assert mounted == {volume["name"] for volume in job["spec"]["template"]["spec"]["volumes"]}
+
+
 SMALLEST = """
 cloud: aws
 cluster: {name: research, region: us-east-1}
@@ -189,6 +200,23 @@ def test_examples_keep_to_quotas_limits_and_pools_of_teams(gpus: str, limit: str
                 obj["metadata"]["namespace"] for obj in yaml.safe_load_all(file.text(explain=False))
             }
     assert found == {name: {namespace} for name, namespace in expected.items()}
+
+
+@pytest.mark.parametrize(
+    ("types", "cloud", "region"), [("g5g.xlarge", "aws", "us-east-1"), ("Standard_ND96isr_MI300X_v5", "azure", "eastus")]
+)
+def test_no_example_where_its_image_does_not_run(types: str, cloud: str, region: str) -> None:
+    text = (
+        f"cloud: {cloud}\ncluster: {{name: a, region: {region}}}\nteams: [{{name: t, gpus: 8}}]\ngpu_pools: [{{name: a, types: [{types}]}}]"
+    )
+    shape = read_description(text)
+    files = {file.path: file for file in files_of(shape)}
+    assert not [path for path in files if path.startswith("workloads/")]
+    assert "The example training is left out" in files["README.md"].text(explain=False)
+    (quota,) = (obj for obj in objects(files) if obj["kind"] == "ResourceQuota")
+    maker = "nvidia" if cloud == "aws" else "amd"
+    assert quota["spec"]["hard"] == {f"requests.{maker}.com/gpu": "8"}
+    assert len([obj for obj in objects(files) if obj["kind"] == "DaemonSet"]) == (maker == "nvidia")
 
 
 def test_only_pods_of_the_pools_teams_tolerate_its_taint() -> None:

@@ -1,4 +1,4 @@
-"""What nodes on AWS are told, read back as gpuscaler reads it in an account."""
+"""What nodes on AWS register with, read back as gpuscaler reads it in an account."""
 
 import base64
 from dataclasses import replace

@@ -193,7 +193,7 @@ def test_tags_of_managed_groups_tell_labels_and_taints(planned: Callable[[str], 
         tags.setdefault(key.split()[0], {})[tag["key"]] = tag["value"]
     for name, found in tags.items():
         hints, group = hints_of(found), group_of("managed", name)
-        assert (hints.labels, hints.taints, hints.warnings) == (node_labels(group), node_taints(group), ())
+        assert (hints.labels, set(hints.taints), hints.warnings) == (node_labels(group), set(node_taints(group)), ())
     assert len(tags) == len(described("managed").groups)
 
 

@@ -26,7 +26,7 @@ def cluster(*, file: Path, output: Path, explain: bool, force: bool) -> None:
     DESCRIPTION is a short file (- for standard input) that names the cloud, the cluster and the GPU pools. Nothing is applied: review the
     files, and apply them with your tools in the order that README.md in the folder states.
     """
-    from gpuscaler.generating.bundle import files_of
+    from gpuscaler.generating.bundle import files_of, notes_of
     from gpuscaler.generating.description.reading import read_description
     from gpuscaler.settings import SettingsError
 
@@ -48,7 +48,7 @@ def cluster(*, file: Path, output: Path, explain: bool, force: bool) -> None:
             path.write_text(content, encoding="utf-8")
     except OSError as error:
         _refuse(f"{error.filename}: saw {error.strerror}, expected a folder that can be written to")
-    for note in description.notes:
+    for note in notes_of(description):
         click.echo(f"note: {note}", err=True)
     click.echo(f"{output}: {len(texts)} files; begin with {output / 'README.md'}")
 

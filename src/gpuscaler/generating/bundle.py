@@ -19,6 +19,7 @@ from gpuscaler.generating.kubernetes.values import values_files
 from gpuscaler.generating.kubernetes.workloads.gang import gang_files
 from gpuscaler.generating.kubernetes.workloads.inference import inference_files
 from gpuscaler.generating.kubernetes.workloads.notebook import notebook_files
+from gpuscaler.generating.kubernetes.workloads.placing import omitted
 from gpuscaler.generating.kubernetes.workloads.training import training_files
 from gpuscaler.generating.writing.files import GeneratedFile, text_file
 
@@ -35,8 +36,8 @@ _WRITERS: tuple[Callable[[Description], Iterable[GeneratedFile]], ...] = (
     device_plugin_files,
     team_files,
     network_policy_files,
-    values_files,
     metrics_files,
+    values_files,
     training_files,
     gang_files,
     notebook_files,
@@ -50,6 +51,11 @@ def files_of(description: Description) -> tuple[GeneratedFile, ...]:
     return (text_file("README.md", "this page", _readme(description, files)), *files)
 
 
+def notes_of(description: Description) -> tuple[str, ...]:
+    """Return what a person should know before reading the files, such as types that were chosen, as whole sentences."""
+    return (*description.notes, *omitted(description))
+
+
 def _readme(description: Description, files: tuple[GeneratedFile, ...]) -> str:
     lines = [f"# Set-up of {description.cluster.name}", ""]
     lines += ["Written by `gpuscaler generate cluster`. Read the files, fill in what is missing, and apply them in this order:", ""]
@@ -57,6 +63,6 @@ def _readme(description: Description, files: tuple[GeneratedFile, ...]) -> str:
         lines += [f"{number}. `{file.path}`: {file.about}."]
         lines += [f"   Before: {file.edit}."] if file.edit else []
         lines += ["", "   ```sh", textwrap.indent(file.apply, "   "), "   ```", ""] if file.apply else []
-    if description.notes:
-        lines += ["", *(f"- {note}" for note in description.notes)]
+    if notes := notes_of(description):
+        lines += ["", *(f"- {note}" for note in notes)]
     return "\n".join(lines) + "\n"

@@ -26,14 +26,14 @@ MUTANTS = (
     ),
     Mutant(
         case=62,
-        at="_user_data",
+        at="discovery.findings._user_data",
         old="if lost:",
         new="if lost and unusable:",
         removes="user data that replace the taints of a node group are not reported",
     ),
     Mutant(
         case=62,
-        at="_user_data",
+        at="discovery.findings._user_data",
         old="if unusable:",
         new="if unusable and own:",
         removes="user data with which no kubelet starts are not reported",
@@ -110,7 +110,7 @@ MUTANTS = (
     ),
     Mutant(
         case=80,
-        at="pools._pool",
+        at="aws.discovery.pools._pool",
         old="names_zone=names_zone,",
         new="",
         removes="a group of several types and zones is one set of offerings, and the cloud chooses the zone",
@@ -131,7 +131,7 @@ MUTANTS = (
     ),
     Mutant(
         case=84,
-        at="_user_data",
+        at="discovery.findings._user_data",
         old="own is not None and taint not in own and taint not in lost",
         new="own is None",
         removes="the taints in tags are not compared with those in user data",

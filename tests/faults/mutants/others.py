@@ -145,7 +145,7 @@ MUTANTS = (
     ),
     Mutant(
         case=81,
-        at="node_labels",
+        at="catalogue.node_labels.node_labels",
         old="zone and cloud in STORAGE_ZONES",
         new="zone and not cloud",
         removes="a new node is expected without the zone label of its cloud's disk driver",

@@ -4,7 +4,7 @@ Identifiers that AWS gives out are known while Terraform plans, so that referenc
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -42,30 +42,24 @@ def planned(folder: Path, description: Description) -> dict[str, Any]:
 
 
 def _planned(folder: Path, description: Description) -> dict[str, Any]:
-    region, account = description.cluster.region, description.cluster.account
     zones = sorted({*description.cluster.zones, *(group.zone for group in description.groups)})
-    subnets = {zone: subnet_id(zone) for zone in zones}
-    where = {subnet: zone for zone, subnet in subnets.items()}
-
-    def answers(kind: str, config: Values) -> Values:
-        match kind:
-            case "aws_subnet":
-                return {"availability_zone": where[config["id"]]}
-            case "aws_partition":
-                return {"partition": "aws"}
-        return {}
-
-    variables: dict[str, Any] = {"subnet_ids": subnets}
-    if not description.cluster.create:
-        # The cluster that exists has no agent yet.
-        variables["install_pod_identity_agent"] = True
-    return plan(folder, load("aws"), variables, answers, examples=True, made=_identifiers(region, account))
+    variables = {"subnet_ids": {zone: subnet_id(zone) for zone in zones}}
+    return plan(folder, load("aws"), variables, _answers(description.cluster.region, description.cluster.account, zones), examples=True)
 
 
-def _identifiers(region: str, account: str) -> Answers:
-    def made(kind: str, values: Values) -> Values:
+def _answers(region: str, account: str, zones: Iterable[str]) -> Answers:
+    """What AWS says of what is there, and of what the files create."""
+    where = {subnet_id(zone): zone for zone in zones}
+
+    def answers(kind: str, values: Values) -> Values:
         name = values.get("name")
         match kind:
+            case "aws_subnet":
+                return {"availability_zone": where[values["id"]]}
+            case "aws_partition":
+                return {"partition": "aws"}
+            case "aws_caller_identity":
+                return {"account_id": account}
             case "aws_sqs_queue":
                 url = f"https://sqs.{region}.amazonaws.com/{account}/{name}"
                 return {"arn": f"arn:aws:sqs:{region}:{account}:{name}", "url": url, "id": url}
@@ -80,7 +74,7 @@ def _identifiers(region: str, account: str) -> Answers:
                 return {"resources": [{"autoscaling_groups": groups, "remote_access_security_group_id": ""}]}
         return {}
 
-    return made
+    return answers
 
 
 def apply(driver: AwsDriver, resources: Values) -> None:

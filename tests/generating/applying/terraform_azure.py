@@ -65,12 +65,11 @@ def properties(block: Values) -> dict[str, Any]:
 def planned(folder: Path, description: Description, aks: Cluster) -> dict[str, Any]:
     """The resources of the files, by address, if ``aks`` is the cluster that they create. Terraform runs in ``folder``."""
     files = [file for file in files_of(description) if file.path.endswith(".tf")]
-    made = _identifiers(aks)
-    return plan(written(folder, files), table(), {"subscription_id": SUBSCRIPTION}, lambda _kind, _config: {}, examples=True, made=made)
+    return plan(written(folder, files), table(), {"subscription_id": SUBSCRIPTION}, _identifiers(aks), examples=True)
 
 
 def _identifiers(aks: Cluster) -> Answers:
-    def made(kind: str, values: Values) -> Values:
+    def answers(kind: str, values: Values) -> Values:
         name = str(values.get("name"))
         match kind:
             case "azurerm_resource_group":
@@ -88,7 +87,7 @@ def _identifiers(aks: Cluster) -> Answers:
                 return {"role_definition_resource_id": f"{roles}/{name.replace(' ', '-')}"}
         return {}
 
-    return made
+    return answers
 
 
 def arm_of(here: Stage) -> Arm:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.generating.terraform.stand_in import Answers, Table, nothing, standing_in
+from tests.generating.terraform.stand_in import Answers, Table, standing_in
 
 from gpuscaler.generating.writing.files import GeneratedFile
 
@@ -43,20 +43,15 @@ def terraform(folder: Path, *arguments: str, environment: Mapping[str, str] | No
 
 
 def validate(folder: Path, table: Table) -> None:
-    with standing_in(table, nothing) as environment:
+    with standing_in(table, lambda _kind, _config: {}) as environment:
         terraform(folder, "init", "-no-color", environment=environment)
         terraform(folder, "validate", "-no-color", environment=environment)
 
 
-def plan(
-    folder: Path, table: Table, variables: Mapping[str, Any], answers: Answers, *, examples: bool = False, made: Answers = nothing
-) -> dict[str, Any]:
-    """Return what Terraform would ask the provider for, by the addresses of resources; without ``examples``, as far as it is known.
-
-    ``answers`` are those of data sources, and ``made`` what the provider knows of resources once they are there.
-    """
+def plan(folder: Path, table: Table, variables: Mapping[str, Any], answers: Answers, *, examples: bool = False) -> dict[str, Any]:
+    """Return what Terraform would ask the provider for, by the addresses of resources; without ``examples``, as far as it is known."""
     (folder / "terraform.tfvars.json").write_text(json.dumps(variables))
-    with standing_in(table, answers, examples=examples, made=made) as environment:
+    with standing_in(table, answers, examples=examples) as environment:
         terraform(folder, "init", "-no-color", environment=environment)
         terraform(folder, "plan", "-no-color", "-out=plan.tfplan", environment=environment)
         shown = json.loads(terraform(folder, "show", "-json", "plan.tfplan", environment=environment))

@@ -22,13 +22,8 @@ _SERVICE = "tfplugin5.Provider"
 UNKNOWN = msgspec.msgpack.Ext(0, b"\x00")
 _LIST = 2
 Table = Mapping[str, Any]
-#: Returns, for a type of data or of a resource and its arguments, attributes that differ from what their type says.
+#: Returns, for a type of resource or data and its arguments, attributes that the provider fills in, other than what their type says.
 Answers = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
-
-
-def nothing(_kind: str, _values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Answers that leave everything as it is."""
-    return {}
 
 
 def load(name: str) -> Table:
@@ -38,14 +33,13 @@ def load(name: str) -> Table:
 
 
 @contextmanager
-def standing_in(table: Table, answers: Answers, *, examples: bool = False, made: Answers = nothing) -> Iterator[Mapping[str, str]]:
+def standing_in(table: Table, answers: Answers, *, examples: bool = False) -> Iterator[Mapping[str, str]]:
     """Serve the provider of the table, and yield the environment in which ``terraform`` uses it.
 
-    With ``examples``, what a real provider knows after apply only is its own name, such as ``aws_sqs_queue.arn``, or what ``made`` says of
-    the resource.
+    With ``examples``, what a real provider knows after apply only is its own name, such as ``aws_sqs_queue.arn``.
     """
     server = grpc.server(futures.ThreadPoolExecutor(max_workers=8))
-    server.add_generic_rpc_handlers((_Handlers(_Provider(table, answers, made if examples else None)),))
+    server.add_generic_rpc_handlers((_Handlers(_Provider(table, answers, examples=examples)),))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
@@ -58,7 +52,7 @@ def standing_in(table: Table, answers: Answers, *, examples: bool = False, made:
 
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # the same
     def __init__(self, provider: "_Provider") -> None:
-        self._methods = {
+        self._methods: dict[str, Callable[[Mapping[int, bytes]], bytes]] = {
             "GetSchema": provider.schema,
             "PrepareProviderConfig": lambda request: _field(1, request.get(1, b"")),
             "PlanResourceChange": provider.plan,
@@ -69,13 +63,18 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # the same
         service, _, method = handler_call_details.method.lstrip("/").partition("/")
         if service != _SERVICE or method in {"GetMetadata", "GetFunctions"}:
             return None
-        answer = self._methods.get(method, lambda _request: b"")
+        answer = self._methods.get(method, _nothing)
         return grpc.unary_unary_rpc_method_handler(lambda request, _context: answer(_fields(request)))
 
 
+def _nothing(_request: Mapping[int, bytes]) -> bytes:
+    """The answer where there is nothing to report."""
+    return b""
+
+
 class _Provider:
-    def __init__(self, table: Table, answers: Answers, made: Answers | None) -> None:
-        self._made = made
+    def __init__(self, table: Table, answers: Answers, *, examples: bool) -> None:
+        self._examples = examples
         self._types: Mapping[str, Any] = table["types"]
         self._name = table["provider"].rsplit("/", 1)[-1]
         self._answers = answers
@@ -90,9 +89,12 @@ class _Provider:
 
     def plan(self, request: Mapping[int, bytes]) -> bytes:
         kind, proposed = request[1].decode(), _value(request[3])
-        planned = None if proposed is None else _planned(self._types[kind], proposed, kind, examples=self._made is not None)
-        if planned is not None and self._made is not None:
-            planned |= self._made(kind, planned)
+        planned = None
+        if proposed is not None:
+            entry, answered = self._types[kind], self._answers(kind, proposed)
+            filled = {key: value for key, value in answered.items() if proposed.get(key, value) is None}
+            known = {key: value for key, value in answered.items() if key in entry.get("attributes", {})}
+            planned = _planned(entry, {**proposed, **filled}, kind, examples=self._examples) | known
         # What providers made with HashiCorp's first toolkit may do: fill in optional arguments and blocks.
         return _field(1, _dynamic(planned)) + _flag(5, 1)
 

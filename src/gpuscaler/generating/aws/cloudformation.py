@@ -129,9 +129,7 @@ def _rights(description: Description) -> Mapping[str, Tree]:
             ),
             "PolicyDocument": rights,
         }
-        why = (
-            "kOps makes the role of gpuscaler's ServiceAccount itself and attaches this policy to it. A second role here would stay unused."
-        )
+        why = "kOps makes the role of gpuscaler's ServiceAccount itself, with this policy. A second role here would stay unused."
         return {_POLICY: {"Type": because(why, _type("IAM::ManagedPolicy")), "Properties": properties}}
     properties = {
         "RoleName": because("Other files name the role by its ARN, so the name must be known beforehand.", name),

@@ -95,8 +95,8 @@ def _cluster(description: Description) -> dict[str, Tree]:
         config["iam"] = {"withOIDC": because(why, True)}
     config["addonsConfig"] = {
         "autoApplyPodIdentityAssociations": because(
-            "Add-ons that call AWS (vpc-cni, aws-ebs-csi-driver) get roles of their own. Without them, the role of the machines would need "
-            "these rights, and every pod could use them.",
+            "Add-ons that call AWS get roles of their own. aws-ebs-csi-driver would have no rights otherwise: pods cannot take the role of "
+            "their machine here.",
             True,
         )
     }

@@ -133,11 +133,13 @@ def _volume(gib: int, images: str) -> dict[str, Tree]:
 
 
 def _network(description: Description) -> dict[str, Tree]:
-    private = "Machines have no public addresses, so nobody on the internet reaches them."
+    private = "Machines have no public addresses, so they cannot be reached from the internet."
     public = "Machines have public addresses. It spares the gateway for private ones."
     return {
         "privateNetworking": because(private if description.cluster.private else public, description.cluster.private),
-        "disableIMDSv1": because("Version 1 of the metadata service gives credentials to whoever can make a program send a request.", True),
+        "disableIMDSv1": because(
+            "Version 1 of the metadata service gives the role's credentials to any program that can be made to send a request.", True
+        ),
         "disablePodIMDS": because(
             "Pods cannot take the role of the machine from its metadata service (hop limit 1). Neither gpuscaler nor the add-ons need "
             "that: they have roles of their own.",

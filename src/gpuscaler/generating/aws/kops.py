@@ -223,7 +223,7 @@ def _cluster(description: Description) -> Mapping[str, Tree]:
         "serviceAccountIssuerDiscovery": {
             "discoveryStore": because(
                 "kOps publishes the keys of the cluster's tokens in this bucket, where AWS reads them. It must not be the bucket of kOps' "
-                "state, which nobody else may read.",
+                "state, which must stay private.",
                 _store(description.cluster.name),
             ),
             "enableAWSOIDCProvider": because("IAM then accepts the cluster's tokens, which the roles of ServiceAccounts need.", True),

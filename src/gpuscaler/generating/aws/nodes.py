@@ -1,4 +1,4 @@
-"""What nodes on AWS are told, and the tags of their Auto Scaling groups: the same for all tools that make groups.
+"""What nodes on AWS register with, and the tags of their Auto Scaling groups: the same for all tools that make groups.
 
 Sources, 2026-11-26: Cluster Autoscaler's page about AWS, "Auto-Discovery Setup"; the EKS user guide, "Customize managed nodes with launch
 templates"; amazon-eks-ami, ``nodeadm/doc/api.md`` and ``doc/examples.md``.
@@ -59,8 +59,8 @@ def label_tags(labels: Mapping[str, str]) -> Mapping[str, str]:
 def taint_tags(taints: Iterable[Taint]) -> Mapping[str, str]:
     """Return the tags that say which taints a node will register with, as ``VALUE:EFFECT``.
 
-    gpuscaler's own is among them; gpuscaler knows that it goes away. Of taints with one key, only the last is told: the tag's key has no
-    room for the effect.
+    gpuscaler's own is among them; gpuscaler knows that it goes away. Of taints with one key, only the last has a tag: tags are called by
+    the key alone.
     """
     return {f"{TAINT}{taint.key}": f"{taint.value}:{taint.effect}" for taint in taints}
 

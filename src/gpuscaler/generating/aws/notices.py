@@ -111,7 +111,7 @@ def queue_policy(queue_arn: Tree, rule_arns: Iterable[Tree]) -> Explained:
     }
     statements = [
         because("EventBridge sends with its own principal, which a queue admits only by its policy; without it, no notice arrives.", allow),
-        because("Calls without TLS are refused, whoever makes them. EventBridge and gpuscaler use TLS.", deny),
+        because("All calls without TLS are refused. EventBridge and gpuscaler use TLS.", deny),
     ]
     return because(
         "The policy lets EventBridge put notices into the queue. That gpuscaler may read it, its role says.",

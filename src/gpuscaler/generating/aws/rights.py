@@ -21,7 +21,7 @@ _WHY: Final[Mapping[str, str]] = {
     "out of its reach.",
     "LaunchThroughGroups": "Where gpuscaler tells a group to launch machines at once, EC2 Auto Scaling launches them with gpuscaler's "
     "rights. The condition refuses the same calls if gpuscaler makes them itself.",
-    "PassTheRoleOfNodes": "The launch templates give machines a role, and who launches a machine must be allowed to give it that role.",
+    "PassTheRoleOfNodes": "The launch templates give machines a role, and gpuscaler must be allowed to pass it to them.",
     "ReadNotices": "It takes the notices out of the queue.",
 }
 

@@ -8,7 +8,7 @@ from gpuscaler.catalogue import InstanceType
 from gpuscaler.catalogue.zones import region_of
 from gpuscaler.generating.description.limits import check_cluster_name, check_pool
 from gpuscaler.generating.description.naming import AGENT_POOL_LENGTH, group_names
-from gpuscaler.generating.description.resolved import POOL_TAINT, Description, NodeGroup
+from gpuscaler.generating.description.resolved import EXAMPLES_NAMESPACE, EXPORTER_NAMESPACE, POOL_TAINT, Description, NodeGroup
 from gpuscaler.generating.description.settings import GIB, KOPS, MANAGED, TOOLS, DescriptionSettings, GpuPoolSettings
 from gpuscaler.model.reading.cursor import MAX_VALUES, Cursor, Report, TooMuchError, did_you_mean
 from gpuscaler.model.reading.document import read_document
@@ -57,6 +57,7 @@ def _resolve(top: Cursor, report: Report) -> Description | None:
     _check_zones(top.descend("cluster"), cloud, cluster.region, cluster.zones)
     names = {team.name for team in settings.teams}
     _refuse_twice(top, "teams", (team.name for team in settings.teams))
+    _check_namespaces(top, settings)
     _refuse_twice(top, "gpu_pools", (pool.name for pool in settings.gpu_pools))
     groups, notes = list[NodeGroup](), list[str]()
     for at, pool in zip(top.descend("gpu_pools").items(), settings.gpu_pools, strict=True):
@@ -97,6 +98,17 @@ def _resolve(top: Cursor, report: Report) -> Description | None:
         workloads=settings.workloads,
         notes=tuple(notes),
     )
+
+
+def _check_namespaces(top: Cursor, settings: DescriptionSettings) -> None:
+    """Report teams whose namespace is another one's: its quota and its rights would be those of both."""
+    of = {"kube-system": "Kubernetes", settings.controller.namespace: "gpuscaler", EXPORTER_NAMESPACE: "the exporter"}
+    of[EXAMPLES_NAMESPACE] = "the examples"
+    for at, team in zip(top.descend("teams").items() if settings.teams else (), settings.teams, strict=True):
+        namespace = team.namespace or team.name
+        if namespace in of:
+            at.add_problem(f"saw the namespace {namespace}, which is that of {of[namespace]}; add namespace: …, with a name of its own")
+        of.setdefault(namespace, f"the team {team.name}")
 
 
 def _check_cluster_name(top: Cursor, cloud: str, tool: str, name: str) -> None:

@@ -9,14 +9,16 @@ from gpuscaler.model.taints import Taint
 
 #: Key of the taint of pools that only some teams may use; its value is the pool. A key of gpuscaler's own would be read as a state.
 POOL_TAINT = "gpu-pool"
+#: Namespaces beside that of gpuscaler and those of the teams: of its exporter, and of examples that no team can have.
+EXPORTER_NAMESPACE, EXAMPLES_NAMESPACE = "gpu-exporter", "gpu-examples"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeGroup:
     """Machines of one shape, market and zone: what gpuscaler sees as a pool, with nothing in it that a cloud could choose or even out.
 
-    ``zone`` is "" where the cloud has no zones. ``labels`` and ``taints`` are those that a kubelet or the cloud must be told; a cloud's own
-    labels are not among them. ``disk_gib`` is the root volume in GiB.
+    ``zone`` is "" where the cloud has no zones. ``labels`` and ``taints`` are those that a kubelet or the cloud must be given; a cloud's
+    own labels are not among them. ``disk_gib`` is the root volume in GiB.
     """
 
     name: str
@@ -55,6 +57,11 @@ class Description:
     workloads: tuple[str, ...]
     #: Remarks for the person, such as types that were left out, as whole sentences.
     notes: tuple[str, ...] = ()
+
+    @property
+    def team_namespaces(self) -> Mapping[str, str]:
+        """The namespace of each team."""
+        return {team.name: team.namespace or team.name for team in self.teams}
 
     @property
     def has_spot(self) -> bool:

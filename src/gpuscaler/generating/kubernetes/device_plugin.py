@@ -42,22 +42,26 @@ def device_plugin_files(description: Description) -> Iterable[GeneratedFile]:
     if kops:
         about += "; only for pools with taints that kOps' own does not tolerate"
     elif description.tool == EKSCTL:
-        about += ". eksctl creates one with the same name, which this one replaces"
+        about += ", in place of the one of eksctl, which runs on every node"
     yield yaml_file(
         "kubernetes/device-plugin.yaml",
         about,
         [_daemon_set(description, name, groups)],
         # Another owner's fields are taken over where the DaemonSet exists already.
         apply="kubectl apply --server-side --force-conflicts --filename kubernetes/device-plugin.yaml",
-        edit="" if description.cluster.create or kops else "leave this file out if the cluster has NVIDIA's GPU operator",
+        edit=""
+        if description.cluster.create or kops
+        else "leave this file out if the cluster has NVIDIA's GPU operator; if a device plugin "
+        "runs on other machines with GPUs, add their types to the affinity, since this one replaces it",
     )
 
 
 def _served(description: Description) -> tuple[NodeGroup, ...]:
     """Return the groups whose nodes would have no plugin."""
+    groups = tuple(group for group in description.groups if group.instance_type.gpu_manufacturer == "nvidia")
     if description.tool != KOPS:
-        return description.groups
-    return tuple(group for group in description.groups if any(taint.key != _GPU for taint in group.taints))
+        return groups
+    return tuple(group for group in groups if any(taint.key != _GPU for taint in group.taints))
 
 
 def _daemon_set(description: Description, name: str, groups: tuple[NodeGroup, ...]) -> Tree:
@@ -103,12 +107,10 @@ def _affinity(description: Description, groups: tuple[NodeGroup, ...]) -> Tree:
         terms: list[Tree] = [{"matchExpressions": [{"key": _KOPS_GROUP, "operator": "In", "values": names}]}]
         why = "Only the instance groups that kOps' own plugin does not reach, so that no node has two plugins."
     else:
-        types = list(dict.fromkeys(group.instance_type.name for group in description.groups))
-        keys = ("k8s.amazonaws.com/accelerator",) if description.cloud == "aws" else ("kubernetes.azure.com/accelerator",)
-        terms = [
-            {"matchExpressions": [{"key": INSTANCE_TYPE_LABELS[0], "operator": "In", "values": types}]},
-            *({"matchExpressions": [{"key": key, "operator": "Exists"}]} for key in keys),
-        ]
+        types = list(dict.fromkeys(group.instance_type.name for group in groups))
+        terms = [{"matchExpressions": [{"key": INSTANCE_TYPE_LABELS[0], "operator": "In", "values": types}]}]
+        if description.cloud == "azure":
+            terms.append({"matchExpressions": [{"key": "kubernetes.azure.com/accelerator", "operator": "In", "values": ["nvidia"]}]})
         why = (
             "Nodes with GPUs by labels that they have from the beginning. The labels of GPU feature discovery come later, and only if it "
             "is installed: with them, the plugin would match no node. Each term is enough."

@@ -1,15 +1,11 @@
 """The namespaces, and the least standard that pods in them must meet."""
 
 from collections.abc import Iterable, Iterator
-from typing import Final
 
-from gpuscaler.generating.description.resolved import Description
-from gpuscaler.generating.kubernetes.workloads.placing import EXAMPLES, places
+from gpuscaler.generating.description.resolved import EXAMPLES_NAMESPACE, EXPORTER_NAMESPACE, Description
+from gpuscaler.generating.kubernetes.workloads.placing import places
 from gpuscaler.generating.writing.explained import Tree, because
 from gpuscaler.generating.writing.files import GeneratedFile, yaml_file
-
-#: The namespace of gpuscaler's exporter: it mounts folders of the node, which only the privileged standard admits.
-EXPORTER: Final = "gpu-exporter"
 
 
 def namespace_files(description: Description) -> Iterable[GeneratedFile]:
@@ -21,11 +17,6 @@ def namespace_files(description: Description) -> Iterable[GeneratedFile]:
     )
 
 
-def team_namespaces(description: Description) -> dict[str, str]:
-    """Return the namespace of each team."""
-    return {team.name: team.namespace or team.name for team in description.teams}
-
-
 def _namespaces(description: Description) -> Iterator[Tree]:
     yield _namespace(
         description.controller.namespace,
@@ -34,21 +25,21 @@ def _namespaces(description: Description) -> Iterator[Tree]:
         "gpuscaler needs nothing of its node, so the strictest Pod Security Standard admits it. A pod that asks for more is refused here.",
     )
     yield _namespace(
-        EXPORTER,
+        EXPORTER_NAMESPACE,
         "The exporter of GPU metrics has a namespace of its own, because it needs what the namespace of the controller forbids.",
         {"enforce": "privileged"},
         "The exporter reads the kubelet's socket through a folder of the node. Only the standard privileged admits that.",
     )
-    for team, namespace in team_namespaces(description).items():
+    for team, namespace in description.team_namespaces.items():
         yield _namespace(
             namespace,
             f"The namespace of the team {team}. Its quota, its rights and its network policy apply to it as a whole.",
             {"enforce": "baseline", "warn": "restricted"},
             "Pods that could take over their node are refused; pods that merely lack settings of the stricter standard get a warning.",
         )
-    if any(place.namespace == EXAMPLES for place in places(description).values()):
+    if any(place.namespace == EXAMPLES_NAMESPACE for place in places(description).values()):
         yield _namespace(
-            EXAMPLES,
+            EXAMPLES_NAMESPACE,
             "The example workloads have a namespace of their own, so that you can delete them all by deleting it.",
             {"enforce": "restricted"},
             "The examples run as an ordinary user without privileges, and the API server refuses changes that would give them some.",

@@ -15,7 +15,7 @@ _MONITORING = "monitoring"
 
 
 def network_policy_files(description: Description) -> Iterable[GeneratedFile]:
-    namespaces = dict.fromkeys([*(team.namespace or team.name for team in description.teams), *_of_examples(description)])
+    namespaces = dict.fromkeys([*description.team_namespaces.values(), *_of_examples(description)])
     if namespaces:
         yield yaml_file(
             "kubernetes/network-policies.yaml",
@@ -37,8 +37,8 @@ def _of_examples(description: Description) -> list[str]:
 
 def _policies(description: Description, namespace: str) -> Iterator[Tree]:
     yield because(
-        f"Pods of {namespace} are reached by pods of the same namespace only. Notebooks and model servers have no passwords of their own, "
-        f"and without a policy any pod of the cluster reaches them.",
+        f"Pods of {namespace} are reached by pods of the same namespace only. Model servers ask for no password, and without a policy "
+        "any pod of the cluster reaches them.",
         {
             "apiVersion": "networking.k8s.io/v1",
             "kind": "NetworkPolicy",

@@ -4,11 +4,8 @@ from collections.abc import Iterable, Iterator
 
 from gpuscaler.generating.description.resolved import POOL_TAINT, Description
 from gpuscaler.generating.description.settings import TeamSettings
-from gpuscaler.generating.kubernetes.namespaces import team_namespaces
 from gpuscaler.generating.writing.explained import Tree, because
 from gpuscaler.generating.writing.files import GeneratedFile, yaml_file
-
-_GPU = "nvidia.com/gpu"
 
 
 def team_files(description: Description) -> Iterable[GeneratedFile]:
@@ -23,10 +20,10 @@ def team_files(description: Description) -> Iterable[GeneratedFile]:
 
 
 def _documents(description: Description) -> Iterator[Tree]:
-    namespaces = team_namespaces(description)
+    namespaces = description.team_namespaces
     for team in description.teams:
         if team.gpus is not None:
-            yield _quota(team, namespaces[team.name], team.gpus)
+            yield _quota(team, namespaces[team.name], dict.fromkeys(_resources(description), str(team.gpus)))
         if team.group:
             yield _binding(team, namespaces[team.name])
     for pool, teams in description.pool_teams.items():
@@ -34,10 +31,15 @@ def _documents(description: Description) -> Iterator[Tree]:
             yield from _policy(pool, [namespaces[team] for team in teams])
 
 
-def _quota(team: TeamSettings, namespace: str, gpus: int) -> Tree:
+def _resources(description: Description) -> list[str]:
+    """Return the names of the GPUs that pods request, of each maker."""
+    return list(dict.fromkeys(f"requests.{group.instance_type.gpu_manufacturer}.com/gpu" for group in description.groups))
+
+
+def _quota(team: TeamSettings, namespace: str, hard: dict[str, str]) -> Tree:
     return because(
-        f"The team {team.name} has {gpus} GPUs at most at a time. The API server refuses further pods, so they are never pending and buy "
-        "nothing.",
+        f"The team {team.name} has {team.gpus} GPUs at most at a time. The API server refuses further pods, so they are never pending and "
+        "buy nothing.",
         {
             "apiVersion": "v1",
             "kind": "ResourceQuota",
@@ -46,7 +48,7 @@ def _quota(team: TeamSettings, namespace: str, gpus: int) -> Tree:
                 "hard": because(
                     "A quota of an extended resource has this prefix: Kubernetes supports no other one for GPUs. It counts pending pods, "
                     "too.",
-                    {f"requests.{_GPU}": str(gpus)},
+                    hard,
                 )
             },
         },
@@ -81,7 +83,7 @@ def _policy(pool: str, namespaces: list[str]) -> Iterator[Tree]:
     """
     name = f"{POOL_TAINT}-{pool}"
     named = f"t.key == '{POOL_TAINT}' && (t.?operator.orValue('Equal') == 'Exists' || t.?value.orValue('') == '{pool}')"
-    gpus = f"c.?resources.?requests['{_GPU}'].hasValue() || c.?resources.?limits['{_GPU}'].hasValue()"
+    gpus = "c.?resources.?limits.orValue({}).exists(resource, resource.endsWith('.com/gpu'))"
     yield because(
         f"The nodes of the pool {pool} have the taint {POOL_TAINT}={pool}, which keeps pods without a toleration off. Anyone can write a "
         "toleration, so this policy admits it only in the namespaces of the pool's teams. The API server itself evaluates it; nothing has "

@@ -5,11 +5,10 @@ from typing import Final
 
 from gpuscaler.generating.aws.names import controller_role_arn, queue_url
 from gpuscaler.generating.azure.names import CLIENT_ID_OUTPUT, resource_group
-from gpuscaler.generating.description.resolved import Description
+from gpuscaler.generating.description.resolved import EXPORTER_NAMESPACE, Description
 from gpuscaler.generating.description.settings import IRSA, KOPS
 from gpuscaler.generating.kubernetes.device_plugin import KOPS_RUNTIME_CLASS
 from gpuscaler.generating.kubernetes.metrics import RULES
-from gpuscaler.generating.kubernetes.namespaces import EXPORTER
 from gpuscaler.generating.kubernetes.network_policies import NAMESPACE_LABEL, prometheus_namespace
 from gpuscaler.generating.kubernetes.workloads.placing import DOLLARS
 from gpuscaler.generating.writing.explained import Tree, because
@@ -36,7 +35,7 @@ def values_files(description: Description) -> Iterable[GeneratedFile]:
         EXPORTER_VALUES,
         "the exporter of GPU metrics",
         [_exporter(description)],
-        apply=f"helm upgrade --install gpuscaler {_CHART} --namespace {EXPORTER} --values {EXPORTER_VALUES}",
+        apply=f"helm upgrade --install gpuscaler {_CHART} --namespace {EXPORTER_NAMESPACE} --values {EXPORTER_VALUES}",
     )
 
 

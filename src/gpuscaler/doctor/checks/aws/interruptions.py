@@ -14,7 +14,7 @@ _WARNING = "EC2 Spot Instance Interruption Warning"
 _PATTERN = {"source": ["aws.ec2"], "detail-type": [_WARNING, "EC2 Instance Rebalance Recommendation"]}
 LATE = "spot machines end without notice: their pods are killed, and replacements come minutes later"
 EVENTS = "events.amazonaws.com"
-#: The key of AWS for SQS, whose policy nobody can change.
+#: The key of AWS for SQS, whose policy cannot be changed.
 UNUSABLE_KEY = "alias/aws/sqs"
 #: A queue that is read every two seconds never has as many messages.
 _BACKLOG = 1_000

@@ -7,6 +7,7 @@ from gpuscaler.doctor.findings import CRITICAL, WARNING, Finding
 from gpuscaler.doctor.manifests.groups.groups import Group, groups_of
 from gpuscaler.doctor.manifests.linting import Lint, Mistake
 from gpuscaler.doctor.manifests.reading import Manifest, Manifests, Path
+from gpuscaler.model.well_known import ARRIVING_TAINT
 
 _NOWHERE = Mistake("L15", CRITICAL, "the pods stay pending, and no machine is bought for them")
 _IDLE = Mistake("L15", WARNING, "the pods take room on machines with GPUs, and keep them from being removed")
@@ -67,7 +68,8 @@ def _reason(manifests: Manifests, template: Document, group: Group) -> tuple[Pat
     for taint in group.taints:
         if (
             taint.effect != "PreferNoSchedule"
-            and taint.key != _GPU
+            # New machines have gpuscaler's taint only until it opens them for the pods that they were bought for.
+            and taint.key not in (_GPU, ARRIVING_TAINT)
             and not any(_tolerates(item, taint.key, taint.value) for item in tolerations)
         ):
             return ("spec", "tolerations"), f"none of {taint}", f"a toleration of the taint of group {group.name}"

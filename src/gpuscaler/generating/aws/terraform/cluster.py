@@ -31,7 +31,7 @@ def disk(size_gib: Tree) -> Nested:
         "volume_size": because("In GiB. Images, logs and emptyDir volumes take their space from this disk.", size_gib),
         "volume_type": because("gp3 costs less than gp2, and its speed does not depend on its size.", VOLUME_TYPE),
         "encrypted": because("Disks of nodes hold what pods write to them.", True),
-        "kms_key_id": because("Your own key if you named one; null stands for the account's key aws/ebs.", Expression("var.kms_key_arn")),
+        "kms_key_id": because("Your own key if you named one; null stands for the account's default key.", Expression("var.kms_key_arn")),
         "delete_on_termination": because("Otherwise the disk of every machine that ends stays, and is paid for.", True),
     }
     return Nested({"device_name": because("The root device of Amazon Linux.", ROOT_DEVICE), "ebs": Nested(ebs)})
@@ -131,7 +131,7 @@ def _new(description: Description) -> Iterator[Tree]:
             "role_arn": because("With this role, EKS works in your account.", Expression("aws_iam_role.cluster.arn")),
             "bootstrap_self_managed_addons": because("The add-ons below are installed instead, so that EKS can upgrade them.", False),
             "access_config": because(
-                "IAM roles get access by access entries, and whoever applies these files is an administrator: otherwise nothing "
+                "IAM roles get access by access entries, and the role that applies these files is an administrator: otherwise nothing "
                 "could install gpuscaler.",
                 Nested(access),
             ),

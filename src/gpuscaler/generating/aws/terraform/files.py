@@ -6,8 +6,8 @@ Pod Identity association came with the provider's version 5.29, and arguments th
 
 from collections.abc import Iterable, Iterator
 
+from gpuscaler.generating.aws.eksctl_commands import protection_commands, quota_edits
 from gpuscaler.generating.aws.general import control_plane_zones
-from gpuscaler.generating.aws.protecting import protection_commands
 from gpuscaler.generating.aws.terraform.access import access_blocks
 from gpuscaler.generating.aws.terraform.cluster import cluster_blocks
 from gpuscaler.generating.aws.terraform.images import image_blocks
@@ -20,6 +20,7 @@ from gpuscaler.generating.writing.files import GeneratedFile
 from gpuscaler.generating.writing.hcl import Block, Expression, Nested, hcl_file
 
 _FOLDER = "terraform"
+_APPLY = f"terraform -chdir={_FOLDER} init\nterraform -chdir={_FOLDER} plan -out=plan.tfplan\nterraform -chdir={_FOLDER} apply plan.tfplan"
 
 
 def terraform_files(description: Description) -> Iterator[GeneratedFile]:
@@ -29,6 +30,14 @@ def terraform_files(description: Description) -> Iterator[GeneratedFile]:
     zones = ", ".join(f'"{zone}" = "subnet-…"' for zone in _zones(description))
     edit = f"write {_FOLDER}/terraform.tfvars with the subnets of the nodes, one for each zone: subnet_ids = {{ {zones} }}"
     created = description.cluster.create
+    apply = _APPLY
+    if created:
+        edit += '. To reach the API server from outside the VPC, add your addresses: public_access_cidrs = ["…/32"]'
+        apply += f"\naws eks update-kubeconfig --region {description.cluster.region} --name {description.cluster.name}"
+    if description.managed:
+        why = "# EKS has no field for this: if the size of a group is lowered, AWS must not choose which machines end."
+        apply = "\n".join((apply, why, *protection_commands(description)))
+    edit = ". ".join((edit, *quota_edits(description)))
     files: tuple[tuple[str, str, Iterable[Tree]], ...] = (
         (
             "versions.tf",
@@ -54,16 +63,7 @@ def terraform_files(description: Description) -> Iterator[GeneratedFile]:
     )
     for name, about, blocks in files:
         yield hcl_file(f"{_FOLDER}/{name}", about, blocks, edit=edit if name == "variables.tf" else "")
-    yield hcl_file(
-        f"{_FOLDER}/outputs.tf", "the queue and the role, which gpuscaler's settings name", _outputs(), apply=_commands(description)
-    )
-
-
-def _commands(description: Description) -> str:
-    """Return the commands that apply all files, and then set what managed node groups have no argument for."""
-    lines = ["init", "plan -out=plan.tfplan", "apply plan.tfplan"]
-    after = protection_commands(description, "Managed node groups have") if description.managed else ()
-    return "\n".join((*(f"terraform -chdir={_FOLDER} {line}" for line in lines), *after))
+    yield hcl_file(f"{_FOLDER}/outputs.tf", "the queue and the role, which gpuscaler's settings name", _outputs(), apply=apply)
 
 
 def _zones(description: Description) -> list[str]:
@@ -97,7 +97,7 @@ def _variables(description: Description) -> Iterator[Tree]:
         "condition": Expression(f"length(setsubtract({_texts(zones)}, keys(var.subnet_ids))) == 0"),
         "error_message": f"A subnet for each of {', '.join(zones)} is needed.",
     }
-    private = " They have a way out to the internet or to the endpoints of AWS, but give no public addresses."
+    private = " They reach AWS and the internet, but give no public addresses."
     text = f"The subnet of the nodes in each zone.{private if description.cluster.private else ''}"
     subnets = _variable(
         "subnet_ids",
@@ -107,14 +107,16 @@ def _variables(description: Description) -> Iterator[Tree]:
     )
     yield because("Which network the nodes are in is your decision: these files create none.", subnets)
     yield because(
-        "Without a key of your own, EBS encrypts with the account's key aws/ebs, which EC2 Auto Scaling may use without a grant.",
+        "Without it, EBS encrypts with the default key of the account: aws/ebs, which EC2 Auto Scaling may use without a grant, "
+        "unless someone "
+        "chose another one. Then name that one here.",
         _variable("kms_key_arn", "The ARN of your own key for the nodes' disks, if you have one.", "string", default=None),
     )
     if description.cluster.create:
         yield because(
             "EKS by itself opens the public endpoint to the whole internet. Here it is closed unless you name the addresses that "
-            "you work from; "
-            "then everything that uses kubectl must reach the VPC.",
+            "you work from. While "
+            "it is closed, kubectl and helm must run where they reach the VPC.",
             _variable(
                 "public_access_cidrs", "Addresses from which the API server may be reached over the internet.", "list(string)", default=[]
             ),

@@ -11,6 +11,7 @@ import yaml
 
 from gpuscaler.clouds.aws.discovery.ownership import CLUSTER_AUTOSCALER
 from gpuscaler.clouds.discovery.hints import LABEL, TAINT
+from gpuscaler.generating.aws.eksctl_commands import HEARTBEAT, HOOK
 from gpuscaler.generating.aws.nodes import ClusterFacts, discovery_tags, node_config, node_labels, node_taints, user_data
 from gpuscaler.generating.aws.terraform.cluster import disk, metadata_options
 from gpuscaler.generating.aws.terraform.images import ami_type, image_path, why_image
@@ -21,8 +22,6 @@ from gpuscaler.model.well_known import POOL_LABEL
 
 _EFFECTS = {"NoSchedule": "NO_SCHEDULE", "PreferNoSchedule": "PREFER_NO_SCHEDULE", "NoExecute": "NO_EXECUTE"}
 _GROUPS = Expression("local.groups")
-#: Seconds for which Auto Scaling holds a machine that it ends, unless gpuscaler asks for more.
-_HEARTBEAT = 300
 
 
 def group_blocks(description: Description) -> Iterator[Tree]:
@@ -147,7 +146,7 @@ def _user_data() -> Explained:
     mark = "NODE CONFIG"
     lines: list[Tree] = [call("yamlencode", config) if line == mark else line for line in user_data(mark).split("\n")]
     return because(
-        "nodeadm, which starts the kubelet on Amazon Linux 2023, reads its configuration from a part of this message.",
+        "`nodeadm`, which starts the kubelet on Amazon Linux 2023, reads its configuration from a part of this message.",
         call("base64encode", call("join", "\n", lines)),
     )
 
@@ -181,7 +180,10 @@ def _managed(description: Description) -> Iterator[Tree]:
             "EKS buys spot machines with the strategy price-capacity-optimized.",
             Expression('each.value.market == "spot" ? "SPOT" : "ON_DEMAND"'),
         ),
-        "version": because("Nodes have the cluster's version.", Expression("local.cluster.version")),
+        "version": because(
+            "After an upgrade of the cluster, the next `terraform apply` replaces the nodes, as PodDisruptionBudgets allow.",
+            Expression("local.cluster.version"),
+        ),
         "labels": because("gpuscaler also reads them from EKS, while the group has no node.", Expression("each.value.labels")),
         "dynamic": Nested({"for_each": Expression("each.value.taints"), "content": Nested(taint)}, labels=("taint",)),
         "scaling_config": Nested(sizes),
@@ -303,11 +305,11 @@ def _self_managed(description: Description) -> Iterator[Tree]:
     yield because("An Auto Scaling group for each entry of local.groups.", Block("resource", ("aws_autoscaling_group", "gpu"), body))
     hook: dict[str, Tree] = {
         "for_each": Expression("aws_autoscaling_group.gpu"),
-        "name": "gpuscaler-terminate",
+        "name": HOOK,
         "autoscaling_group_name": Expression("each.value.name"),
         "lifecycle_transition": "autoscaling:EC2_INSTANCE_TERMINATING",
         "heartbeat_timeout": because(
-            "In seconds. gpuscaler asks for more while it drains, and ends the wait when the machine is empty.", _HEARTBEAT
+            "In seconds. gpuscaler asks for more while it drains, and ends the wait when the machine is empty.", HEARTBEAT
         ),
         "default_result": because("If nothing answers in time, the machine ends.", "CONTINUE"),
     }

@@ -6,13 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from gpuscaler.clouds.azure.templates.node_templates import SPOT_TAINT
-from gpuscaler.generating.description.resolved import Description, NodeGroup
+from gpuscaler.generating.description.resolved import EXAMPLES_NAMESPACE, Description, NodeGroup
 from gpuscaler.generating.description.settings import KOPS
 from gpuscaler.model.offerings import SPOT
 from gpuscaler.model.taints import Taint
 
-#: The namespace of examples that no team can have.
-EXAMPLES: Final = "gpu-examples"
 GPU: Final = "nvidia.com/gpu"
 #: The limit in dollars per hour, where the description has none.
 DOLLARS: Final = 100.0
@@ -83,16 +81,16 @@ def places(description: Description) -> Mapping[str, Place]:
 def _candidates(description: Description, name: str) -> Iterator[tuple[str, Place]]:
     """Yield teams ("" for none) with places within the limits, best first: large examples prefer large machines, the others small ones."""
     pools = dict[str, list[NodeGroup]]()
-    for group in description.groups:
+    for group in filter(_runs_examples, description.groups):
         pools.setdefault(group.pool, []).append(group)
-    namespaces = {team.name: team.namespace or team.name for team in description.teams}
+    namespaces = description.team_namespaces
     sizes = {pool: (min(group.gpus for group in groups), price(description, groups)) for pool, groups in pools.items()}
     for pool in sorted(pools, key=sizes.__getitem__, reverse=name in _LARGE):
         teams = description.pool_teams.get(pool, ())
         gpus = sizes[pool][0] if name in _LARGE else 1
         for team in teams or (*namespaces, ""):
             place = Place(
-                namespace=namespaces.get(team, EXAMPLES),
+                namespace=namespaces.get(team, EXAMPLES_NAMESPACE),
                 pool=pool,
                 groups=tuple(pools[pool]),
                 taints=_taints(description, pools[pool]),
@@ -101,6 +99,21 @@ def _candidates(description: Description, name: str) -> Iterator[tuple[str, Plac
             )
             if _within_limits(description, place):
                 yield team, place
+
+
+def omitted(description: Description) -> list[str]:
+    """Return a sentence about each example that has no place."""
+    found = places(description)
+    return [
+        f"The example {name} is left out: no pool of NVIDIA's GPUs, quota and limit admit its {_PODS[name]} pods."
+        for name in description.workloads
+        if name not in found
+    ]
+
+
+def _runs_examples(group: NodeGroup) -> bool:
+    """Whether the images of the examples run on the group's machines."""
+    return group.instance_type.gpu_manufacturer == "nvidia" and group.instance_type.arch == "amd64"
 
 
 def price(description: Description, groups: list[NodeGroup]) -> float:
