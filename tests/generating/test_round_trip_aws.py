@@ -138,7 +138,7 @@ async def test_workloads_run_from_zero_and_the_groups_go_back_to_zero(name: str,
 
 
 def waits(workload: Mapping[str, Any]) -> bool:
-    """Whether its pods wait for spot machines for some minutes, as its file says, before they take dearer ones."""
+    """Whether its pods wait for spot machines for some minutes, as its file says, before they take more expensive ones."""
     return "gpuscaler.io/spot-wait" in workload["spec"]["template"]["metadata"].get("annotations", {})
 
 
