@@ -36,7 +36,7 @@ READY := .venv/.ready
 TOOLS := build/release-tools
 WITH_TOOLS := PATH="$(CURDIR)/$(TOOLS)/bin:$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: help setup demo picture test check lint format types layers packaging package conformance oracle charts manifest e2e aws-contract azure-contract release release-check base-image audit mutants soak properties interpreters full bench lock clean
+.PHONY: help setup demo picture test check lint format types layers packaging package conformance oracle kops charts manifest e2e aws-contract azure-contract release release-check base-image audit mutants soak properties interpreters full bench lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r name text; do printf '%-15s%s\n' "$$name" "$$text"; done
@@ -59,10 +59,10 @@ picture: $(READY) ## regenerate the README's picture
 	@cp build/demo/screen.svg docs/images/demo.svg
 
 test: $(READY) ## run the tests, except those that compile third-party programs, with few random cases
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not conformance and not charts and not e2e"
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not conformance and not kops and not charts and not e2e"
 	@echo "Further checks: make check (ruff, mypy, rooms), oracle, charts and e2e (tests with kube-scheduler, kubectl, helm and a real control"
 	@echo "plane), conformance, mutants, soak (10,000 random schedules, 50 here) and properties (30 times the examples). .ci/run runs some of each,"
-	@echo "make full runs all of it, on every available interpreter and Kubernetes release."
+	@echo "make full runs all of it, on every available interpreter and Kubernetes release, and kops (generated files and kOps' own code)."
 
 check: lint types layers packaging ## run lint, types, layers and the packaging tests
 
@@ -91,8 +91,11 @@ conformance: $(READY) ## compare CASES=20000 cases, PLANS=300 plans, AUTOSCALERS
 	@$(BIN)/python -m tests.conformance --plans $(PLANS) --seed $(SEED)
 	@$(BIN)/python -m tests.conformance_hpa --cases $(AUTOSCALERS) --seed $(SEED)
 
-oracle: $(READY) ## run the tests against third-party programs: kube-scheduler's filters, the HorizontalPodAutoscaler, kubectl, prometheus-adapter, kOps, eksctl
+oracle: $(READY) ## run the tests against third-party programs: kube-scheduler's filters, the HorizontalPodAutoscaler, kubectl, prometheus-adapter, and eksctl's schema
 	@$(BIN)/python -m pytest -q -m conformance tests/conformance tests/conformance_hpa tests/embedded tests/metrics tests/generating
+
+kops: $(READY) ## give the generated files of kOps to kOps' own code, which takes minutes to compile
+	@$(BIN)/python -m pytest -q -m kops tests/generating
 
 charts: $(READY) ## run the tests of the chart with the real helm, and of the image's build steps
 	@$(BIN)/python -m pytest -q -m charts tests/charts
@@ -128,7 +131,7 @@ soak: $(READY) ## run RUNS=10000 random schedules of faults and restarts against
 	@SOAK_RUNS=$(RUNS) SOAK_SEED=$(SEED) $(BIN)/python -m pytest -q -n 2 --dist worksteal $(if $(ONLY),-k "$(ONLY)") tests/control/test_invariants.py tests/control/test_restarts.py tests/control/test_leadership.py tests/clouds/aws/buying/test_withdrawing.py tests/control/test_aws_random.py tests/control/test_aws_balance_random.py tests/clouds/azure/test_schedules.py tests/control/test_azure_random.py tests/hostile/test_random.py
 
 properties: $(READY) ## try EXAMPLES=10 times as many random examples as each property declares
-	@EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q -n 2 --dist worksteal -m "hypothesis and not conformance and not charts and not e2e"
+	@EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q -n 2 --dist worksteal -m "hypothesis and not conformance and not kops and not charts and not e2e"
 
 interpreters: $(READY) ## run the tests on every newer CPython that is installed here
 	@tools/interpreters

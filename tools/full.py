@@ -29,6 +29,7 @@ PARTS: tuple[tuple[str, ...], ...] = (
     ("demo", "demo"),
     ("conformance", "conformance"),
     ("oracle", "oracle"),
+    ("kops", "kops"),
     ("mutants", "mutants"),
     ("charts", "charts"),
     ("soak", "soak", "RUNS=10000"),

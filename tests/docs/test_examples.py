@@ -5,6 +5,7 @@ Fenced blocks are distinguished by their info string:
 - ``console``: each ``$ command`` runs in a folder of its own page that starts as a copy of ``docs/examples``, and must print what follows
   it. ``...`` stands for anything, within a line or as a line of its own. A command must succeed, unless the block says ``exit=N``.
 - ``yaml pools-file``: a pools file that ``gpuscaler validate`` accepts.
+- ``yaml description``: a description that ``gpuscaler generate cluster`` accepts.
 - ``yaml file=NAME`` (or ``json``): the content of ``docs/examples/NAME``.
 - ``sh``: for a shell elsewhere; every ``make TARGET`` in it must be a target of the Makefile.
 - ``text`` and ``mermaid``: nothing to run.
@@ -28,6 +29,7 @@ from click.testing import CliRunner
 from tests.patience import PATIENCE
 
 from gpuscaler.cli import main
+from gpuscaler.generating.description.reading import read_description
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs" / "examples"
@@ -176,6 +178,11 @@ def test_a_pools_file_on_a_page_is_valid(block: Block, tmp_path: Path) -> None:
     assert done.code == 0, f"{block.place}\n{done.output}"
 
 
+@pytest.mark.parametrize("block", every("yaml", "description"), ids=lambda block: block.place)
+def test_a_description_on_a_page_is_valid(block: Block) -> None:
+    assert read_description(block.text, block.place).groups
+
+
 @pytest.mark.parametrize("block", every("yaml", "file") + every("json", "file"), ids=lambda block: block.place)
 def test_a_file_shown_on_a_page_equals_the_example_file(block: Block) -> None:
     assert block.text == (EXAMPLES / block.option("file")).read_text()
@@ -195,7 +202,7 @@ def test_every_code_block_on_a_page_is_of_a_kind_that_is_checked_or_needs_no_che
         for page in PAGES
         for block in blocks(page)
         if block.kind not in checked_kinds
-        and not (block.kind in {"yaml", "json"} and ("pools-file" in block.options or block.option("file")))
+        and not (block.kind in {"yaml", "json"} and ({"pools-file", "description"} & set(block.options) or block.option("file")))
     ]
 
     assert unknown == []

@@ -14,7 +14,7 @@ from gpuscaler.generating.aws.names import SERVICE_ACCOUNT, controller_role_arn,
 from gpuscaler.generating.bundle import files_of
 from gpuscaler.generating.description.reading import read_description
 
-pytestmark = pytest.mark.conformance
+pytestmark = pytest.mark.kops
 
 NAME = "train.example.com"
 START = f"cloud: aws\ntool: kops\ncluster: {{name: {NAME}, region: us-east-1, zones: [us-east-1a, us-east-1c]}}\ngpu_pools:\n"
@@ -98,7 +98,9 @@ def test_kops_accepts_the_files_and_gpuscaler_knows_the_groups(oracle: Oracle, p
         assert their["labels"]["kops.k8s.io/gpu"] == "1"
         _create(aws, their, spec)
     found = aws.discover(NAME)
-    assert (found.set_aside, found.warnings) == ((), ())
+    assert found.set_aside == ()
+    names = sorted(group.name for group in described.groups)
+    assert [pool.warnings for pool in found.pools] == [(f"the pool is called {name} here",) for name in names]
     pools_by_name = {pool.pool.name: pool for pool in found.pools}
     for group, their in zip(described.groups, made["groups"], strict=True):
         offering = next(iter(pools_by_name[group.name].pool.offerings))
@@ -161,3 +163,18 @@ def test_the_check_refuses_mistakes(oracle: Oracle, old: str, new: str, message:
     asking["Groups"] = [asking["Groups"][0].replace(old, new)]
     (group,) = oracle.ask(asking)["groups"]
     assert message in "".join(group["refused"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("policyARNs", "policyArns", "unknown field"),
+        ("s3://train-example-com-oidc", "s3://train.example.com", "cannot contain dots"),
+        ("policyARNs:", "inlinePolicy: '[]'\n        policyARNs:", "cannot set both"),
+    ],
+)
+def test_the_check_refuses_mistakes_in_the_spec_of_the_cluster(oracle: Oracle, old: str, new: str, message: str) -> None:
+    asking = asked(POOLS["defaults"])
+    assert old in asking["Cluster"]
+    refused = oracle.ask({**asking, "Cluster": asking["Cluster"].replace(old, new)})["refused"]
+    assert message in "".join(refused)

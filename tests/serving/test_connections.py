@@ -89,6 +89,26 @@ def test_new_and_known_peers_do_not_displace_each_others_waiting_connections() -
         assert "one" not in door.closed
 
 
+def test_peers_that_abort_what_they_begin_do_not_displace_waiting_connections_of_new_peers() -> None:
+    door = Peers()
+    crowd = [f"aborts{number}" for number in range(10)]
+    for peer in crowd:
+        door.connections.remove(door.enter(peer, "aborted"))
+    door.open("new", "new")
+    for _ in range(3):
+        for peer in crowd:
+            door.open(peer, peer)
+
+    assert len(door.closed) == 3 * len(crowd) - BOUNDS.waiting
+    assert "new" not in door.closed
+    # Without descriptors, they lose theirs first.
+    for _ in range(BOUNDS.waiting):
+        door.connections.make_room()
+    assert "new" not in door.closed
+    door.connections.make_room()
+    assert door.closed[-1] == "new"
+
+
 def test_above_the_limit_of_active_connections_the_peer_with_the_most_loses_one() -> None:
     door = Peers()
     door.enter("probe", "probe")

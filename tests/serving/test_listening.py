@@ -28,6 +28,10 @@ pytestmark = pytest.mark.looptime(False)
 BOUNDS = Bounds(waiting=8, connections=8, by_peer=4, first_byte=0.2, head=0.3, answer=0.3, idle=0.2)
 
 
+#: Beginnings of a TLS handshake and of a request's head.
+_HELLO, _HEAD = b"\x16\x03\x01\x02\x00\x01", b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
+
+
 @pytest.fixture(autouse=True)
 def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuscaler.serving.listening.LOOK", 0.02)
@@ -77,6 +81,13 @@ def connected(stack: ExitStack, server: Server, *, source: str = "127.0.0.1") ->
     return made
 
 
+def abort(server: Server, count: int, first: bytes) -> None:
+    """Send ``first`` over ``count`` connections of different peers, and close them before the server accepts them."""
+    with ExitStack() as stack:
+        for number in range(count):
+            connected(stack, server, source=f"127.0.1.{1 + number}").send(first)
+
+
 async def until(true: Callable[[], bool]) -> None:
     async with asyncio.timeout(5):
         while not true():  # noqa: ASYNC110  # what is waited for is the kernel's doing
@@ -111,7 +122,7 @@ async def test_a_connection_without_a_byte_head_or_further_request_is_closed_in_
     async with served() as server:
         with ExitStack() as stack:
             silent, drips, kept = (connected(stack, server) for _ in range(3))
-            drips.send(b"GET /healthz HTTP/1.1\r\nHost")
+            drips.send(_HEAD)
             kept.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
             assert await closed(silent)
             assert await closed(drips)
@@ -129,7 +140,7 @@ async def test_a_stalled_tls_handshake_is_ended(tmp_path: Path) -> None:
     async with served(tls=context) as server:
         with ExitStack() as stack:
             begun = connected(stack, server)
-            begun.send(b"\x16\x03\x01\x02\x00\x01")
+            begun.send(_HELLO)
             assert await closed(begun)
             assert await probe(server, trust) == 200
 
@@ -155,6 +166,83 @@ async def test_a_connection_that_its_peer_closes_early_starts_no_handshake(tmp_p
         assert server.listener.connections.closed == {}
 
 
+@pytest.mark.parametrize("secure", [False, True])
+async def test_what_is_aborted_before_it_is_accepted_takes_neither_a_turn_nor_the_place_of_another(tmp_path: Path, secure: bool) -> None:
+    context, trust = secured(tmp_path) if secure else (None, None)
+    async with served(tls=context, bounds=Bounds(waiting=8, turns=0.1, turns_at_once=1)) as server:
+        begun = made_by(server)
+        with ExitStack() as stack:
+            waits = connected(stack, server, source="127.0.0.9")
+            await until(lambda: len(server.listener.connections) == 1)
+            abort(server, 40, _HELLO if secure else _HEAD)
+            # It gets the only turn.
+            assert await probe(server, trust) == 200
+            with pytest.raises(BlockingIOError):
+                waits.recv(1)
+        assert len(begun) == 1
+        assert server.listener.connections.closed == {}
+
+
+@pytest.mark.parametrize("secure", [False, True])
+async def test_what_is_aborted_while_it_waits_takes_no_turn(tmp_path: Path, secure: bool) -> None:
+    context, trust = secured(tmp_path) if secure else (None, None)
+    async with served(tls=context, bounds=Bounds(turns=10, turns_at_once=1)) as server:
+        assert await probe(server, trust) == 200
+        begun = made_by(server)
+        with ExitStack() as stack:
+            for number in range(20):
+                connected(stack, server, source=f"127.0.1.{1 + number}").send(_HELLO if secure else _HEAD)
+            await until(lambda: len(server.listener.connections) >= 20)
+        await until(lambda: len(server.listener.connections) == 0)
+        # Some may have got a turn before they were aborted.
+        assert len(begun) <= 3
+
+
+async def test_a_system_that_does_not_say_that_a_client_has_left_gives_its_handshake_a_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, trust = secured(tmp_path)
+    # Neither an option that it lacks, nor one that it refuses.
+    for option in (None, 9999):
+        monkeypatch.setattr("gpuscaler.serving.listening._TCP_INFO", option)
+        async with served(tls=context, bounds=Bounds()) as server:
+            begun = made_by(server)
+            abort(server, 3, _HELLO)
+            assert await probe(server, trust) == 200
+            await until(lambda: not server.listener.handshakes)
+            assert len(begun) == 4
+
+
+async def test_a_request_without_tls_gets_its_turn_although_its_client_sends_no_more() -> None:
+    async with served() as server:
+        with ExitStack() as stack:
+            asks = connected(stack, server)
+            asks.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            asks.shutdown(socket.SHUT_WR)
+            begun = made_by(server)
+            await until(lambda: len(begun) == 1)
+
+
+async def test_only_connections_that_are_watched_for_their_first_byte_are_unwatched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unwatching a socket that is not watched takes longer than accepting it."""
+    context, trust = secured(tmp_path)
+    loop = asyncio.get_running_loop()
+    unwatched, remove = list[bool](), loop.remove_reader
+    async with served(tls=context, bounds=Bounds(waiting=8, turns=4, turns_at_once=1)) as server:
+        assert await probe(server, trust) == 200
+        with ExitStack() as stack:
+            with monkeypatch.context() as watched:
+                watched.setattr(loop, "remove_reader", lambda fd: unwatched.append(remove(fd)))
+                for number in range(40):
+                    connected(stack, server, source=f"127.0.1.{1 + number}").send(_HELLO)
+                    await asyncio.sleep(0)
+                connected(stack, server).close()
+                await until(lambda: server.listener.connections.closed.get("waiting connections", 0) >= 20)
+            assert False not in unwatched
+
+
 async def test_a_connection_without_tls_is_closed_immediately_without_a_handshake(tmp_path: Path) -> None:
     context, trust = secured(tmp_path)
     async with served(tls=context, bounds=Bounds(turns=0.1, turns_at_once=1)) as server:
@@ -174,7 +262,7 @@ async def test_neither_a_known_nor_a_new_peer_waits_behind_many_connections_of_o
         assert await probe(server, trust) == 200
         with ExitStack() as stack:
             for number in range(200):
-                connected(stack, server, source=f"127.0.1.{1 + number % 100}").send(b"\x16\x03\x01\x02\x00\x01")
+                connected(stack, server, source=f"127.0.1.{1 + number % 100}").send(_HELLO)
             await until(lambda: len(server.listener.connections) > 100)
             # The crowd would use ten seconds of turns.
             async with asyncio.timeout(2):
@@ -240,7 +328,7 @@ async def test_a_handshake_is_ended_if_its_peer_has_too_many(tmp_path: Path) -> 
             begun = []
             for _ in range(12):
                 begun.append(connected(stack, server))
-                begun[-1].send(b"\x16\x03\x01\x02\x00\x01")
+                begun[-1].send(_HELLO)
                 await asyncio.sleep(0.01)
             assert await closed(begun[0])
             assert len(server.listener.handshakes) <= 4

@@ -120,6 +120,18 @@ def test_a_known_peer_is_forgotten_an_hour_after_its_last_answer() -> None:
     assert not here.turns.knows("stranger")
 
 
+def test_a_peer_has_had_a_turn_only_if_it_took_one_within_the_hour() -> None:
+    here = Queue(now=10.0)
+    here.turns.ask("left", lambda: False)
+    here.ask("took")
+    assert here.turns.has_had_turn("took")
+    assert not here.turns.knows("took")
+    assert not here.turns.has_had_turn("left")
+    assert not here.turns.has_had_turn("stranger")
+    here.now += KNOWN
+    assert not here.turns.has_had_turn("took")
+
+
 def test_very_many_new_peers_neither_fill_memory_nor_displace_known_ones() -> None:
     here = acquainted("probe")
     for number in range(MOST + 500):

@@ -2,8 +2,10 @@
 
 A connection waits as a bare socket until its first byte, and then for its :mod:`turn <gpuscaler.serving.turns>`; only then are TLS and HTTP
 state kept for it. When a limit of either stage is exceeded, the connection with the oldest activity is closed, not the newest. Because
-turns are given at a limited rate, a connection that has taken one has time to be answered, regardless of how many others exist. So clients
-that hold connections, or reopen them continuously, cannot lock out others.
+turns are given at a limited rate, a connection that has taken one has time to be answered, regardless of how many others exist. Connections
+wait in three groups, so that a crowd of one kind does not displace the others: of peers that were answered within the hour, of peers that
+took a turn within the hour without an answer, as those do that abort handshakes, and of new peers. So clients that hold connections, or
+reopen them continuously, cannot lock out others.
 """
 
 from collections.abc import Callable
@@ -20,8 +22,8 @@ class Bounds:
     A TLS handshake takes 0.3 MB, and a head several times its length, so unauthenticated clients can use ``connections`` times both.
     """
 
-    #: Connections without a verified client certificate: waiting ones (separately for peers that were answered within the hour and for
-    #: others), active ones, and the maximum per peer in either stage.
+    #: Connections without a verified client certificate: waiting ones (separately for peers that were answered within the hour, that only
+    #: took a turn, and others), active ones, and the maximum per peer in either stage.
     waiting: int = 256
     connections: int = 64
     by_peer: int = 32
@@ -59,6 +61,7 @@ class Connections:
     turns: Turns = field(init=False)
     closed: dict[str, int] = field(default_factory=dict, init=False)
     _newcomers: ConnectionGroup = field(default_factory=ConnectionGroup, init=False)
+    _unanswered: ConnectionGroup = field(default_factory=ConnectionGroup, init=False)
     _acquaintances: ConnectionGroup = field(default_factory=ConnectionGroup, init=False)
     _strangers: ConnectionGroup = field(default_factory=ConnectionGroup, init=False)
     _trusted: ConnectionGroup = field(default_factory=ConnectionGroup, init=False)
@@ -76,7 +79,7 @@ class Connections:
 
     @property
     def _groups(self) -> tuple[ConnectionGroup, ...]:
-        return self._newcomers, self._acquaintances, self._strangers, self._trusted
+        return self._unanswered, self._newcomers, self._acquaintances, self._strangers, self._trusted
 
     def open(self, peer: str, close: Callable[[], object]) -> Connection:
         """Add a connection of ``peer``, which waits unless the peer is remembered with a certificate."""
@@ -85,13 +88,18 @@ class Connections:
         if self._is_trusted(peer, now):
             self._join_trusted(connection)
             return connection
-        group = self._acquaintances if self.turns.knows(peer) else self._newcomers
+        group = self._waiting_group(peer)
         group.enter(connection)
         if group.of(peer) > self.bounds.by_peer:
             self._end(group.first_of(peer), "connections per peer")
         elif len(group) > self.bounds.waiting:
             self._end(group.first(), "waiting connections")
         return connection
+
+    def _waiting_group(self, peer: str) -> ConnectionGroup:
+        if self.turns.knows(peer):
+            return self._acquaintances
+        return self._unanswered if self.turns.has_had_turn(peer) else self._newcomers
 
     def turn(self, connection: Connection, go: Go) -> None:
         """Call ``go`` when it is this connection's turn, now or later, if the connection still exists."""
@@ -128,7 +136,7 @@ class Connections:
 
     def make_room(self) -> None:
         """Close the least valuable connection without a certificate, if there is one."""
-        for group in (self._newcomers, self._acquaintances):
+        for group in (self._unanswered, self._newcomers, self._acquaintances):
             if group:
                 self._end(group.first(), "waiting connections")
                 return

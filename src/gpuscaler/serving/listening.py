@@ -24,8 +24,10 @@ AT_ONCE = 32
 LOOK, AGAIN, QUIET = 1.0, 0.5, 300.0
 #: Seconds for a client to confirm the TLS shutdown.
 GOODBYE = 2.0
-#: First byte of every TLS handshake.
-_HANDSHAKE = b"\x16"
+#: First byte of every TLS handshake, and the end of the head of an HTTP request.
+_HANDSHAKE, _END_OF_HEAD = b"\x16", b"\r\n\r\n"
+#: State of a connection at Linux (the first byte of ``struct tcp_info``) if it ended, or if its client sends no more (``CLOSE_WAIT``).
+_TCP_INFO, _LEFT = getattr(socket, "TCP_INFO", None), b"\x07\x08"
 
 #: Creates the protocol of a connection; it must call :meth:`Connections.remove` when its connection is lost.
 Make = Callable[[Connection], asyncio.Protocol]
@@ -82,8 +84,7 @@ class Listener:
                 self._pause(listening, error)
                 return
             self._failing = False
-            accepted.setblocking(False)
-            self._wait(accepted, peer_of(address))
+            self._wait(accepted, address)
 
     def _pause(self, listening: socket.socket, error: OSError) -> None:
         """Pause accepting without descriptors or memory: the system would report the error thousands of times a second."""
@@ -95,15 +96,29 @@ class Listener:
         loop.remove_reader(listening)
         loop.call_later(AGAIN, lambda: None if self._closed else loop.add_reader(listening, self._accept, listening))
 
-    def _wait(self, accepted: socket.socket, peer: str) -> None:
-        """Keep only the socket until its first byte and its turn."""
-        if _peek(accepted) == b"":
+    def _wait(self, accepted: socket.socket, address: tuple[Any, ...]) -> None:
+        """Keep only the socket until its first byte and its turn, and nothing if its client has left while it waited to be accepted."""
+        begins = self.begins_request(accepted)
+        if begins is False:
             accepted.close()
             return
+        accepted.setblocking(False)
         waiting = _Waiting(self, accepted)
-        waiting.connection = self.connections.open(peer, waiting.close)
+        waiting.connection = self.connections.open(peer_of(address), waiting.close)
         if accepted.fileno() >= 0:
-            waiting.proceed()
+            waiting.proceed(begins)
+
+    def begins_request(self, accepted: socket.socket) -> bool | None:
+        """Whether a connection begins a request; None if its first byte has not arrived yet. Nothing is read.
+
+        A client that has left, or sends no more, cannot finish a handshake, nor a head that has not arrived as a whole.
+        """
+        first = _peek(accepted, 1)
+        if not first:
+            return None if first is None else False
+        if self.tls is not None:
+            return first == _HANDSHAKE and not _has_left(accepted)
+        return not _has_left(accepted) or _END_OF_HEAD in (_peek(accepted, self.connections.bounds.most_bytes) or b"")
 
     def _expire(self) -> None:
         """Close expired connections; report once that connections are closed because of a limit, and again after a quiet period."""
@@ -127,33 +142,37 @@ class _Waiting:
     listener: Listener
     accepted: socket.socket
     connection: Connection = field(init=False)
+    _watched: bool = field(default=False, init=False)
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
 
     def close(self) -> None:
-        if self.accepted.fileno() >= 0:
-            self._loop.remove_reader(self.accepted.fileno())
+        self._unwatch()
         self.accepted.close()
 
-    def proceed(self) -> None:
+    def proceed(self, begins: bool | None) -> None:
         """Wait for the first byte, or for the turn if the byte has arrived."""
-        # By its number: asyncio formats sockets as text for errors that it swallows.
-        number, first = self.accepted.fileno(), _peek(self.accepted)
-        self._loop.remove_reader(number)
-        if first is None:
-            self._loop.add_reader(number, self.proceed)
-        elif self._is_acceptable(first):
+        if begins is None:
+            # By its number: asyncio formats sockets as text for errors that it swallows.
+            self._loop.add_reader(self.accepted.fileno(), self._arrived)
+            self._watched = True
+        elif begins:
             self.listener.connections.turn(self.connection, self._begin)
+        else:
+            self._discard()
 
-    def _is_acceptable(self, first: bytes | None) -> bool:
-        """Whether the connection is still open and, if required, starts with TLS; otherwise it is closed."""
-        if first and (self.listener.tls is None or first == _HANDSHAKE):
-            return True
-        self._discard()
-        return False
+    def _arrived(self) -> None:
+        self._unwatch()
+        self.proceed(self.listener.begins_request(self.accepted))
+
+    def _unwatch(self) -> None:
+        if self._watched:
+            self._watched = False
+            self._loop.remove_reader(self.accepted.fileno())
 
     def _begin(self) -> bool:
-        """Start the protocol when the turn comes, unless the connection ended while it waited."""
-        if not self._is_acceptable(_peek(self.accepted)):
+        """Start the protocol when the turn comes, unless the client left while it waited."""
+        if not self.listener.begins_request(self.accepted):
+            self._discard()
             return False
         task = self._loop.create_task(self._hand_over())
         self.connection.close = task.cancel
@@ -212,14 +231,27 @@ async def bind(host: str, port: int) -> list[socket.socket]:
     return sockets
 
 
-def _peek(accepted: socket.socket) -> bytes | None:
-    """Peek at the first byte; None if it has not arrived yet, empty if the connection has ended."""
+def _peek(accepted: socket.socket, most: int) -> bytes | None:
+    """Peek at the first ``most`` bytes; None if none has arrived yet, empty if the connection has ended."""
     try:
-        return accepted.recv(1, socket.MSG_PEEK)
+        return accepted.recv(most, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except BlockingIOError:
         return None
     except OSError:
         return b""
+
+
+def _has_left(accepted: socket.socket) -> bool:
+    """Whether the client has closed the connection, or announced that it sends no more, even if bytes of it wait to be read.
+
+    Other systems than Linux do not say this in advance.
+    """
+    if _TCP_INFO is None:
+        return False
+    try:
+        return accepted.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 1) in _LEFT
+    except OSError:
+        return False
 
 
 def peer_of(address: tuple[Any, ...]) -> str:

@@ -41,6 +41,8 @@ class _Peer:
     #: When it was first and last answered.
     since: float = _NEVER
     seen: float = -_NEVER
+    #: When it last took a turn.
+    took: float = -_NEVER
     waiting: dict[Go, None] = field(default_factory=dict)
     #: When it started to wait.
     asked: float = 0.0
@@ -111,6 +113,11 @@ class Turns:
         state = self._peers.get(peer)
         return state is not None and _is_known(state, self.clock())
 
+    def has_had_turn(self, peer: str) -> bool:
+        """Whether ``peer`` took a turn within the hour."""
+        state = self._peers.get(peer)
+        return state is not None and state.took + KNOWN > self.clock()
+
     def _give_one(self, now: float, soon: float) -> bool:
         """Give the next turn; False if there is no taker. Requests of closed connections, which a flood leaves behind, are skipped."""
         for peer in self._order(now, soon):
@@ -120,6 +127,7 @@ class Turns:
                 self.withdraw(peer, go)
                 if go():
                     state.pace.take(now)
+                    state.took = now
                     self.total.take(now)
                     self._given += 1
                     return True

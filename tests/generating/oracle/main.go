@@ -11,6 +11,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	ec2types "github.com/aws/aws-sdk-go-v2/service/ec2/types"
+	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
 	"k8s.io/kops/pkg/apis/kops"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/kops/pkg/model/iam"
 	"k8s.io/kops/upup/pkg/fi/cloudup"
 	"k8s.io/kops/upup/pkg/fi/cloudup/awsup"
+	"k8s.io/kops/util/pkg/vfs"
 )
 
 // Case has a Cluster and InstanceGroups as files have them, the instance types with GPUs, and ServiceAccounts as "namespace/name".
@@ -95,8 +97,8 @@ func main() {
 }
 
 func answer(asked *Case) (*Reply, error) {
-	if err := yaml.UnmarshalStrict([]byte(asked.Cluster), &v1alpha2.Cluster{}); err != nil {
-		return &Reply{Refused: []string{err.Error()}}, nil
+	if problems := unknownFields(asked.Cluster, &v1alpha2.Cluster{}); len(problems) > 0 {
+		return &Reply{Refused: problems}, nil
 	}
 	decoded, _, err := kopscodecs.Decode([]byte(asked.Cluster), nil)
 	if err != nil {
@@ -107,7 +109,7 @@ func answer(asked *Case) (*Reply, error) {
 		return nil, fmt.Errorf("saw %T, expected a Cluster", decoded)
 	}
 	reply := &Reply{Refused: []string{}}
-	for _, problem := range validation.ValidateCluster(cluster, false, nil) {
+	for _, problem := range validation.ValidateCluster(cluster, false, vfs.NewVFSContext()) {
 		reply.Refused = append(reply.Refused, problem.Error())
 	}
 	cloud := &account{awsup.BuildMockAWSCloud("us-east-1", "abc"), asked.GPUTypes}
@@ -125,9 +127,26 @@ func answer(asked *Case) (*Reply, error) {
 	return reply, nil
 }
 
+// unknownFields says what kOps would leave out silently, or could not read. Upper and lower case count, as for kOps.
+func unknownFields(text string, into any) []string {
+	data, err := yaml.YAMLToJSONStrict([]byte(text))
+	if err != nil {
+		return []string{err.Error()}
+	}
+	strict, err := kjson.UnmarshalStrict(data, into)
+	if err != nil {
+		strict = append(strict, err)
+	}
+	var problems []string
+	for _, problem := range strict {
+		problems = append(problems, problem.Error())
+	}
+	return problems
+}
+
 func look(text string, cluster *kops.Cluster, cloud *account) (*Group, error) {
-	if err := yaml.UnmarshalStrict([]byte(text), &v1alpha2.InstanceGroup{}); err != nil {
-		return &Group{Refused: []string{err.Error()}}, nil
+	if problems := unknownFields(text, &v1alpha2.InstanceGroup{}); len(problems) > 0 {
+		return &Group{Refused: problems}, nil
 	}
 	decoded, _, err := kopscodecs.Decode([]byte(text), nil)
 	if err != nil {

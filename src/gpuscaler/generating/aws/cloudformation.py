@@ -120,6 +120,7 @@ def _rule(rule: Rule, description: Description) -> Explained:
 
 
 def _rights(description: Description) -> Mapping[str, Tree]:
+    properties: dict[str, Tree]
     rights = controller_policy(description, queue=_attribute(_QUEUE, "Arn"), node_role=_node_role(description))
     name = base_name(description)
     if description.tool == KOPS:

@@ -204,7 +204,7 @@ def _cluster(description: Description) -> Mapping[str, Tree]:
         "namespace": description.controller.namespace,
         "aws": {
             "policyARNs": because(
-                "The stack in cloudformation/gpuscaler.yaml makes this policy, so it must be there before kOps attaches it to the role.",
+                "The stack in cloudformation/gpuscaler.yaml makes this policy, so it must be there before kOps gives it to the role.",
                 [controller_policy_arn(description)],
             )
         },

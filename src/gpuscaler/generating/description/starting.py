@@ -21,7 +21,7 @@ _FOREIGN = re.compile(
     r"(.*\.)?(kubernetes\.io|k8s\.io|eks\.amazonaws\.com|k8s\.aws|kubernetes\.azure\.com|karpenter\.sh|karpenter\.azure\.com|nvidia\.com|"
     r"gpuscaler\.io|eksctl\.io|google\.com|csi\.aws\.com|csi\.azure\.com|agentpool|storageprofile|storagetier)(/.*)?"
 )
-#: Taints of the same kind, which the files set by themselves or nobody sets: readiness, spot, gpuscaler's.
+#: Taints of the same kind, which the files set by themselves, or which no file sets: readiness, spot, gpuscaler's.
 _FOREIGN_TAINT = re.compile(r"(node\.kubernetes\.io|node\.cloudprovider\.kubernetes\.io|gpuscaler\.io|kubernetes\.azure\.com)/.*")
 #: Labels from which the cluster's name can be read.
 _CLUSTER_LABELS = ("alpha.eksctl.io/cluster-name", "kubernetes.azure.com/cluster")

@@ -88,7 +88,7 @@ def _processes(group: Group) -> Iterator[str]:
         yield f"{text}; make a node group for each zone"
     elif len(group.zones) > 1 and "AZRebalance" not in group.suspended:
         yield "AZRebalance ends machines with running pods to balance zones; suspend it"
-    # EKS sets it on its groups of spot machines, and nobody can switch it off there.
+    # EKS sets it on its groups of spot machines, and it cannot be switched off there.
     if group.capacity_rebalance and EKS_NODEGROUP not in group.tags:
         yield "CapacityRebalance replaces machines that gpuscaler replaces as well; switch CapacityRebalance off"
 

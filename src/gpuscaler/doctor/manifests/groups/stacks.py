@@ -36,7 +36,7 @@ def _lost(manifest: Manifest) -> Iterator[Finding]:
         if name not in targets:
             continue
         path = ("Resources", name, "Properties")
-        own = [policy for policy in policies if name in map(_name, policy.value("Queues") or ())]
+        own = [policy for policy in policies if name in map(_name, _mappings(policy.value("Queues")))]
         if not any(lets_send(policy.part("PolicyDocument")) for policy in own):
             expected = f"a {_POLICY} for it that lets {EVENTS} send messages"
             yield _LOST.at(manifest, path, seen=f"no policy that admits {EVENTS}", expected=expected, advice=f"add {expected}")

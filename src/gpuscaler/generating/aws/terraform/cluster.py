@@ -150,7 +150,7 @@ def _new(description: Description) -> Iterator[Tree]:
         "DNS, volumes of pods (PersistentVolumeClaims), and `kubectl top`. They need nodes to run on: before there are any, EKS "
         "reports them as "
         "degraded.",
-        Block("resource", ("aws_eks_addon", "workloads"), _addon(later) | {"depends_on": [Expression("aws_eks_node_group.general")]}),
+        Block("resource", ("aws_eks_addon", "workloads"), _addon(later, "aws_eks_node_group.general")),
     )
 
 
@@ -173,7 +173,8 @@ def _addons(cluster: str) -> Iterator[Tree]:
     )
 
 
-def _addon(names: list[str]) -> dict[str, Tree]:
+def _addon(names: list[str], *after: str) -> dict[str, Tree]:
+    """Return add-ons that are installed after what ``after`` names, and after their roles have their rights."""
     association = {
         "role_arn": Expression("aws_iam_role.addons[each.key].arn"),
         "service_account": Expression("pod_identity_association.value"),
@@ -183,6 +184,7 @@ def _addon(names: list[str]) -> dict[str, Tree]:
         "for_each": call("toset", list(names)),
         "cluster_name": _CLUSTER,
         "addon_name": Expression("each.key"),
+        "depends_on": [Expression(name) for name in (*after, "aws_iam_role_policy_attachment.addons")],
         "dynamic": Nested({"for_each": accounts, "content": Nested(association)}, labels=("pod_identity_association",)),
     }
 
