@@ -8,7 +8,9 @@ import pytest
 from tests.e2e.stage import Json, Stage, stage
 from tests.embedded.kubectl_building import kubectl
 
-from gpuscaler.metrics.converting.converter import convert, read, write
+from gpuscaler.converting.converter import convert
+from gpuscaler.converting.reading import read
+from gpuscaler.converting.writing import write
 
 pytestmark = pytest.mark.e2e
 

@@ -98,3 +98,20 @@ def test_every_key_that_overrides_a_discovered_pool_is_in_the_reference() -> Non
     changing = page.split("## Changing what was found\n")[1].split("\n## ")[0]
 
     assert set(OVERRIDE_KEYS) - {"name"} <= set(re.findall(r"`(\w+)`", changing))
+
+
+def test_the_name_of_every_pool_overrides_all_of_them() -> None:
+    settings = parse_settings("region: us-east-1\ncloud: aws\npools: [{name: '*', idle_after: 5m}, {name: a, idle_after: 1m}]")
+
+    assert settings.overrides == (PoolOverride("*", idle_after=300.0), PoolOverride("a", idle_after=60.0))
+
+
+@pytest.mark.parametrize("key", ["labels: {a: b}", "taints: ['a:NoSchedule']", "offerings: [{type: g5.xlarge, price: 2}]"])
+def test_what_machines_of_every_pool_cannot_have_in_common_is_rejected(key: str) -> None:
+    with pytest.raises(SettingsError, match="expected them of one pool; name the pool"):
+        parse_settings(f"region: us-east-1\ncloud: aws\npools: [{{name: '*', {key}}}]")
+
+
+def test_a_pool_of_a_file_cannot_be_every_pool() -> None:
+    with pytest.raises(SettingsError, match="expected a pool's name"):
+        parse_settings("region: us-east-1\npools: [{name: '*', types: [g5.xlarge]}]")

@@ -43,3 +43,11 @@ def is_qualified_name(text: str) -> bool:
     if slash and not (len(prefix) <= 253 and _DNS_SUBDOMAIN.fullmatch(prefix)):
         return False
     return _LABEL_NAME.fullmatch(name) is not None
+
+
+def label_value_of(name: str, default: str) -> str:
+    """``name``, made a valid label value; ``default`` if nothing of it is left."""
+    if name and is_label_value(name):
+        return name
+    cleaned = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-_.") else "-" for letter in name)[:63]
+    return cleaned.strip("-_.") or default

@@ -1,6 +1,7 @@
 """User settings for a pool that was found in a cloud account. They override what was found."""
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 import msgspec
 from msgspec import Struct
@@ -8,6 +9,9 @@ from msgspec import Struct
 from gpuscaler.model.offerings import ON_DEMAND, RESERVED, SPOT
 from gpuscaler.model.pools import Budget, Pool, Spare
 from gpuscaler.model.taints import Taint
+
+#: The name of an override of every pool, which tags of a group and the override with the name of a pool take precedence over.
+EVERY_POOL: Final = "*"
 
 
 class OfferingPrice(Struct, frozen=True, gc=False):
@@ -23,7 +27,10 @@ class OfferingPrice(Struct, frozen=True, gc=False):
 
 
 class PoolOverride(Struct, frozen=True, gc=False):
-    """Overrides for the pool of that name, None for no change; ``labels`` and ``taints`` are added to those that were found."""
+    """Overrides for the pool of that name, or for :data:`EVERY_POOL`; None for no change.
+
+    ``labels`` and ``taints`` are added to those that were found.
+    """
 
     name: str
     min: int | None = None

@@ -4,7 +4,7 @@ from gpuscaler.model.accelerators import count_accelerators
 from gpuscaler.model.overrides import OfferingPrice, PoolOverride
 from gpuscaler.model.pools import Offering, Pool, all_have_gpus
 from gpuscaler.model.reading.cursor import Cursor
-from gpuscaler.settings.fields.pool_settings import OfferingSettings, PoolSettings
+from gpuscaler.settings.fields.pool_settings import OfferingSettings, OverrideSettings, PoolSettings
 from gpuscaler.settings.fields.table import NO_CONTEXT, Schema, read, read_attributes, requires_values, schema
 from gpuscaler.settings.offerings import read_offerings
 
@@ -25,7 +25,7 @@ def pool_schema() -> Schema:
 
 def override_schema() -> Schema:
     """Return the JSON Schema of an entry that overrides a pool found in an account."""
-    overrides = schema(PoolSettings, only=OVERRIDE_KEYS)
+    overrides = schema(OverrideSettings, only=OVERRIDE_KEYS)
     price = schema(OfferingSettings, only=PRICE_KEYS)
     price["required"] += ["price"]
     overrides["properties"]["offerings"] = {"anyOf": [{"type": "array", "items": price}, {"type": "null"}]}
@@ -82,7 +82,7 @@ def read_overrides(at: Cursor) -> tuple[PoolOverride, ...]:
     """Read the entries as overrides, for files with pools from an account."""
     pool_overrides: dict[str, PoolOverride] = {}
     for item in at.items():
-        attributes = read_attributes(PoolSettings, item, NO_CONTEXT, only=OVERRIDE_KEYS)
+        attributes = read_attributes(OverrideSettings, item, NO_CONTEXT, only=OVERRIDE_KEYS)
         if "name" not in attributes:
             continue
         if attributes["name"] in pool_overrides:

@@ -3,7 +3,8 @@ import pytest
 from msgspec import Struct
 
 from gpuscaler.clouds.discovery.describing import common_labels, least_resources, pools_by_warning, shortened_names, template_as_json
-from gpuscaler.clouds.discovery.settings import label_value_of, matching_exclusion, with_overrides, with_unique_names
+from gpuscaler.clouds.discovery.settings import matching_exclusion, with_overrides, with_unique_names
+from gpuscaler.model.labels import label_value_of
 from gpuscaler.model.overrides import PoolOverride
 from gpuscaler.model.pools import Offering, Pool
 
@@ -15,6 +16,7 @@ class Found(Struct, frozen=True):
     place: str = "here"
     warnings: tuple[str, ...] = ()
     default_name: str = ""
+    tagged: tuple[str, ...] = ()
 
 
 def found(name: str, place: str = "here", default_name: str = "", **fields: object) -> Found:
@@ -115,3 +117,13 @@ def test_a_template_is_described_by_what_all_machines_have() -> None:
         {"type": "large", "market": "spot", "zone": "here-1", "price": 1.0},
         {"type": "small", "market": "spot", "zone": "here-1", "price": 1.0, "count": 3},
     ]
+
+
+def test_an_override_of_every_pool_leaves_what_tags_set_and_what_the_override_of_the_pool_sets() -> None:
+    overrides = {"*": PoolOverride("*", idle_after=60.0, unready_after=120.0), "b": PoolOverride("b", idle_after=5.0)}
+    tagged = msgspec.structs.replace(found("c", idle_after=900.0), tagged=("idle_after",))
+
+    pools = {one.pool.name: one.pool for one in with_overrides([found("a"), found("b"), tagged], overrides)}
+
+    assert {name: pool.idle_after for name, pool in pools.items()} == {"a": 60.0, "b": 5.0, "c": 900.0}
+    assert {pool.unready_after for pool in pools.values()} == {120.0}

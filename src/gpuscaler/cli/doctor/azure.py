@@ -43,6 +43,7 @@ async def inspected(evidence: Evidence, azure: "AzureSettings", arm: "Arm") -> E
     """``evidence`` with what ``arm`` answers about the subscriptions of ``azure``."""
     from gpuscaler.clouds.azure.inspecting.account import inspect_account
     from gpuscaler.control.process.azure import accounts_of
+    from gpuscaler.model.overrides import EVERY_POOL
 
     client_ids = {account.annotations.get(_CLIENT_ID, "").strip() for account in evidence.of("ServiceAccount")} - {""}
     machines = (node.provider_id for node in evidence.cluster.nodes.values())
@@ -51,5 +52,7 @@ async def inspected(evidence: Evidence, azure: "AzureSettings", arm: "Arm") -> E
     ours.sort(key=lambda account: not may_help(evidence, account.namespace))
     own = next((ident for account in ours if (ident := account.annotations.get(_CLIENT_ID, "").strip())), "")
     read = await inspect_account(arm, accounts_of(azure), api=azure.api, machines=machines, client_ids=client_ids, own_client_id=own)
-    pools = [{"Name": override.name, "Min": override.min, "Max": override.max} for override in azure.overrides]
+    pools = [
+        {"Name": override.name, "Min": override.min, "Max": override.max} for override in azure.overrides if override.name != EVERY_POOL
+    ]
     return with_documents(evidence, {**read.documents, "azure/PoolSetting": pools}, read.unread)

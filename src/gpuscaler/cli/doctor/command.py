@@ -152,6 +152,7 @@ def _with_account_pools(evidence: "Evidence", settings: "RunSettings") -> "Evide
     from gpuscaler.doctor.checks.pool_names import UNKNOWN_POOL
     from gpuscaler.doctor.evidence import POLICY
     from gpuscaler.lifecycle.observed.machine_index import MachineIndex
+    from gpuscaler.model.overrides import EVERY_POOL
     from gpuscaler.serving.cache_folder import cache_of
 
     try:
@@ -162,7 +163,7 @@ def _with_account_pools(evidence: "Evidence", settings: "RunSettings") -> "Evide
     if unread:
         return replace(evidence, unread={**evidence.unread, POLICY: f"its pools are those of the account: {unread}"})
     adopted = {pool.name for pool in report.pools}
-    named = {f"Pool {override.name}": override.name for override in settings.overrides if override.name not in adopted}
+    named = {f"Pool {override.name}": override.name for override in settings.overrides if override.name not in {EVERY_POOL, *adopted}}
     # The account says of an unadopted pool that exists "saw the pool in the file, but …".
     reasons = {skipped.object: skipped.reason.removeprefix("saw the pool in the file, ") for skipped in report.set_aside}
     unknown = [

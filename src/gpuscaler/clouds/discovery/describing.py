@@ -14,13 +14,16 @@ LISTED_NAMES = 3
 class DiscoveredPool(Protocol):
     """A pool and how it was found, as each cloud describes it; ``warnings`` are one sentence each.
 
-    ``default_name`` is the name that the pool has unless a tag gives another one: that of its group, as a label value.
+    ``default_name`` is the name that the pool has unless a tag gives another one: that of its group, as a label value. ``tagged`` are the
+    fields of the pool that tags of its group set.
     """
 
     @property
     def pool(self) -> Pool: ...
     @property
     def default_name(self) -> str: ...
+    @property
+    def tagged(self) -> tuple[str, ...]: ...
     @property
     def warnings(self) -> tuple[str, ...]: ...
 

@@ -56,6 +56,11 @@ class Hints(Struct, frozen=True, gc=False):
     unready_after: float | None = None
     mistakes: tuple[TagMistake, ...] = ()
 
+    @property
+    def tagged(self) -> tuple[str, ...]:
+        """The fields of a pool that the tags set."""
+        return tuple(name for name in ("idle_after", "unready_after") if getattr(self, name) is not None)
+
 
 class _TagReader:
     def __init__(self, spelling: Mapping[str, str]) -> None:

@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from gpuscaler.clouds.discovery.describing import DiscoveredPool
-from gpuscaler.model.labels import is_label_value
-from gpuscaler.model.overrides import PoolOverride, apply_override
+from gpuscaler.model.overrides import EVERY_POOL, PoolOverride, apply_override
 from gpuscaler.model.pools import Pool
 from gpuscaler.model.well_known import POOL_LABEL
 
@@ -33,14 +32,6 @@ def matching_exclusion(name: str, tags: Mapping[str, str], exclude: Iterable[str
         elif fold(key) in folded_tags and (not separator or folded_tags[fold(key)] == value):
             return entry
     return ""
-
-
-def label_value_of(name: str, default: str) -> str:
-    """``name``, made a valid label value; ``default`` if nothing of it is left."""
-    if name and is_label_value(name):
-        return name
-    cleaned = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-_.") else "-" for letter in name)[:63]
-    return cleaned.strip("-_.") or default
 
 
 def with_unique_names(pools: Iterable[D], place_of: Callable[[D], str]) -> list[D]:
@@ -82,11 +73,13 @@ def with_pool_label(labels: Mapping[str, str], pool: str) -> Mapping[str, str]:
 
 
 def with_overrides(pools: Iterable[D], overrides: Mapping[str, PoolOverride]) -> list[D]:
-    """The pools with the user's overrides, by pool name, applied."""
+    """The pools with the user's overrides, by pool name, applied: first that of every pool, which leaves what tags of a group set."""
     changed = []
+    every = overrides.get(EVERY_POOL, PoolOverride(EVERY_POOL))
     for discovered in pools:
+        untagged = msgspec.structs.replace(every, **dict.fromkeys(discovered.tagged))
         override = overrides.get(discovered.pool.name, PoolOverride(discovered.pool.name))
-        pool = apply_override(discovered.pool, override)
+        pool = apply_override(apply_override(discovered.pool, untagged), override)
         too_large = pool.max is not None and pool.min > pool.max
         warning = f"its minimum {pool.min} is above its maximum {pool.max}" if too_large else ""
         changed.append(_changed(discovered, pool=pool, warning=warning))

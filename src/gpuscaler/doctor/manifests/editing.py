@@ -74,6 +74,19 @@ def patch_of(manifest: Manifest, new: Any) -> str:
     return editor.patch() if _reads_as(editor.text(manifest.first, manifest.last), manifest.prefix, new) else ""
 
 
+def edited(manifest: Manifest, new: Any) -> str:
+    """The lines of the document of ``manifest`` with ``new`` as its object; empty if no simple edit of lines does.
+
+    The caller checks that they are read as ``new``.
+    """
+    editor = _Editor(manifest.file)
+    try:
+        editor.rewrite(manifest.root, manifest.data, new)
+    except _CannotEditError:
+        return ""
+    return editor.text(manifest.first, manifest.last)
+
+
 def patch_of_lines(file: SourceFile, lines: Mapping[int, tuple[str, ...]]) -> str:
     """The patch that replaces each line by those of ``lines``: no line removes it."""
     return diff(file, (Change(number - 1, number, after) for number, after in lines.items()))

@@ -14,6 +14,7 @@ from gpuscaler.model.reading.document import DUPLICATE, Entry, read_document
 from gpuscaler.model.reading.errors import Problem
 
 _STEP = re.compile(r"\[([^\]]*)\]|([^.\[\]]+)")
+_SPACE = re.compile(r"\s*")
 _MARK = "\ufeff"
 #: The name of what is read from no file: no patch can name it.
 STANDARD_INPUT = "standard input"
@@ -44,7 +45,7 @@ class SourceFile:
         mark = _MARK if text.startswith(_MARK) else ""
         text = text.removeprefix(mark)
         lines = tuple(text.removesuffix("\n").split("\n")) if text else ()
-        secrets = ((first, last) for first, last in _documents(lines) if has_secret("\n".join(lines[first - 1 : last])))
+        secrets = ((first, last) for first, last in documents_of(lines) if has_secret("\n".join(lines[first - 1 : last])))
         return cls(name, lines, text.endswith("\n"), is_guarded(text), tuple(secrets) if has_secret(text) else (), mark)
 
     @property
@@ -195,7 +196,7 @@ class _Reader:
         self.unread: list[Unchecked] = []
 
     def read(self, file: SourceFile) -> None:
-        for first, last in _documents(file.lines):
+        for first, last in documents_of(file.lines):
             text = file.part(first, last)
             root, problems = tree_of(text, first)
             # Braces of a template that are not quoted are a mapping as the key of a mapping.
@@ -206,9 +207,7 @@ class _Reader:
             if any("nested more than" in problem.message for problem in problems):
                 self.unread.append(Unchecked("L1", f"{file.name}:{first}", problems[-1].message))
                 continue
-            self.problems += [
-                (file, problem) for problem in problems if not problem.message.startswith(_HARMLESS) or _is_duplicate(problem)
-            ]
+            self.problems += [(file, problem) for problem in problems if not is_harmless(problem)]
             if root is None:
                 continue
             if size_of(root) > MOST_VALUES:
@@ -231,14 +230,15 @@ class _Reader:
         self.items.append(Manifest(file, entry, document, *lines, prefix))
 
 
-def _is_duplicate(problem: Problem) -> bool:
-    return problem.message.startswith(DUPLICATE)
+def is_harmless(problem: Problem) -> bool:
+    """Whether Kubernetes does not mind a problem of YAML."""
+    return problem.message.startswith(_HARMLESS) and not problem.message.startswith(DUPLICATE)
 
 
-def _documents(lines: tuple[str, ...]) -> Iterator[tuple[int, int]]:
+def documents_of(lines: tuple[str, ...]) -> Iterator[tuple[int, int]]:
     """The first and last lines of each document of a file."""
-    if next((line for line in lines if line.strip()), "").startswith("{"):
-        yield from _json_documents(lines)
+    if next((line for line in lines if line.strip()), "").startswith("{") and (documents := list(_json_documents(lines))):
+        yield from documents
         return
     first = 1
     for number, line in enumerate(lines, 1):
@@ -250,16 +250,16 @@ def _documents(lines: tuple[str, ...]) -> Iterator[tuple[int, int]]:
 
 
 def _json_documents(lines: tuple[str, ...]) -> Iterator[tuple[int, int]]:
-    """The same of JSON, whose objects may follow each other without anything in between."""
-    decoder, text, at, first = json.JSONDecoder(), "\n".join(lines), 0, 1
-    while text[at:].strip():
-        at += len(text[at:]) - len(text[at:].lstrip())
-        first = text.count("\n", 0, at) + 1
+    """The same of JSON, whose objects may follow each other without anything in between. Nothing if the first is YAML in braces."""
+    decoder, text, line = json.JSONDecoder(), "\n".join(lines), 1
+    begin = end = 0
+    while (begin := _SPACE.match(text, end).end()) < len(text):  # type: ignore[union-attr]  # it matches everywhere
+        line += text.count("\n", end, begin)
         try:
-            _, at = decoder.raw_decode(text, at)
+            _, end = decoder.raw_decode(text, begin)
         except (ValueError, RecursionError):
-            break
-        yield first, text.count("\n", 0, at) + 1
-    else:
-        return
-    yield first, len(lines)
+            if end:
+                yield line, len(lines)
+            return
+        first, line = line, line + text.count("\n", begin, end)
+        yield first, line

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated
 
 from gpuscaler.model.offerings import MARKETS
+from gpuscaler.model.overrides import EVERY_POOL
 from gpuscaler.model.pods import Resources
 from gpuscaler.model.pools import STEERINGS, UNREADY_AFTER, Budget, Spare
 from gpuscaler.model.reading.cursor import Cursor
@@ -15,6 +16,7 @@ from gpuscaler.settings.fields.table import Field, Group, Kind, ReadContext, sch
 
 CHOOSERS = ("buyer", "cloud")
 ARCHITECTURES = ("amd64", "arm64", "ppc64le", "s390x")
+_POOL_NAME = label_value("a pool's name")
 _DOLLARS = "dollars per hour above 0 (0 only if all is reserved)"
 
 
@@ -61,7 +63,7 @@ class PoolSettings(Group, frozen=True, gc=False):
 
     name: Annotated[
         str,
-        label_value("a pool's name"),
+        _POOL_NAME,
         Field("also the node label `gpuscaler.io/pool`; unique", type="text, a label value", required="one; add name: …"),
     ] = ""
     types: Annotated[
@@ -167,3 +169,25 @@ class PoolSettings(Group, frozen=True, gc=False):
             at.descend("labels", POOL_LABEL).add_problem(
                 f'saw "{own}", expected "{self.name}": this label is the pool\'s name and comes by itself; remove it'
             )
+
+
+def _override_name(at: Cursor, context: ReadContext) -> str | None:
+    name: str | None = EVERY_POOL if at.entry.value == EVERY_POOL else _POOL_NAME.read(at, context)
+    return name
+
+
+class OverrideSettings(PoolSettings, frozen=True, gc=False):
+    """An entry of ``pools`` that overrides a pool found in an account, or every pool."""
+
+    name: Annotated[
+        str,
+        Kind("text", {"anyOf": [_POOL_NAME.schema, {"const": EVERY_POOL}]}, _override_name, _POOL_NAME.show),
+        Field("the name of a pool, or `*` for every pool", required="that of a pool, or '*' for every pool; add name: …"),
+    ] = ""
+
+    def check(self, at: Cursor) -> None:
+        """Report labels, taints and prices of every pool: its machines differ from those of others."""
+        super().check(at)
+        for key in ("labels", "taints", "offerings") if self.name == EVERY_POOL else ():
+            if at.has(key):
+                at.descend(key).add_problem(f'saw {key} of every pool ("{EVERY_POOL}"), expected them of one pool; name the pool')

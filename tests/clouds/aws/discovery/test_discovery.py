@@ -668,3 +668,20 @@ def test_settings_for_a_group_without_accelerators_are_reported_with_how_to_adop
 
     reason = "saw the pool in the file, but its group is not adopted: it has no accelerator; name it in aws.groups to adopt it"
     assert [skipped.reason for skipped in discovered.set_aside if skipped.object == "Pool system"] == [reason]
+
+
+def test_settings_of_every_pool_apply_to_each_that_is_found_unless_its_tags_say_otherwise() -> None:
+    aws = Aws()
+    for name, tags in (
+        ("plain", {}),
+        ("tagged", {"k8s.io/cluster-autoscaler/node-template/autoscaling-options/scaledownunneededtime": "3m"}),
+    ):
+        aws.group(name, {**DISCOVERED, **tags}, instance_type="g5.xlarge")
+
+    discovered = aws.discover(overrides=[PoolOverride("*", idle_after=60.0, unready_after=900.0)])
+
+    assert {found.pool.name: (found.pool.idle_after, found.pool.unready_after) for found in discovered.pools} == {
+        "plain": (60.0, 900.0),
+        "tagged": (180.0, 900.0),
+    }
+    assert discovered.set_aside == ()

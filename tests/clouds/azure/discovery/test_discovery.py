@@ -226,6 +226,11 @@ async def test_the_users_overrides_take_precedence_and_unknown_pools_are_reporte
     discovery.set_overrides([])
     assert pool(await discovery.discover(), "gpu").pool.max == 1000
 
+    discovery.set_overrides([PoolOverride("*", max=9)])
+    every = await discovery.discover()
+    assert pool(every, "gpu").pool.max == 9
+    assert "Pool *" not in reasons(every)
+
 
 # Sizes, quotas, reservations
 

@@ -16,7 +16,7 @@ from gpuscaler.clouds.aws.discovery.regions import RegionReader, Scope
 from gpuscaler.clouds.discovery.settings import with_overrides, with_unique_names
 from gpuscaler.clouds.protocol import UNAUTHORISED, UNKNOWN, CloudError
 from gpuscaler.model.aside import Skipped
-from gpuscaler.model.overrides import OfferingPrice, PoolOverride
+from gpuscaler.model.overrides import EVERY_POOL, OfferingPrice, PoolOverride
 
 #: Concurrent calls per region.
 AT_ONCE = 8
@@ -117,7 +117,7 @@ class Discovery:
                 else "saw the pool in the file, expected a group of that name in the account; nothing is changed",
             )
             for name in self._overrides
-            if name not in {aws_pool.pool.name for aws_pool in pools}
+            if name not in {EVERY_POOL, *(aws_pool.pool.name for aws_pool in pools)}
         ]
         set_aside = (*(skipped for result in by_region.values() for skipped in result.set_aside), *unused)
         unknown = tuple(region for region in failed if region not in self._last)

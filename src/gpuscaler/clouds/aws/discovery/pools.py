@@ -17,9 +17,9 @@ from gpuscaler.clouds.aws.templates.launches import Launch
 from gpuscaler.clouds.aws.templates.node_templates import NodeTemplate
 from gpuscaler.clouds.aws.templates.nodegroups import Nodegroup
 from gpuscaler.clouds.discovery.hints import Hints, hints_of
-from gpuscaler.clouds.discovery.settings import label_value_of
 from gpuscaler.model.accelerators import is_device
 from gpuscaler.model.aside import Skipped
+from gpuscaler.model.labels import label_value_of
 from gpuscaler.model.pools import BY_SIZE, UNREADY_AFTER, Offering, Pool, all_have_gpus, is_scattered
 from gpuscaler.model.well_known import POOL_LABEL
 
@@ -54,6 +54,7 @@ class AwsPool(Struct, frozen=True):
 
     ``weights`` are units of the group's capacity by instance type, for groups in which a machine counts as more than one. ``ends`` is when
     EC2 begins to end the machines of a reservation, by its id, in seconds since the epoch, for reservations whose machines EC2 ends.
+    ``tagged`` are the fields of the pool that tags of the group set.
     """
 
     pool: Pool
@@ -63,6 +64,7 @@ class AwsPool(Struct, frozen=True):
     weights: Mapping[str, int] = {}
     launch: str = DESIRED
     ends: Mapping[str, float] = {}
+    tagged: tuple[str, ...] = ()
 
     @property
     def default_name(self) -> str:
@@ -186,7 +188,7 @@ def pool_of(group: Group, source: str, region_data: RegionData, *, name: str = "
         for reservation in known_reservations
         if reservation is not None and reservation.ending_begins_at
     }
-    return AwsPool(pool, group, source, tuple(dict.fromkeys(warnings)), weights, way_to_buy, ends)
+    return AwsPool(pool, group, source, tuple(dict.fromkeys(warnings)), weights, way_to_buy, ends, hints.tagged)
 
 
 def _offerings(

@@ -26,7 +26,7 @@ from gpuscaler.clouds.discovery.settings import with_overrides, with_unique_name
 from gpuscaler.clouds.protocol import CONFIGURATION, UNAUTHORISED, UNKNOWN, CloudError
 from gpuscaler.model.aside import Skipped
 from gpuscaler.model.azure_names import fold_id
-from gpuscaler.model.overrides import PoolOverride
+from gpuscaler.model.overrides import EVERY_POOL, PoolOverride
 
 #: How many names of pools a message lists.
 _LISTED: Final = 10
@@ -270,7 +270,7 @@ class Discovery:
         in_azure = {fold_id(name) for result in results if result.contents is not None for name in result.contents.names}
         without_accelerators = {fold_id(azure_pool.pool.name) for azure_pool in released if not azure_pool.has_accelerators}
         for name in self._overrides:
-            if fold_id(name) in names:
+            if name == EVERY_POOL or fold_id(name) in names:
                 continue
             if fold_id(name) in without_accelerators:
                 reason = f"but its agent pool is not adopted: {NO_ACCELERATOR}"

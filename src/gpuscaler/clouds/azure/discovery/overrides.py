@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from msgspec.structs import replace
 
 from gpuscaler.model.azure_names import fold_id
-from gpuscaler.model.overrides import PoolOverride
+from gpuscaler.model.overrides import EVERY_POOL, PoolOverride
 from gpuscaler.model.pools import Pool
 
 
@@ -15,7 +15,7 @@ def for_pools(overrides: Mapping[str, PoolOverride], pools: Iterable[Pool]) -> d
     Where names differ by case only, as labels may, an override is that of the pool whose name it has exactly.
     """
     folded = {fold_id(name): override for name, override in overrides.items()}
-    found = {}
+    found = {EVERY_POOL: overrides[EVERY_POOL]} if EVERY_POOL in overrides else {}
     for pool in pools:
         override = overrides.get(pool.name) or folded.get(fold_id(pool.name))
         if override is not None:

@@ -13,8 +13,8 @@ from gpuscaler.clouds.azure.documents.resources import MACHINES, AgentPool, Scal
 from gpuscaler.clouds.azure.documents.skus import Sku
 from gpuscaler.clouds.azure.templates.node_templates import NodeTemplate
 from gpuscaler.clouds.azure.templates.tags import tag_hints
-from gpuscaler.clouds.discovery.settings import label_value_of
 from gpuscaler.model.accelerators import is_device
+from gpuscaler.model.labels import label_value_of
 from gpuscaler.model.pools import UNREADY_AFTER, Offering, Pool, all_have_gpus, is_scattered
 from gpuscaler.model.well_known import POOL_LABEL
 
@@ -44,6 +44,7 @@ class AzurePool(Struct, frozen=True):
 
     ``source`` says how it was found: see :mod:`gpuscaler.clouds.azure.discovery.ownership`. ``way`` is :data:`SCALE_SET` or
     :data:`AGENT_POOL`. ``skus`` is by name of a size as offerings have it. ``reservations`` are those that its machines may use.
+    ``tagged`` are the fields of the pool that tags set.
     """
 
     pool: Pool
@@ -56,6 +57,7 @@ class AzurePool(Struct, frozen=True):
     skus: Mapping[str, Sku] = {}
     warnings: tuple[str, ...] = ()
     reservations: tuple[Reservation, ...] = ()
+    tagged: tuple[str, ...] = ()
 
     @property
     def resources(self) -> PoolResources:
@@ -147,6 +149,7 @@ def pool_of(resources: PoolResources, source: str, location_data: LocationData, 
         skus=builder.skus,
         warnings=tuple(dict.fromkeys(warnings)),
         reservations=builder.reservations,
+        tagged=(*hints.tagged, *_tagged_limits(resources)),
     )
 
 
@@ -173,6 +176,10 @@ def _assembled(
         divides=resources.scale_set is not None and resources.scale_set.mix is not None,
     )
     return pool, warnings
+
+
+def _tagged_limits(resources: PoolResources) -> tuple[str, ...]:
+    return () if resources.agent_pool is not None else tuple(tag for tag in (_MIN_TAG, _MAX_TAG) if tag in resources.tags)
 
 
 def _limits(resources: PoolResources) -> tuple[int, int, list[str]]:

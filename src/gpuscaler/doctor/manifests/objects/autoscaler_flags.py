@@ -63,7 +63,8 @@ _OTHERS: Final = frozenset(
     "startup-taint status-config-map-name status-taint user-agent v version write-status-configmap".split()
 )
 _LOGGING: Final = frozenset(("alsologtostderr", "logtostderr", "stderrthreshold", "vmodule"))
-_KNOWN: Final = _DURATIONS | _OTHERS | _LOGGING | _SHARES | _RANGES
+#: All flags, without dashes.
+KNOWN: Final = _DURATIONS | _OTHERS | _LOGGING | _SHARES | _RANGES
 #: As Go's time.ParseDuration reads it.
 _DURATION: Final = re.compile(r"[-+]?(0|((\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h))+)")
 #: Variables, and placeholders of templates.
@@ -86,7 +87,7 @@ def find_wrong_flags(manifests: Manifests) -> Iterable[Finding]:
     for manifest in manifests.items:
         for flags in _programs(manifest):
             for flag in flags:
-                yield from _unknown(manifest, flag) if flag.name not in _KNOWN else _value(manifest, flag)
+                yield from _unknown(manifest, flag) if flag.name not in KNOWN else _value(manifest, flag)
             yield from _contradictions(manifest, flags)
 
 
@@ -122,7 +123,7 @@ def _text(value: Any) -> str | None:
 
 
 def _unknown(manifest: Manifest, flag: _Flag) -> Iterator[Finding]:
-    near = nearest(flag.name, _KNOWN, cutoff=0.85)
+    near = nearest(flag.name, KNOWN, cutoff=0.85)
     expected = f"--{near} (did you mean that?)" if near else f"a flag of Cluster Autoscaler, by its list of {DATE}"
     new = None
     if near:

@@ -1,28 +1,25 @@
 """Converts the objects of files."""
 
 import copy
-import re
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-import yaml
-
-from gpuscaler.metrics.converting import adapters, autoscalers, ingresses, workloads
-from gpuscaler.metrics.converting.objects import (
+from gpuscaler.converting.adapters import adapter
+from gpuscaler.converting.adapters.settling import fix_namespaces
+from gpuscaler.converting.objects import (
     AddNote,
     Json,
     Note,
     Unconvertible,
     containers,
-    ensure_mapping,
     get_items,
     get_mapping,
     name_of,
     pod_template,
     text,
 )
-from gpuscaler.metrics.converting.settling import fix_namespaces
+from gpuscaler.converting.versions import horizontal, ingresses, workloads
 from gpuscaler.model.api_versions import removal_of
 
 _GROUPS = frozenset({"extensions/v1beta1", "apps/v1beta1", "apps/v1beta2"})
@@ -36,49 +33,6 @@ _REMOVED_KINDS = {
 }
 
 
-#: Text that is a number or a boolean in kubectl's YAML, but not in PyYAML's.
-_DOUBTFUL = re.compile(r"[yYnN]|[-+.]?[0-9].*", re.DOTALL)
-
-
-class ManifestError(ValueError):
-    """A file that is not YAML with Kubernetes objects."""
-
-
-def read(source: str) -> list[Json]:
-    """The objects in YAML or JSON, with Lists expanded. Raises :class:`ManifestError`."""
-    try:
-        documents = [document for document in yaml.safe_load_all(source) if document is not None]
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise ManifestError(f"saw invalid YAML, expected Kubernetes objects: {' '.join(str(error).split())}") from error
-    objects: list[Json] = []
-    for number, document in enumerate(documents, 1):
-        members = document.get("items") if isinstance(document, dict) and text(document.get("kind")).endswith("List") else [document]
-        for member in members if isinstance(members, list) else [document]:
-            if not isinstance(member, dict) or not member.get("kind") or not member.get("apiVersion"):
-                raise ManifestError(f"document {number}: saw no apiVersion and kind, expected a Kubernetes object")
-            objects.append(member)
-    return objects
-
-
-def write(objects: Iterable[Json]) -> str:
-    """Write ``objects`` as YAML, one document for each."""
-    return "---\n".join(yaml.dump(manifest, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120) for manifest in objects)
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes multi-line text as blocks, and no aliases."""
-
-    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002  # PyYAML's signature
-        return True
-
-    def represent_str(self, data: str) -> yaml.ScalarNode:
-        style = "|" if "\n" in data else "'" if _DOUBTFUL.fullmatch(data) else None
-        return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
-
-
-_Dumper.add_representer(str, _Dumper.represent_str)
-
-
 def convert(objects: Iterable[Json], *, image: str) -> tuple[list[Json], list[Note]]:
     """Convert ``objects`` to versions that are served now, and note the changes. ``image`` replaces that of prometheus-adapter.
 
@@ -87,35 +41,29 @@ def convert(objects: Iterable[Json], *, image: str) -> tuple[list[Json], list[No
     # Separate copies: a change to a YAML anchor would otherwise appear in two places.
     manifests = [copy.deepcopy(manifest) for manifest in objects]
     notes: list[Note] = []
-    _set_namespace(manifests, notes)
-    fix_namespaces(manifests, lambda manifest, message: _add_note(notes, name_of(manifest), message))
-    roles = adapters.roles_of(adapters.service_accounts(manifests), manifests)
+    places = {id(manifest): place for place, manifest in enumerate(manifests)}
+
+    def add_object_note(manifest: Json, message: str) -> None:
+        notes.append(Note(name_of(manifest), message, places[id(manifest)]))
+
+    fix_namespaces(manifests, add_object_note)
+    roles = adapter.roles_of(adapter.service_accounts(manifests), manifests)
     for place, manifest in enumerate(manifests):
-        add_note = partial(_add_note, notes, name_of(manifest))
+        add_note = partial(_add_note, notes, name_of(manifest), place)
         before = copy.deepcopy(manifest)
         try:
             _convert(manifest, add_note)
-            adapters.convert(manifest, image, add_note)
+            adapter.convert(manifest, image, add_note)
             if (text(manifest.get("kind")), text(get_mapping(manifest, "metadata").get("name"))) in roles:
-                adapters.allow_watch(manifest, add_note)
+                adapter.allow_watch(manifest, add_note)
         except Unconvertible as error:
             manifests[place] = before
-            add_note(f"not converted: {error}")
+            notes.append(Note(name_of(before), f"not converted: {error}", place, failed=True))
     return manifests, notes
 
 
-def _add_note(notes: list[Note], where: str, message: str) -> None:
-    notes.append(Note(where, message))
-
-
-def _set_namespace(objects: list[Json], notes: list[Note]) -> None:
-    """Give prometheus-adapter the namespace that its APIService names: without a namespace, manifests end up in ``default``."""
-    namespace = adapters.service_namespace(objects)
-    for manifest in adapters.adapter_objects(objects) if namespace else ():
-        metadata = ensure_mapping(manifest, "metadata")
-        if not metadata.get("namespace"):
-            notes.append(Note(name_of(manifest), f"added the namespace {namespace}, where its APIService expects it"))
-            metadata["namespace"] = namespace
+def _add_note(notes: list[Note], where: str, place: int, message: str) -> None:
+    notes.append(Note(where, message, place))
 
 
 def _convert(manifest: Json, add_note: AddNote) -> None:
@@ -127,7 +75,7 @@ def _convert(manifest: Json, add_note: AddNote) -> None:
     elif version in _INGRESSES and kind == "Ingress":
         ingresses.convert(manifest, add_note)
     elif version in _AUTOSCALERS and kind == "HorizontalPodAutoscaler":
-        autoscalers.convert(manifest, add_note)
+        horizontal.convert(manifest, add_note)
     elif (removal := removal_of(version, kind)) is not None and removal.same and removal.instead:
         manifest["apiVersion"] = removal.instead
     elif version in _GROUPS or version.startswith("autoscaling/v2beta"):
@@ -144,8 +92,10 @@ def _advise(manifest: Json, add_note: AddNote) -> None:
     if manifest.get("kind") == "APIService" and isinstance(spec, dict):
         if spec.get("insecureSkipTLSVerify"):
             add_note("insecureSkipTLSVerify: the server is not authenticated; put the authority of its certificate in caBundle instead")
-        spec.setdefault("groupPriorityMinimum", 100)
-        spec.setdefault("versionPriority", 100)
+        for key in ("groupPriorityMinimum", "versionPriority"):
+            if spec.get(key) is None:
+                spec[key] = 100
+                add_note(f"added spec.{key}: 100, which the API requires")
 
 
 def _quote(manifest: Json, add_note: AddNote) -> None:

@@ -8,13 +8,32 @@ from msgspec import Struct
 Json = dict[str, Any]
 #: Notes a message about the object that is being converted.
 AddNote = Callable[[str], None]
+#: Notes a message about an object.
+AddObjectNote = Callable[[Json, str], None]
 
 
 class Note(Struct, frozen=True):
-    """A change in an object, or something to check. ``where`` is the object's kind and name."""
+    """A change in an object, or something to check. ``where`` is the object's kind and name, ``index`` its place among all objects.
+
+    ``failed`` says that the object could not be converted.
+    """
 
     where: str
     text: str
+    index: int = -1
+    failed: bool = False
+
+
+class Float(float):
+    """A number that is written as ``written``: ``1.10`` stays ``1.10``."""
+
+    written: str = ""
+
+
+class Integer(int):
+    """A number that is written as ``written``: ``0644`` stays octal."""
+
+    written: str = ""
 
 
 class Unconvertible(ValueError):  # noqa: N818 - it ends nothing: the object is printed unchanged
@@ -42,7 +61,9 @@ def get_items(parent: Json, key: str) -> list[Json]:
 
 
 def text(value: object) -> str:
-    """A scalar as text, in the form that Kubernetes expects."""
+    """A scalar as text, in the form that Kubernetes expects; a number as it was written."""
+    if isinstance(value, Float | Integer):
+        return value.written
     return "" if value is None else ("false", "true")[value] if isinstance(value, bool) else str(value)
 
 

@@ -5,7 +5,7 @@ Source: the Kubernetes guide on deprecated API versions.
 
 from typing import Any
 
-from gpuscaler.metrics.converting.objects import AddNote, Json, ensure_mapping, get_items, get_mapping
+from gpuscaler.converting.objects import AddNote, Json, ensure_mapping, get_items, get_mapping
 
 _CLASS = "kubernetes.io/ingress.class"
 

@@ -9,10 +9,12 @@ import pytest
 import yaml
 
 from gpuscaler.cli.metrics import metrics
-from gpuscaler.metrics.converting.converter import ManifestError, convert, read, write
+from gpuscaler.converting.converter import convert
+from gpuscaler.converting.reading import ManifestError, read
+from gpuscaler.converting.writing import write
 from gpuscaler.metrics.rules.reading import read_rules
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 Json = dict[str, Any]
 
 
@@ -206,7 +208,8 @@ spec:
     ],
 )
 def test_only_the_version_changes_if_the_fields_are_the_same(old: str, kind: str, new: str) -> None:
-    objects, notes = converted(f"{{apiVersion: {old}, kind: {kind}, metadata: {{name: x, namespace: n}}, spec: {{}}}}")
+    spec = "{groupPriorityMinimum: 1, versionPriority: 1}"
+    objects, notes = converted(f"{{apiVersion: {old}, kind: {kind}, metadata: {{name: x, namespace: n}}, spec: {spec}}}")
     assert objects[0]["apiVersion"] == new
     assert notes == [f"{kind} n/x: {old} became {new}"]
 

@@ -6,7 +6,7 @@ Source: the Kubernetes API reference of these versions; the annotations that aut
 import json
 from typing import Any
 
-from gpuscaler.metrics.converting.objects import AddNote, Json, Unconvertible, ensure_mapping, get_items, text
+from gpuscaler.converting.objects import AddNote, Json, Unconvertible, ensure_mapping, get_items, text
 
 _METRICS = "autoscaling.alpha.kubernetes.io/metrics"
 _BEHAVIOR = "autoscaling.alpha.kubernetes.io/behavior"

@@ -6,7 +6,8 @@ Source: prometheus-adapter v0.12 and its manifests; the write-up on HPA with GPU
 import re
 from collections.abc import Iterable
 
-from gpuscaler.metrics.converting.objects import AddNote, Json, Unconvertible, containers, get_items, get_mapping, pod_template, text
+from gpuscaler.converting.adapters.references import account_of, config_references, key_of, namespace_of, pod_labels, selects_pods
+from gpuscaler.converting.objects import AddNote, Json, Unconvertible, containers, get_items, get_mapping, text
 
 _IMAGE = re.compile(r"(^|/)(k8s-)?prometheus-adapter([-/:@]|$)")
 #: Flags without effect here, which would only be logged at each start. A flag with its value in the next word stays.
@@ -25,8 +26,7 @@ def service_accounts(objects: Iterable[Json]) -> set[str]:
     names = set()
     for manifest in objects:
         if any(map(is_adapter, containers(manifest))):
-            spec = get_mapping(pod_template(manifest) or {}, "spec")
-            names.add(text(spec.get("serviceAccountName") or spec.get("serviceAccount")) or "default")
+            names.add(account_of(manifest))
     return names
 
 
@@ -80,7 +80,7 @@ def roles_of(names: set[str], objects: Iterable[Json]) -> set[tuple[str, str]]:
 
 
 def service_namespace(objects: Iterable[Json]) -> str:
-    """The single namespace in which APIServices of metrics expect the Service, if the Service of that name has no namespace itself."""
+    """The single namespace in which APIServices of metrics expect the Service, if the Service of that name is in no other."""
     namespaces: dict[str, str] = {}
     services: dict[str, set[str]] = {}
     for manifest in objects:
@@ -88,37 +88,18 @@ def service_namespace(objects: Iterable[Json]) -> str:
             service = get_mapping(get_mapping(manifest, "spec"), "service")
             namespaces[text(service.get("name"))] = text(service.get("namespace"))
         elif manifest.get("kind") == "Service":
-            metadata = get_mapping(manifest, "metadata")
-            services.setdefault(text(metadata.get("name")), set()).add(text(metadata.get("namespace")))
-    missing = {namespace for name, namespace in namespaces.items() if namespace and services.get(name) == {""}}
-    return missing.pop() if len(missing) == 1 else ""
+            services.setdefault(key_of(manifest)[1], set()).add(namespace_of(manifest))
+    expected = {namespace for name, namespace in namespaces.items() if namespace and services.get(name) in ({""}, {namespace})}
+    return expected.pop() if len(expected) == 1 else ""
 
 
 def adapter_objects(objects: list[Json]) -> list[Json]:
-    """prometheus-adapter's workloads with the Services to them, their account, and what they mount."""
+    """prometheus-adapter's workloads with what selects their pods, their account, and what they mount."""
     workloads = [manifest for manifest in objects if any(map(is_adapter, containers(manifest)))]
-    names: set[tuple[str, str]] = set()
-    labels = []
-    for workload in workloads:
-        template = pod_template(workload) or {}
-        labels.append(get_mapping(get_mapping(template, "metadata"), "labels"))
-        spec = get_mapping(template, "spec")
-        names.add(("ServiceAccount", text(spec.get("serviceAccountName") or spec.get("serviceAccount"))))
-        for volume in get_items(spec, "volumes"):
-            names.add(("ConfigMap", text(get_mapping(volume, "configMap").get("name"))))
-            names.add(("Secret", text(get_mapping(volume, "secret").get("secretName"))))
+    names = {("ServiceAccount", account_of(workload)) for workload in workloads}
+    names |= {(kind, name) for workload in workloads for kind, name, _ in config_references(workload)}
+    labels = [pod_labels(workload) for workload in workloads]
+    ours = {id(workload) for workload in workloads}
     return workloads + [
-        manifest for manifest in objects if manifest not in workloads and (_key(manifest) in names or selects_pods(manifest, labels))
+        manifest for manifest in objects if id(manifest) not in ours and (key_of(manifest) in names or selects_pods(manifest, labels))
     ]
-
-
-def _key(manifest: Json) -> tuple[str, str]:
-    return text(manifest.get("kind")), text(get_mapping(manifest, "metadata").get("name"))
-
-
-def selects_pods(manifest: Json, labels: list[Json]) -> bool:
-    """Whether ``manifest`` is a Service to pods of any of ``labels``."""
-    if manifest.get("kind") != "Service":
-        return False
-    selector = get_mapping(manifest, "spec").get("selector")
-    return isinstance(selector, dict) and bool(selector) and any(selector.items() <= pods.items() for pods in labels)

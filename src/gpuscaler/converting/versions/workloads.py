@@ -3,7 +3,7 @@
 Source: the Kubernetes API reference of these versions, and its guide on deprecated API versions.
 """
 
-from gpuscaler.metrics.converting.objects import AddNote, Json, Unconvertible, ensure_mapping, get_mapping, pod_template, text
+from gpuscaler.converting.objects import AddNote, Json, Unconvertible, ensure_mapping, get_mapping, pod_template, text
 
 #: Fields with another default in apps/v1, and the meaning of the old default.
 _DEPLOYMENT = {"progressDeadlineSeconds": (600, "waited forever"), "revisionHistoryLimit": (10, "kept all")}

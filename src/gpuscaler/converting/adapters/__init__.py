@@ -1,0 +1,1 @@
+"""prometheus-adapter and what belongs to it."""

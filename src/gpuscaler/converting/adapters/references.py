@@ -1,0 +1,108 @@
+"""What objects refer to by name: the Secrets and ConfigMaps of pods, and the Services of APIServices and webhooks."""
+
+from collections.abc import Iterable, Iterator
+
+from gpuscaler.converting.objects import Json, containers, get_items, get_mapping, pod_template, text
+
+#: The annotation of a Secret with a token, which names the account.
+ACCOUNT_ANNOTATION = "kubernetes.io/service-account.name"
+#: Lists of webhooks, each with the configuration of its client.
+_WEBHOOKS = ("ValidatingWebhookConfiguration", "MutatingWebhookConfiguration")
+
+
+def namespace_of(manifest: Json) -> str:
+    return text(get_mapping(manifest, "metadata").get("namespace"))
+
+
+def key_of(manifest: Json) -> tuple[str, str]:
+    """Kind and name."""
+    return text(manifest.get("kind")), text(get_mapping(manifest, "metadata").get("name"))
+
+
+def account_of(workload: Json) -> str:
+    """The name of the account that the pods of ``workload`` run as."""
+    spec = get_mapping(pod_template(workload) or {}, "spec")
+    return text(spec.get("serviceAccountName") or spec.get("serviceAccount")) or "default"
+
+
+def pod_labels(workload: Json) -> Json:
+    return get_mapping(get_mapping(pod_template(workload) or {}, "metadata"), "labels")
+
+
+def selects_pods(manifest: Json, labels: Iterable[Json]) -> bool:
+    """Whether ``manifest`` is a Service to pods of any of ``labels``, a budget of their disruption or a policy of their network."""
+    spec = get_mapping(manifest, "spec")
+    if manifest.get("kind") == "Service":
+        selector = spec.get("selector")
+    elif manifest.get("kind") in ("PodDisruptionBudget", "NetworkPolicy"):
+        described = get_mapping(spec, "selector" if manifest["kind"] == "PodDisruptionBudget" else "podSelector")
+        selector = None if described.get("matchExpressions") else described.get("matchLabels")
+    else:
+        return False
+    return isinstance(selector, dict) and bool(selector) and any(selector.items() <= pods.items() for pods in labels)
+
+
+def config_references(workload: Json) -> Iterator[tuple[str, str, bool]]:
+    """Kind and name of each Secret and ConfigMap that its pods use, and whether it is optional."""
+    spec = get_mapping(pod_template(workload) or {}, "spec")
+    for volume in get_items(spec, "volumes"):
+        yield from _mounted(volume, "secretName")
+        for source in get_items(get_mapping(volume, "projected"), "sources"):
+            yield from _mounted(source, "name")
+    for container in containers(workload):
+        for source in get_items(container, "envFrom"):
+            yield from _named(source, {"secretRef": "Secret", "configMapRef": "ConfigMap"})
+        for variable in get_items(container, "env"):
+            yield from _named(get_mapping(variable, "valueFrom"), {"secretKeyRef": "Secret", "configMapKeyRef": "ConfigMap"})
+    for pull_secret in get_items(spec, "imagePullSecrets"):
+        if pull_secret.get("name"):
+            yield "Secret", text(pull_secret["name"]), False
+
+
+def _mounted(source: Json, secret_key: str) -> Iterator[tuple[str, str, bool]]:
+    for kind, key, name in (("Secret", "secret", secret_key), ("ConfigMap", "configMap", "name")):
+        reference = get_mapping(source, key)
+        if reference.get(name):
+            yield kind, text(reference[name]), reference.get("optional") is True
+
+
+def _named(source: Json, kinds: dict[str, str]) -> Iterator[tuple[str, str, bool]]:
+    for key, kind in kinds.items():
+        reference = get_mapping(source, key)
+        if reference.get("name"):
+            yield kind, text(reference["name"]), reference.get("optional") is True
+
+
+def account_secrets(account: Json, objects: Iterable[Json]) -> Iterator[str]:
+    """The names of the Secrets that a ServiceAccount needs in its namespace: those that it lists, and its tokens."""
+    for key in ("secrets", "imagePullSecrets"):
+        yield from (text(item["name"]) for item in get_items(account, key) if item.get("name"))
+    name = key_of(account)[1]
+    for manifest in objects:
+        annotations = get_mapping(get_mapping(manifest, "metadata"), "annotations")
+        if manifest.get("kind") == "Secret" and name and annotations.get(ACCOUNT_ANNOTATION) == name:
+            yield key_of(manifest)[1]
+
+
+def service_references(manifest: Json) -> Iterator[Json]:
+    """The references of an object of the whole cluster to Services: mappings with ``name`` and ``namespace``."""
+    spec = get_mapping(manifest, "spec")
+    if manifest.get("kind") == "APIService":
+        yield get_mapping(spec, "service")
+    elif manifest.get("kind") in _WEBHOOKS:
+        for webhook in get_items(manifest, "webhooks"):
+            yield get_mapping(get_mapping(webhook, "clientConfig"), "service")
+    elif manifest.get("kind") == "CustomResourceDefinition":
+        conversion = get_mapping(spec, "conversion")
+        for holder in (conversion, get_mapping(conversion, "webhook")):
+            for key in ("clientConfig", "webhookClientConfig"):
+                yield get_mapping(get_mapping(holder, key), "service")
+
+
+def mentions(value: object, words: tuple[str, ...]) -> bool:
+    """Whether a text within ``value`` contains one of ``words``."""
+    if isinstance(value, dict):
+        return any(mentions(item, words) for item in value.values())
+    if isinstance(value, list):
+        return any(mentions(item, words) for item in value)
+    return isinstance(value, str) and any(word in value for word in words)

@@ -1,0 +1,1 @@
+"""Kinds whose fields changed between versions of the Kubernetes API."""
