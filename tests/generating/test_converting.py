@@ -1,4 +1,4 @@
-"""`gpuscaler convert` leaves generated files as they are, and generating again writes the same: files can be made, converted and made again."""
+"""`gpuscaler convert` leaves generated files as they are, and generating again writes the same."""
 
 from pathlib import Path
 
