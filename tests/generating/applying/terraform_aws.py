@@ -22,7 +22,7 @@ Values = Mapping[str, Any]
 _PLANS: dict[str, dict[str, Any]] = {}
 #: Effects of taints in the words of Kubernetes, by those of EKS.
 _TAINTS = {ours: kubernetes for kubernetes, ours in EFFECTS.items()}
-#: What is not looked at in an account here: the control plane, and rights of others than gpuscaler.
+#: What is not looked at in an account here: the control plane, and policies of roles, since this account allows everything.
 _ELSEWHERE = {
     "aws_eks_access_entry",
     "aws_eks_cluster",
