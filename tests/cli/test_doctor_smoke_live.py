@@ -182,6 +182,10 @@ def test_a_signal_in_the_middle_leaves_nothing(cluster: Served, number: signal.S
     with smoking(cluster) as process:
         try:
             cluster.until(waits)
+            assert process.stderr is not None
+            # The Job may be there before the command has observed it.
+            while "Job created" not in (line := process.stderr.readline()):
+                assert line, "the command ended"
             process.send_signal(number)
             output, errors = process.communicate(timeout=PATIENCE)
         finally:

@@ -317,13 +317,15 @@ class CountingRecorder:
 class World(RunningCluster):
     """An embedded cluster for ``policy``, and a controller that lives from :meth:`start` to :meth:`kill`.
 
-    The controller's watches are ``watch_lag`` seconds behind.
+    The controller's watches are ``watch_lag`` seconds behind. The wall clock starts at ``began``.
     """
 
-    def __init__(self, policy: Policy, *, conditions: Conditions, pace: Pace | None = None, watch_lag: float = 0.0) -> None:
+    def __init__(
+        self, policy: Policy, *, conditions: Conditions, pace: Pace | None = None, watch_lag: float = 0.0, began: float = BEGAN
+    ) -> None:
         loop = asyncio.get_running_loop()
-        began = loop.time()
-        self.now: Callable[[], float] = lambda: BEGAN + loop.time() - began
+        ahead = began - loop.time()
+        self.now: Callable[[], float] = lambda: ahead + loop.time()
         self.policy = policy
         self.pace = pace or Pace()
         self.watch_lag = watch_lag
@@ -401,11 +403,12 @@ async def world(
     calls: CallFaults | None = None,
     pace: Pace | None = None,
     watch_lag: float = 0.0,
+    began: float = BEGAN,
     **more: Any,
 ) -> AsyncIterator[World]:
     """A world that is closed at the end."""
     conditions = Conditions(seed=seed, delays=delays, calls=calls or CallFaults(), **more)
-    made = World(parse_policy(pools), conditions=conditions, pace=pace, watch_lag=watch_lag)
+    made = World(parse_policy(pools), conditions=conditions, pace=pace, watch_lag=watch_lag, began=began)
     try:
         yield made
     finally:

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 from botocore.exceptions import ClientError
@@ -161,9 +162,9 @@ class Beside:
 class _Client:
     """A client of a service that is beside the simulated account; its parameters are checked by botocore's model."""
 
-    def __init__(self, beside: Beside, service: str, region: str, real: Any) -> None:
+    def __init__(self, beside: Beside, service: str, region: str, meta: Any) -> None:
         self._beside, self._service, self._region = beside, service, region
-        self.meta = real.meta
+        self.meta = meta
 
     def __getattr__(self, name: str) -> Any:
         from botocore.validate import validate_parameters
@@ -177,6 +178,14 @@ class _Client:
         return call
 
 
+@cache
+def _meta(service: str, region: str) -> Any:
+    """What boto3's client of a service knows about it. Making one takes 10 ms."""
+    from tests.clouds.aws.accounts import _session
+
+    return _session().client(service, region_name=region).meta
+
+
 class SessionBeside(Session):
     def __init__(self, session: Session, beside: Beside) -> None:
         super().__init__(session.endpoint)
@@ -184,9 +193,7 @@ class SessionBeside(Session):
 
     def client(self, service: str, *, region_name: str, endpoint_url: str | None = None, **options: Any) -> Any:
         if service in ("service-quotas", "iam", "events", "kms", "cloudtrail"):
-            from tests.clouds.aws.accounts import _session
-
-            return _Client(self._beside, service, region_name, _session().client(service, region_name=region_name))
+            return _Client(self._beside, service, region_name, _meta(service, region_name))
         return super().client(service, region_name=region_name, endpoint_url=endpoint_url, **options)
 
 

@@ -2,6 +2,7 @@
 
 import gzip
 from collections import Counter
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -41,17 +42,29 @@ class Listing(msgspec.Struct):
 
 def cluster_from_file(name: str, *more: Object) -> Cluster:
     """The cluster of a file and ``more``, read one object at a time like by a watch."""
-    interner, items, aside = Interner(), list[Item](), list[Skipped]()
-    for body in (*texts_of_file(name), *map(msgspec.json.encode, more)):
+    interner, items, aside = items_of_file(name)
+    more_items, more_aside = decode_each(map(msgspec.json.encode, more), interner)
+    return Cluster.of([*items, *more_items], [*aside, *more_aside])
+
+
+@cache
+def items_of_file(name: str) -> tuple[Interner, list[Item], list[Skipped]]:
+    """The objects of a file and those that are skipped; decoding them takes longer than planning them."""
+    interner = Interner()
+    return interner, *decode_each(texts_of_file(name), interner)
+
+
+def decode_each(texts: Iterable[bytes], interner: Interner) -> tuple[list[Item], list[Skipped]]:
+    items, aside = list[Item](), list[Skipped]()
+    for body in texts:
         decoded = decode_object(body, interner)
         if isinstance(decoded, Skipped):
             aside.append(decoded)
         elif decoded is not None:
             items.append(decoded)  # type: ignore[arg-type]  # one pod each
-    return Cluster.of(items, aside)
+    return items, aside
 
 
-@cache
 def texts_of_file(name: str) -> tuple[bytes, ...]:
     path = FOLDER / f"{name}.json.gz"
     if not path.exists():

@@ -82,6 +82,10 @@ class Client:
             return getattr(self._shared, name)
         return lambda **parameters: self._make_api_call(operation, parameters)
 
+    def get_paginator(self, name: str) -> Any:
+        """botocore's paginator, which makes its calls through this client."""
+        return type(self._shared).get_paginator(self, name)
+
     def _make_api_call(self, operation: str, parameters: dict[str, Any]) -> Any:
         sent = self._sent
         exchange = Exchange(self._endpoint, self._took, None if sent is None else lambda: sent(operation))

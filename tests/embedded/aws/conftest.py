@@ -9,7 +9,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from tests.embedded.aws.memory import attach
+from tests.embedded.aws.clients import Client, Options, shared_client
 
 from gpuscaler.embedded.aws.account import Account
 from gpuscaler.embedded.aws.conditions import Conditions
@@ -21,6 +21,7 @@ boto3 = pytest.importorskip("boto3", reason="boto3 is not installed: make setup 
 BEGAN = 1_790_000_000.0
 #: Loaded once, because that takes a tenth of a second.
 MODELS = Models()
+NOTHING_MORE = Options({})
 
 
 class Aws:
@@ -32,21 +33,19 @@ class Aws:
         self.endpoint = Endpoint(self.account, MODELS, seed=options.get("seed", 0))
 
     def client(self, service: str, region: str = "us-east-1") -> Any:
-        made = plain_client(service, "http://127.0.0.1:1", region)
-        attach(made, self.endpoint)
-        return made
+        return Client(shared_client(plain_client, service, region, NOTHING_MORE), self.endpoint)
 
     def later(self, seconds: float) -> None:
         self.time += seconds
         self.account.advance()
 
 
-def plain_client(service: str, url: str, region: str = "us-east-1") -> Any:
+def plain_client(service: str, endpoint_url: str, region_name: str = "us-east-1") -> Any:
     from botocore.config import Config
 
     config = Config(retries={"total_max_attempts": 1}, connect_timeout=5, read_timeout=25)
     keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
-    return boto3.client(service, region_name=region, endpoint_url=url, config=config, **keys)
+    return boto3.client(service, region_name=region_name, endpoint_url=endpoint_url, config=config, **keys)
 
 
 @pytest.fixture

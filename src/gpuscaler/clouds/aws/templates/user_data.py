@@ -117,7 +117,7 @@ def _parts(text: str) -> Iterator[str]:
 
 def _read(part: str, user_data: _UserData) -> None:
     if _NODE_CONFIG in part:
-        for config in yaml.safe_load_all(part):
+        for config in yaml.load_all(part, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
             _node_config(config, user_data)
     elif "[settings" in part:
         _bottlerocket(tomllib.loads(part), user_data)

@@ -49,7 +49,7 @@ def _sku(account: Contents, subscription: str, location: str, size: InstanceType
         "family": sizes.family(size.name),
         "locations": [location],
         "locationInfo": [{"location": location, "zones": list(account.zones), "zoneDetails": []}],
-        "capabilities": sizes.capabilities(size),
+        "capabilities": sizes.capabilities(size.name),
         "restrictions": restrictions,
     }
 

@@ -60,8 +60,10 @@ def price(size: InstanceType, location: str, market: str) -> float:
     return nearby.price.on_demand
 
 
-def capabilities(size: InstanceType) -> list[dict[str, str]]:
-    """``capabilities`` of a Resource SKU, as far as our catalogue has the data; all values are text."""
+@cache
+def capabilities(name: str) -> tuple[dict[str, str], ...]:
+    """``capabilities`` of the Resource SKU of a size, as far as our catalogue has the data; all values are text."""
+    size = sizes()[name.lower()]
     values: dict[str, Any] = {
         "MaxResourceVolumeMB": "0",
         "OSVhdSizeMB": "1047552",
@@ -83,4 +85,4 @@ def capabilities(size: InstanceType) -> list[dict[str, str]]:
     }
     if size.gpus:
         values["GPUs"] = size.gpus
-    return [{"name": name, "value": str(value)} for name, value in values.items()]
+    return tuple({"name": key, "value": str(value)} for key, value in values.items())

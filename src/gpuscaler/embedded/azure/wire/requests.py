@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote
 
+import msgspec
+
 from gpuscaler.embedded.azure.wire.errors import bad_request, refusal
 
 
@@ -135,4 +137,4 @@ def encode(reply: Reply, headers: Mapping[str, str], *, after: float = 0.0) -> A
     merged = {**headers, **reply.headers}
     if reply.content is None:
         return Answer(reply.status, merged, b"", after)
-    return Answer(reply.status, {"content-type": JSON, **merged}, json.dumps(reply.content).encode(), after)
+    return Answer(reply.status, {"content-type": JSON, **merged}, msgspec.json.encode(reply.content), after)
