@@ -4,12 +4,11 @@ from gpuscaler.clouds.aws.discovery.ownership import CLUSTER_AUTOSCALER
 from gpuscaler.clouds.discovery.hints import LABEL
 from gpuscaler.generating.aws.general import general_groups
 from gpuscaler.generating.aws.names import ACCOUNT_PLACEHOLDER
+from gpuscaler.generating.description.limits import MANAGED_GROUPS
 from gpuscaler.generating.description.resolved import Description
 from gpuscaler.generating.description.settings import IRSA
 from gpuscaler.model.well_known import POOL_LABEL
 
-#: EKS allows 30 managed node groups in a cluster, unless its owner asked for more (EKS user guide, "service quotas", 2026-11-26).
-_MANAGED_GROUPS = 30
 #: The lifecycle hook of groups that EKS does not manage, and the seconds for which it holds a machine that its group ends.
 HOOK, HEARTBEAT = "gpuscaler", 600
 
@@ -78,9 +77,9 @@ def cluster_edits(description: Description) -> str:
 def quota_edits(description: Description) -> tuple[str, ...]:
     """Return what must be asked of AWS, if EKS allows fewer node groups than there are."""
     groups = len(description.groups) + (len(list(general_groups(description))) if description.cluster.create else 0)
-    if not description.managed or groups <= _MANAGED_GROUPS:
+    if not description.managed or groups <= MANAGED_GROUPS:
         return ()
-    return (f"ask AWS for {groups} managed node groups in a cluster (Service Quotas of EKS), which has {_MANAGED_GROUPS} by default",)
+    return (f"ask AWS for {groups} managed node groups in a cluster (Service Quotas of EKS), which has {MANAGED_GROUPS} by default",)
 
 
 def identity_edits(description: Description) -> str:

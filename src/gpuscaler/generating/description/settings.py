@@ -1,6 +1,5 @@
 """The keys of the description. A person writes only what differs from the defaults."""
 
-import re
 from collections.abc import Mapping
 from typing import Annotated
 
@@ -22,7 +21,6 @@ _MACHINES = count(0, "a number of machines, 0 or more")
 _DISK = Field("size of the machines' root volume")
 #: Names that eksctl, kOps (with a domain), Terraform and AKS accept.
 _CLUSTER_NAME = "[A-Za-z0-9]([A-Za-z0-9.-]{0,98}[A-Za-z0-9])?"
-_REGION = "[a-z]+[a-z0-9-]*[a-z0-9]"
 #: Architectures of machines, by their names in Kubernetes.
 AMD64, ARM64 = ARCHITECTURES = ("amd64", "arm64")
 GIB = 2**30
@@ -74,12 +72,6 @@ class ClusterSettings(Group, frozen=True, gc=False):
         text("the name of a resource group", pattern="[A-Za-z0-9_().-]{0,89}[A-Za-z0-9_()-]"),
         Field("the Azure resource group of the cluster", default="the cluster's name with `-rg`"),
     ] = ""
-
-    def check(self, at: Cursor) -> None:
-        if self.region and not re.fullmatch(_REGION, self.region):
-            name = re.sub("[^a-z0-9-]", "", self.region.lower())
-            near = f"; did you mean {name}?" if re.fullmatch(_REGION, name) else ""
-            at.descend("region").wrong(f"the name of a region such as us-east-1 or eastus{near}")
 
 
 class GeneralSettings(Group, frozen=True, gc=False):
@@ -158,10 +150,12 @@ class TeamSettings(Group, frozen=True, gc=False):
         int | None, count(0, "a number of GPUs, 0 or more"), Field("GPUs that its pods may request at a time", default="no quota")
     ] = None
     group: Annotated[
-        str, text("a group of users"), Field(
+        str,
+        text("a group of users"),
+        Field(
             "group of users that may create workloads there; on Azure the object id of a group of Microsoft Entra ID",
             default="no RoleBinding is written",
-        )
+        ),
     ] = ""
 
 
@@ -181,7 +175,9 @@ class ControllerSettings(Group, frozen=True, gc=False):
         int | None, count(0, "a number of GPUs, 0 or more"), Field("limit on GPUs over all pools", default="the sum over all groups")
     ] = None
     dollars_per_hour: Annotated[
-        float | None, amount("number ≥ 0", "dollars per hour, 0 or more"), Field("limit on the sum of all prices", default=f"{DEFAULT_DOLLARS:g}")
+        float | None,
+        amount("number ≥ 0", "dollars per hour, 0 or more"),
+        Field("limit on the sum of all prices", default=f"{DEFAULT_DOLLARS:g}"),
     ] = None
 
 

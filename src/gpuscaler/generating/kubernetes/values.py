@@ -153,7 +153,8 @@ def _limits(description: Description) -> Tree:
     return {
         "gpus": because(why_gpus, gpus),
         "dollars_per_hour": because(
-            "The sum of the prices of all machines stays below this, whatever is pending. A mistake in a workload costs no more.",
+            "gpuscaler buys nothing that would lift the sum of the prices of all machines above this, whatever is pending. Minimums are "
+            "not covered: the cloud keeps those machines running, whatever they cost.",
             int(dollars) if float(dollars).is_integer() else dollars,
         ),
     }
