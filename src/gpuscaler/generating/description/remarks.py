@@ -1,8 +1,8 @@
 """What a person should know before anything is created: what runs at all times, what limits admit, what a region may not sell.
 
 The versions of Kubernetes, 2026-11-26: the EKS user guide, "Understand the Kubernetes version lifecycle on EKS" (1.32 is in extended
-support until 2027-03-23; 1.36 is the newest version that a stored copy names); Microsoft's page "Supported Kubernetes versions in AKS" (1.34
-until November 2026, 1.37 since October 2026; older ones with long-term support).
+support until 2027-03-23; 1.36 is the newest version that a stored copy names); Microsoft's page "Supported Kubernetes versions in AKS"
+(1.34 until November 2026, 1.37 since October 2026; older ones with long-term support).
 """
 
 import math
