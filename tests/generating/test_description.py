@@ -249,7 +249,7 @@ def test_what_a_region_may_not_have_is_named() -> None:
     assert "may not sell" not in notes()
     unknown = notes("us-east-1", "eu-west-9")
     assert "The catalogue knows no prices of GPUs in eu-west-9: check the region's name, and that it sells g5.xlarge." in unknown
-    assert "the nearest region with prices" in notes(text=SMALLEST.replace("us-east-1", "eu-west-9").replace("g5.xlarge]", "p5.48xlarge]"))
+    assert "list prices of us-east-1, since not all of eu-west-9 are known" in notes(text=SMALLEST.replace("us-east-1", "eu-west-9").replace("g5.xlarge]", "p5.48xlarge]"))
 
 
 def test_zones_that_the_catalogue_cannot_decide_on_are_named() -> None:

@@ -77,7 +77,7 @@ def _nearest(type_: InstanceType, region: str) -> NearbyPrice:
 def _by_the_catalogue(groups: Iterable[NodeGroup], region: str) -> str:
     """Return where prices are from."""
     regions = sorted({_nearest(group.instance_type, region).region for group in groups})
-    near = ", ".join(regions) if regions == [region] else f"{', '.join(regions)}, the nearest region with prices"
+    near = ", ".join(regions) if regions == [region] else f"{', '.join(regions)}, since not all of {region} are known"
     return f" by the catalogue's list prices of {near}"
 
 
