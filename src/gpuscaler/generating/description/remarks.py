@@ -26,6 +26,8 @@ _VERSIONS: Final[Mapping[str, tuple[str, int, int]]] = {"aws": ("EKS", 32, 36), 
 _ASK_VERSIONS: Final = {"aws": "aws eks describe-cluster-versions", "azure": "az aks get-versions --location {region}"}
 #: The regions with most zones have six, and letters from a to f (AWS Global Infrastructure, 2026-11-26).
 _LETTERS: Final = "abcdef"
+#: Zones in which a cluster of EKS cannot have subnets (EKS user guide, "networking requirements for VPC and subnets", 2026-11-26).
+_NO_EKS: Final = frozenset({"use1-az3", "usw1-az2", "cac1-az3"})
 
 
 def check_minimums(top: Cursor, description: Description) -> None:
@@ -148,11 +150,11 @@ def _odd_zones(description: Description) -> Iterator[str]:
     zones = {zone for group in description.groups if (zone := group.zone)[-1:] not in _LETTERS}
     if zones:
         yield f"No region of AWS is known to have a zone {', '.join(sorted(zones))}: check it with `aws ec2 describe-availability-zones`."
-    everywhere = {zone for type_ in catalogue.types("aws", region) for zone in type_.zone_ids.get(region, ())}
+    everywhere = {zone for type_ in catalogue.types("aws", region) for zone in type_.zone_ids.get(region, ())} - _NO_EKS
     some = {}
     for group in description.groups:
         ids = group.instance_type.zone_ids.get(region, ())
-        if ids and set(ids) != everywhere:
+        if ids and not everywhere.issubset(ids):
             some[group.instance_type.name] = " ".join(ids)
     if some:
         listed = "; ".join(f"{name}: {ids}" for name, ids in some.items())
