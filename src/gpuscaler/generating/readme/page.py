@@ -1,0 +1,65 @@
+"""The README: its sections, and how files and steps are laid out in them."""
+
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+
+from gpuscaler.generating.description.resolved import Description
+from gpuscaler.generating.writing.files import GeneratedFile, Step
+
+#: As far as the text of an item with a number of two digits.
+_INDENT = "    "
+
+
+def readme(description: Description, files: Sequence[GeneratedFile], notes: Sequence[str]) -> str:
+    """Return the README of ``files``, which are in the order in which they are applied."""
+    lines = [f"# Set-up of {description.cluster.name}", ""]
+    lines += ["Written by `gpuscaler generate cluster`. Nothing was applied. All commands run in this folder.", ""]
+    if notes:
+        lines += ["## Notes", "", *(f"- {note}" for note in notes), ""]
+    lines += ["## Apply the files in this order", ""]
+    for number, file in enumerate((file for file in files if file.trial is None), 1):
+        lines += _entry(f"{number}.", file)
+    trials = [file for file in files if file.trial is not None]
+    if trials:
+        lines += [*_TRIALS, "", *(line for file in trials for line in _entry("-", file))]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+_TRIALS = (
+    "## Try one of these",
+    "",
+    "They are examples, and no part of the set-up: gpuscaler buys machines for each. Create one, look at it, and remove it before the",
+    "next: their namespace need not have room for all of them at the same time. Ten minutes after the pods are gone, gpuscaler gives the",
+    "machine back.",
+)
+
+
+def _entry(head: str, file: GeneratedFile) -> Iterator[str]:
+    yield f"{head} `{file.path}`: {file.about}."
+    if file.trial is not None:
+        yield f"{_INDENT}{file.trial.asks}"
+    if file.edit:
+        yield f"{_INDENT}Before: {file.edit}."
+    yield ""
+    for step in _steps(file):
+        yield from _indented(_step(step))
+
+
+def _steps(file: GeneratedFile) -> Iterator[Step]:
+    yield from file.checks
+    if file.apply:
+        yield Step(say="Then apply it:" if file.checks else "", commands=file.apply)
+    yield from file.then
+    if file.trial is not None:
+        yield Step(say="Remove it:", commands=file.trial.remove)
+
+
+def _step(step: Step) -> Iterator[str]:
+    if step.say:
+        yield from (step.say, "")
+    if step.commands:
+        yield from ("```sh", *step.commands.splitlines(), "```", "")
+
+
+def _indented(lines: Iterable[str]) -> Iterator[str]:
+    return (textwrap.indent(line, _INDENT) for line in lines)
