@@ -6,6 +6,10 @@ import pytest
 import yaml
 from tests.generating.corpus import NAMES, description, generated
 
+import gpuscaler
+from gpuscaler.generating.bundle import files_of
+from gpuscaler.generating.description.reading import read_description
+
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_value_has_a_reason(name: str) -> None:
@@ -46,3 +50,41 @@ def test_examples_are_no_part_of_the_setup_and_say_what_they_ask_for_and_how_the
             assert "asks for" in entry, path
             assert any(type_ in entry for type_ in types) or re.search("has [0-9]+ types", entry), path
             assert re.search("about [0-9.]+ .*dollars an hour|no list price is known", entry), path
+
+
+#: Anything that looks as if it stood for something else, however a writer of files spells it.
+STAND_IN = re.compile(
+    r"111122223333|\b0{8}-0{4}-0{4}-0{4}-0{12}\b|[\w./-]*example\.com/[\w/-]+|\b(?:REPLACE|CHANGE|FILL|TODO|FIXME)[-_A-Z]*\b"
+)
+BARE = {
+    "eksctl": "cloud: aws\ncluster: {name: a, region: us-east-1}\n",
+    "kops": "cloud: aws\ntool: kops\ncluster: {name: a.example.com, region: us-east-1}\n",
+    "terraform": "cloud: aws\ntool: terraform\ncluster: {name: a, region: us-east-1}\n",
+    "azure": "cloud: azure\ncluster: {name: a, region: eastus}\n",
+}
+
+
+def written(text: str) -> dict[str, str]:
+    """The texts of all files of a description by their paths."""
+    return {file.path: file.text(explain=True) for file in files_of(read_description(text))}
+
+
+@pytest.mark.parametrize("create", ["true", "false"])
+@pytest.mark.parametrize("tool", BARE)
+def test_each_placeholder_of_each_file_stands_in_the_readme_with_its_file(tool: str, create: str) -> None:
+    type_ = "Standard_NC4as_T4_v3" if tool == "azure" else "g5.xlarge"
+    text = BARE[tool].replace("}", f", create: {create}}}") + f"gpu_pools: [{{name: g, types: [{type_}]}}]\n"
+    files = written(text)
+    table = {line.split("`")[1]: line for line in files["README.md"].splitlines() if line.startswith("| `")}
+    found = {(match, path) for path, content in files.items() if path != "README.md" for match in STAND_IN.findall(content)}
+    assert found, "the image at least"
+    assert {(match, path) for match, path in found if f"`{path}`" not in table.get(match, "")} == set()
+    assert {match for match, _ in found} == set(table), "nothing is asked for that no file has"
+
+
+def test_what_the_description_says_need_not_be_filled_in() -> None:
+    given = "cloud: aws\ncluster: {name: a, region: us-east-1, account: '123456789012'}\ncontroller: {image: registry.internal/gpuscaler}\n"
+    readme = written(given + "gpu_pools: [{name: g, types: [g5.xlarge]}]\n")["README.md"]
+    assert not STAND_IN.findall(readme)
+    assert f"docker push registry.internal/gpuscaler:{gpuscaler.__version__}\n" in readme
+    assert "replace" not in readme.lower()

@@ -1,6 +1,6 @@
 """Values of gpuscaler's chart: for the controller and the metrics API, and for the exporter, which is a release of its own."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from gpuscaler.generating.aws.names import controller_role_arn, queue_url
@@ -12,24 +12,23 @@ from gpuscaler.generating.kubernetes.metrics import RULES
 from gpuscaler.generating.kubernetes.network_policies import NAMESPACE_LABEL, prometheus_namespace
 from gpuscaler.generating.kubernetes.workloads.placing import DOLLARS
 from gpuscaler.generating.writing.explained import Tree, because
-from gpuscaler.generating.writing.files import GeneratedFile, yaml_file
+from gpuscaler.generating.writing.files import GeneratedFile, Step, yaml_file
 
 VALUES, EXPORTER_VALUES = "gpuscaler/values.yaml", "gpuscaler/exporter-values.yaml"
-#: Stands for an id that the description lacks or that only Azure knows.
-ID_PLACEHOLDER: Final = "00000000-0000-0000-0000-000000000000"
+#: Stand for the subscription's id if the description lacks it, and for the id of gpuscaler's identity, which Azure makes.
+SUBSCRIPTION_PLACEHOLDER: Final = "00000000-0000-0000-0000-000000000000"
+CLIENT_ID_PLACEHOLDER: Final = "REPLACE-ME-WITH-THE-CLIENT-ID"
 _CHART: Final = '"$GPUSCALER/charts/gpuscaler"'
-_CLONE: Final = "set `GPUSCALER` to the folder of your clone of gpuscaler, and push the image that you built from it"
 
 
 def values_files(description: Description) -> Iterable[GeneratedFile]:
     rules = f" --values {RULES}" if description.prometheus else ""
-    fill = [_CLONE, *_to_fill_in(description)]
     yield yaml_file(
         VALUES,
         "gpuscaler itself" + (", and the API of GPU metrics" if description.prometheus else ""),
         [_values(description)],
         apply=f"helm upgrade --install gpuscaler {_CHART} --namespace {description.controller.namespace} --values {VALUES}{rules}",
-        edit="; ".join(fill),
+        checks=tuple(_checks(description)),
     )
     yield yaml_file(
         EXPORTER_VALUES,
@@ -39,13 +38,19 @@ def values_files(description: Description) -> Iterable[GeneratedFile]:
     )
 
 
-def _to_fill_in(description: Description) -> Iterable[str]:
-    if description.cloud == "aws" and not description.cluster.account:
-        yield "replace the account's id 111122223333 by yours"
+def _checks(description: Description) -> Iterator[Step]:
+    """Yield what a person does between filling in the values and installing the chart."""
     if description.cloud == "azure":
-        yield f"replace the client id {ID_PLACEHOLDER} by what `terraform -chdir=terraform output -raw {CLIENT_ID_OUTPUT}` prints"
-        if not description.cluster.subscription:
-            yield "and the same id under subscriptions by that of your subscription"
+        # -i with a suffix is understood by the sed of Linux and by that of macOS.
+        yield Step(
+            say="Fill in the id of gpuscaler's identity, which Terraform made:",
+            commands=f'sed -i.bak "s/{CLIENT_ID_PLACEHOLDER}/$(terraform -chdir=terraform output -raw {CLIENT_ID_OUTPUT})/" {VALUES}',
+        )
+    yield Step(
+        say="Look at what gpuscaler finds in the account with your rights. Every pool that is listed will be managed; the described groups "
+        "should all be there:",
+        commands=f"gpuscaler validate {VALUES}\ngpuscaler pools --config {VALUES}\ngpuscaler doctor --config {VALUES}",
+    )
 
 
 def _image(description: Description) -> Tree:
@@ -80,7 +85,7 @@ def _controller(description: Description) -> dict[str, Tree]:
                 "serviceAccount": {
                     "annotations": because(
                         "Which managed identity the pods have. There is no secret that could leak.",
-                        {"azure.workload.identity/client-id": ID_PLACEHOLDER},
+                        {"azure.workload.identity/client-id": CLIENT_ID_PLACEHOLDER},
                     )
                 },
                 "podLabels": because(
@@ -126,7 +131,7 @@ def _azure(description: Description) -> dict[str, Tree]:
         "azure": {
             "subscriptions": [
                 {
-                    "id": because("The subscription that the cluster is in.", cluster.subscription or ID_PLACEHOLDER),
+                    "id": because("The subscription that the cluster is in.", cluster.subscription or SUBSCRIPTION_PLACEHOLDER),
                     "cluster": because(
                         "The cluster and its own resource group, not the one that begins with MC_: that one is read from the cluster.",
                         {"name": cluster.name, "resource_group": resource_group(description)},

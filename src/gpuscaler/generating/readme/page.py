@@ -4,6 +4,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from gpuscaler.generating.description.resolved import Description
+from gpuscaler.generating.readme.placeholders import fill_in_first
 from gpuscaler.generating.writing.files import GeneratedFile, Step
 
 #: As far as the text of an item with a number of two digits.
@@ -16,7 +17,8 @@ def readme(description: Description, files: Sequence[GeneratedFile], notes: Sequ
     lines += ["Written by `gpuscaler generate cluster`. Nothing was applied. All commands run in this folder.", ""]
     if notes:
         lines += ["## Notes", "", *(f"- {note}" for note in notes), ""]
-    lines += ["## Apply the files in this order", ""]
+    lines += ["## Fill in first", "", *fill_in_first(description, files)]
+    lines += ["## Apply the files in this order", "", *_CONTEXT, ""]
     for number, file in enumerate((file for file in files if file.trial is None), 1):
         lines += _entry(f"{number}.", file)
     trials = [file for file in files if file.trial is not None]
@@ -25,6 +27,10 @@ def readme(description: Description, files: Sequence[GeneratedFile], notes: Sequ
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
+_CONTEXT = (
+    "kubectl and helm change the cluster of the current context: from the first step of `kubernetes/` on, `kubectl config current-context`",
+    "must print the context of this cluster.",
+)
 _TRIALS = (
     "## Try one of these",
     "",
