@@ -1,10 +1,11 @@
 """What holds for all generated files, whatever writes them."""
 
 import re
+from pathlib import Path
 
 import pytest
 import yaml
-from tests.generating.corpus import NAMES, description, generated
+from tests.generating.corpus import FOLDER, NAMES, description, generated
 
 import gpuscaler
 from gpuscaler.generating.bundle import files_of
@@ -88,3 +89,32 @@ def test_what_the_description_says_need_not_be_filled_in() -> None:
     assert not STAND_IN.findall(readme)
     assert f"docker push registry.internal/gpuscaler:{gpuscaler.__version__}\n" in readme
     assert "replace" not in readme.lower()
+
+
+@pytest.mark.parametrize(
+    ("name", "adopted", "exclude"),
+    [
+        ("s0-kops", "every InstanceGroup of workers, also those without GPUs", "config.aws.exclude"),
+        ("s3-metrics", "every managed node group of EKS with GPUs", "config.aws.exclude"),
+        ("s2-azure", "every agent pool with GPUs whose autoscaler of AKS is off", "config.azure.subscriptions[0].exclude"),
+    ],
+)
+def test_nothing_that_exists_is_taken_over_unseen(name: str, adopted: str, exclude: str) -> None:
+    text = yaml.safe_load((FOLDER / f"{name}.yaml").read_text())
+    files = written(yaml.safe_dump(text | {"cluster": text["cluster"] | {"create": False}}))
+    readme = files["README.md"]
+    assert readme.index("## Read this first") < readme.index("## Fill in first")
+    assert adopted in readme
+    assert f"`{exclude}`" in readme
+    assert yaml.safe_load(files["gpuscaler/values.yaml"])["controller"]["dryRun"] is True
+    step = readme[readme.index("`gpuscaler/values.yaml`: gpuscaler itself") :]
+    order = ["gpuscaler pools --config", "gpuscaler doctor --config", "helm upgrade --install", "logs deployment", "delete `dryRun: true`"]
+    places = [step.index(words) for words in order]
+    assert places == sorted(places)
+    for page in set(re.findall("[a-z-]+[.]md", readme)) - {"README.md"}:
+        assert (Path(__file__).parents[2] / "docs" / "how-to" / page).is_file(), page
+
+
+def test_a_new_cluster_is_acted_on_at_once() -> None:
+    assert "Read this first" not in sections("s1-eksctl")
+    assert "dryRun" not in "".join(file.text(explain=True) for file in generated("s1-eksctl").values())

@@ -8,6 +8,7 @@ from gpuscaler.generating.azure.names import CLIENT_ID_OUTPUT, resource_group
 from gpuscaler.generating.description.resolved import EXPORTER_NAMESPACE, Description
 from gpuscaler.generating.description.settings import IRSA, KOPS
 from gpuscaler.generating.kubernetes.device_plugin import KOPS_RUNTIME_CLASS
+from gpuscaler.generating.kubernetes.existing import exists
 from gpuscaler.generating.kubernetes.metrics import RULES
 from gpuscaler.generating.kubernetes.network_policies import NAMESPACE_LABEL, prometheus_namespace
 from gpuscaler.generating.kubernetes.workloads.placing import DOLLARS
@@ -29,6 +30,7 @@ def values_files(description: Description) -> Iterable[GeneratedFile]:
         [_values(description)],
         apply=f"helm upgrade --install gpuscaler {_CHART} --namespace {description.controller.namespace} --values {VALUES}{rules}",
         checks=tuple(_checks(description)),
+        then=tuple(_letting_it_act(description)),
     )
     yield yaml_file(
         EXPORTER_VALUES,
@@ -53,6 +55,16 @@ def _checks(description: Description) -> Iterator[Step]:
     )
 
 
+def _letting_it_act(description: Description) -> Iterator[Step]:
+    """Yield how a dry run ends."""
+    if exists(description):
+        yield Step(
+            say="It plans and changes nothing. Read what it would do, for a day or more:",
+            commands=f"kubectl --namespace {description.controller.namespace} logs deployment/gpuscaler-controller --follow",
+        )
+        yield Step(say=f"To let it act, delete `dryRun: true` from `{VALUES}`, and run the command of helm again.")
+
+
 def _image(description: Description) -> Tree:
     return because(
         "The image that you built and pushed. Better than the tag of the chart's version is its digest: set image.digest to what the "
@@ -67,7 +79,8 @@ def _values(description: Description) -> Tree:
         **(_aws(description) if description.cloud == "aws" else _azure(description)),
         "limits": _limits(description),
     }
-    values = {"image": _image(description), **_controller(description), "config": config}
+    controller = {**_dry_run(description), **_identity(description)}
+    values = {"image": _image(description), **({"controller": controller} if controller else {}), "config": config}
     if description.prometheus:
         values["metrics"] = {
             "enabled": because("Serves GPU metrics to the HorizontalPodAutoscaler.", True),
@@ -77,31 +90,37 @@ def _values(description: Description) -> Tree:
     return values
 
 
-def _controller(description: Description) -> dict[str, Tree]:
+def _dry_run(description: Description) -> dict[str, Tree]:
+    if not exists(description):
+        return {}
+    why = (
+        "The cluster has run without gpuscaler so far, which would also manage groups that exist already. With this line it plans, logs "
+        "what it would do, and has no right to change anything. Delete the line to let it act."
+    )
+    return {"dryRun": because(why, True)}
+
+
+def _identity(description: Description) -> dict[str, Tree]:
     """Return the identity of the controller's pods. Where they may run is the chart's own default: not on machines that it can remove."""
     if description.cloud == "azure":
         return {
-            "controller": {
-                "serviceAccount": {
-                    "annotations": because(
-                        "Which managed identity the pods have. There is no secret that could leak.",
-                        {"azure.workload.identity/client-id": CLIENT_ID_PLACEHOLDER},
-                    )
-                },
-                "podLabels": because(
-                    "Only pods with this label get the token. The value is text, so it is quoted.", {"azure.workload.identity/use": "true"}
-                ),
-            }
+            "serviceAccount": {
+                "annotations": because(
+                    "Which managed identity the pods have. There is no secret that could leak.",
+                    {"azure.workload.identity/client-id": CLIENT_ID_PLACEHOLDER},
+                )
+            },
+            "podLabels": because(
+                "Only pods with this label get the token. The value is text, so it is quoted.", {"azure.workload.identity/use": "true"}
+            ),
         }
     if description.tool != KOPS and description.controller.identity == IRSA:
         return {
-            "controller": {
-                "serviceAccount": {
-                    "annotations": because(
-                        "IRSA: pods of this account exchange their token for credentials of the role. The role's trust names the account.",
-                        {"eks.amazonaws.com/role-arn": controller_role_arn(description)},
-                    )
-                }
+            "serviceAccount": {
+                "annotations": because(
+                    "IRSA: pods of this account exchange their token for credentials of the role. The role's trust names the account.",
+                    {"eks.amazonaws.com/role-arn": controller_role_arn(description)},
+                )
             }
         }
     return {}

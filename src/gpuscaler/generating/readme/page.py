@@ -4,6 +4,9 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from gpuscaler.generating.description.resolved import Description
+from gpuscaler.generating.kubernetes.existing import exists
+from gpuscaler.generating.readme.adopting import adoption_warning
+from gpuscaler.generating.readme.layout import paragraph
 from gpuscaler.generating.readme.placeholders import fill_in_first
 from gpuscaler.generating.writing.files import GeneratedFile, Step
 
@@ -15,29 +18,31 @@ def readme(description: Description, files: Sequence[GeneratedFile], notes: Sequ
     """Return the README of ``files``, which are in the order in which they are applied."""
     lines = [f"# Set-up of {description.cluster.name}", ""]
     lines += ["Written by `gpuscaler generate cluster`. Nothing was applied. All commands run in this folder.", ""]
+    if exists(description):
+        lines += ["## Read this first", "", *adoption_warning(description)]
     if notes:
         lines += ["## Notes", "", *(f"- {note}" for note in notes), ""]
     lines += ["## Fill in first", "", *fill_in_first(description, files)]
-    lines += ["## Apply the files in this order", "", *_CONTEXT, ""]
+    lines += ["## Apply the files in this order", "", *paragraph(_CONTEXT), ""]
     for number, file in enumerate((file for file in files if file.trial is None), 1):
         lines += _entry(f"{number}.", file)
     trials = [file for file in files if file.trial is not None]
     if trials:
-        lines += [*_TRIALS, "", *(line for file in trials for line in _entry("-", file))]
+        lines += ["## Try one of these", "", *paragraph(_TRIALS + (_ACTING if exists(description) else "")), ""]
+        lines += [line for file in trials for line in _entry("-", file)]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
 _CONTEXT = (
-    "kubectl and helm change the cluster of the current context: from the first step of `kubernetes/` on, `kubectl config current-context`",
-    "must print the context of this cluster.",
+    "kubectl and helm change the cluster of the current context: from the first step of `kubernetes/` on, `kubectl config current-context` "
+    "must print the context of this cluster."
 )
 _TRIALS = (
-    "## Try one of these",
-    "",
-    "They are examples, and no part of the set-up: gpuscaler buys machines for each. Create one, look at it, and remove it before the",
-    "next: their namespace need not have room for all of them at the same time. Ten minutes after the pods are gone, gpuscaler gives the",
-    "machine back.",
+    "They are examples, and no part of the set-up: gpuscaler buys machines for each. Create one, look at it, and remove it before the "
+    "next: their namespace need not have room for all of them at the same time. Ten minutes after the pods are gone, gpuscaler gives the "
+    "machine back."
 )
+_ACTING = " As long as `controller.dryRun` is true, it buys none."
 
 
 def _entry(head: str, file: GeneratedFile) -> Iterator[str]:

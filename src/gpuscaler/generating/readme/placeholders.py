@@ -11,6 +11,7 @@ from gpuscaler.generating.azure.names import CLIENT_ID_OUTPUT
 from gpuscaler.generating.description.resolved import Description
 from gpuscaler.generating.description.settings import ControllerSettings
 from gpuscaler.generating.kubernetes.values import CLIENT_ID_PLACEHOLDER, SUBSCRIPTION_PLACEHOLDER
+from gpuscaler.generating.readme.layout import paragraph
 from gpuscaler.generating.writing.files import GeneratedFile
 
 
@@ -56,9 +57,11 @@ def fill_in_first(description: Description, files: Sequence[GeneratedFile]) -> I
     found = placeholders_of(files)
     if found:
         yield from _table(found)
+    yield from paragraph(
+        "gpuscaler is installed from a clone of its repository, with an image that you build there and push to a registry which the nodes can "
+        "pull from. `$GPUSCALER/docs/how-to/install.md` has other ways to build it."
+    )
     yield from (
-        "gpuscaler is installed from a clone of its repository, with an image that you build there and push to a registry which the nodes",
-        "can pull from. Other ways to build it are in `$GPUSCALER/docs/how-to/install.md`:",
         "",
         "```sh",
         "# The folder of your clone. Later commands use it, too.",
@@ -74,8 +77,10 @@ def _table(found: Mapping[str, list[str]]) -> Iterator[str]:
     keys = [known.key for text in found if (known := _KNOWN.get(text)) is not None and known.key]
     if keys:
         listed = " and ".join(f"`{key}`" for key in keys)
-        yield f"The cleanest way: set {listed} in the description, and run `gpuscaler generate cluster` again."
-        yield "Otherwise, replace these texts in the files:"
+        yield from paragraph(
+            f"The cleanest way: set {listed} in the description, and run `gpuscaler generate cluster` again. Otherwise, replace these texts "
+            "in the files:"
+        )
     else:
         yield "Replace these texts in the files:"
     yield from ("", "| text | replace it by | in | key of the description |", "|---|---|---|---|")
