@@ -1,15 +1,19 @@
 """What holds for all generated files, whatever writes them."""
 
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from tests.generating.corpus import FOLDER, NAMES, description, generated
 
 import gpuscaler
-from gpuscaler.generating.bundle import files_of
+from gpuscaler.generating.bundle import files_of, notes_of
 from gpuscaler.generating.description.reading import read_description
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -112,9 +116,82 @@ def test_nothing_that_exists_is_taken_over_unseen(name: str, adopted: str, exclu
     places = [step.index(words) for words in order]
     assert places == sorted(places)
     for page in set(re.findall("[a-z-]+[.]md", readme)) - {"README.md"}:
-        assert (Path(__file__).parents[2] / "docs" / "how-to" / page).is_file(), page
+        assert (ROOT / "docs" / "how-to" / page).is_file(), page
 
 
 def test_a_new_cluster_is_acted_on_at_once() -> None:
     assert "Read this first" not in sections("s1-eksctl")
     assert "dryRun" not in "".join(file.text(explain=True) for file in generated("s1-eksctl").values())
+
+
+def of(text: str, **changes: Any) -> dict[str, str]:
+    """The texts of the files of a description with other keys."""
+    return written(yaml.safe_dump(yaml.safe_load(text) | changes))
+
+
+TEAMS = "cloud: aws\ncluster: {name: a, region: us-east-1}\ngpu_pools: [{name: g, types: [g5.xlarge]}]\nteams: [{name: ml, gpus: 8}]\n"
+EXISTS = {"name": "a", "region": "us-east-1", "create": False}
+
+
+def test_notes_stand_before_what_is_applied() -> None:
+    found = sections("s4-terraform")
+    assert list(found).index("Notes") < list(found).index("Apply the files in this order")
+    assert all(f"- {note}" in found["Notes"] for note in notes_of(description("s4-terraform")))
+    assert "Notes" not in sections("s1-self-managed")
+
+
+def test_pods_of_teams_that_exist_are_not_refused() -> None:
+    def labels(files: Mapping[str, str]) -> dict[str, str]:
+        objects = yaml.safe_load_all(files["kubernetes/namespaces.yaml"])
+        (team,) = (obj for obj in objects if obj["metadata"]["name"] == "ml")
+        return {key.rpartition("/")[2]: level for key, level in team["metadata"]["labels"].items()}
+
+    old, new = of(TEAMS, cluster=EXISTS), of(TEAMS)
+    assert labels(old) == {"warn": "baseline", "audit": "baseline"}
+    assert labels(new)["enforce"] == "baseline"
+    assert "--dry-run=server --overwrite namespace ml pod-security.kubernetes.io/enforce=baseline" in old["README.md"]
+    assert "its pods are cut off from all other namespaces" in old["README.md"]
+    assert "--dry-run=server" not in new["README.md"]
+    assert "cut off" not in new["README.md"]
+
+
+def test_another_device_plugin_is_looked_for_where_there_may_be_one() -> None:
+    command = "kubectl get daemonsets --all-namespaces"
+    assert command in of(TEAMS, cluster=EXISTS)["README.md"]
+    assert command not in of(TEAMS)["README.md"]
+
+
+def test_prometheus_finds_the_exporter() -> None:
+    exporter = yaml.safe_load(generated("s3-metrics")["gpuscaler/exporter-values.yaml"].text(explain=False))["exporter"]
+    port = yaml.safe_load((ROOT / "charts/gpuscaler/values.yaml").read_text())["exporter"]["port"]
+    assert exporter["podAnnotations"] == {"prometheus.io/scrape": "true", "prometheus.io/port": str(port)}
+    step = sections("s3-metrics")["Apply the files in this order"].partition("`gpuscaler/exporter-values.yaml`")[2]
+    assert "`serviceMonitor.enabled: true`" in step
+    assert "/apis/custom.metrics.k8s.io/v1beta2/namespaces/gpu-examples/pods/*/duty_cycle_current" in step
+    assert "podAnnotations" not in generated("s1-eksctl")["gpuscaler/exporter-values.yaml"].text(explain=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "create", "commands"),
+    [
+        ("s1-eksctl", True, ["eksctl delete cluster --region us-west-2 --name eks-gpu --wait", "delete-stack"]),
+        (
+            "s3-metrics",
+            False,
+            ["eksctl delete nodegroup --config-file=eksctl/cluster.yaml", "delete podidentityassociation", "delete-stack"],
+        ),
+        ("s0-kops", False, ["kops delete instancegroup", "kops edit cluster", "delete-stack"]),
+        ("s4-terraform", True, ["terraform -chdir=terraform destroy"]),
+        ("s2-azure", True, ["terraform -chdir=terraform destroy"]),
+    ],
+)
+def test_the_readme_ends_with_looking_at_it_and_removing_it(name: str, create: bool, commands: Iterable[str]) -> None:
+    found = sections(name)
+    assert list(found)[-3:] == ["See that it works", "Try one of these", "Remove all of it"]
+    look, removal = found["See that it works"], found["Remove all of it"]
+    assert "kubectl get nodes" in look
+    assert "gpuscaler status --namespace gpuscaler" in look
+    assert ("dry run" in look) != create, "a dry run writes no status"
+    order = ["helm uninstall gpuscaler --namespace gpuscaler", "helm uninstall gpuscaler --namespace gpu-exporter", *commands]
+    assert [removal.index(command) for command in order] == sorted(removal.index(command) for command in order)
+    assert ("but not `kubernetes/namespaces.yaml`" in removal) != create

@@ -9,9 +9,9 @@ from gpuscaler.generating.description.resolved import EXPORTER_NAMESPACE, Descri
 from gpuscaler.generating.description.settings import IRSA, KOPS
 from gpuscaler.generating.kubernetes.device_plugin import KOPS_RUNTIME_CLASS
 from gpuscaler.generating.kubernetes.existing import exists
-from gpuscaler.generating.kubernetes.metrics import RULES
+from gpuscaler.generating.kubernetes.metrics import DUTY_CYCLE, RULES
 from gpuscaler.generating.kubernetes.network_policies import NAMESPACE_LABEL, prometheus_namespace
-from gpuscaler.generating.kubernetes.workloads.placing import DOLLARS
+from gpuscaler.generating.kubernetes.workloads.placing import DOLLARS, places
 from gpuscaler.generating.writing.explained import Tree, because
 from gpuscaler.generating.writing.files import GeneratedFile, Step, yaml_file
 
@@ -19,6 +19,8 @@ VALUES, EXPORTER_VALUES = "gpuscaler/values.yaml", "gpuscaler/exporter-values.ya
 #: Stand for the subscription's id if the description lacks it, and for the id of gpuscaler's identity, which Azure makes.
 SUBSCRIPTION_PLACEHOLDER: Final = "00000000-0000-0000-0000-000000000000"
 CLIENT_ID_PLACEHOLDER: Final = "REPLACE-ME-WITH-THE-CLIENT-ID"
+#: The port of the exporter, as the chart has it.
+_EXPORTER_PORT: Final = 9400
 _CHART: Final = '"$GPUSCALER/charts/gpuscaler"'
 
 
@@ -37,6 +39,12 @@ def values_files(description: Description) -> Iterable[GeneratedFile]:
         "the exporter of GPU metrics",
         [_exporter(description)],
         apply=f"helm upgrade --install gpuscaler {_CHART} --namespace {EXPORTER_NAMESPACE} --values {EXPORTER_VALUES}",
+        edit="see how your Prometheus finds what it scrapes. Jobs of the community's chart scrape pods with the annotations of this file. "
+        "The Prometheus Operator ignores them: with it, set `serviceMonitor.enabled: true`, and `serviceMonitor.labels` to those by which "
+        "it selects monitors"
+        if description.prometheus
+        else "",
+        then=tuple(_metric(description)),
     )
 
 
@@ -63,6 +71,17 @@ def _letting_it_act(description: Description) -> Iterator[Step]:
             commands=f"kubectl --namespace {description.controller.namespace} logs deployment/gpuscaler-controller --follow",
         )
         yield Step(say=f"To let it act, delete `dryRun: true` from `{VALUES}`, and run the command of helm again.")
+
+
+def _metric(description: Description) -> Iterator[Step]:
+    """Yield how a person sees that the metric of the autoscaler exists: exporter, Prometheus, rules and metrics API work together."""
+    place = places(description).get("inference")
+    if description.prometheus and place is not None:
+        path = f"/apis/custom.metrics.k8s.io/v1beta2/namespaces/{place.namespace}/pods/*/{DUTY_CYCLE}"
+        yield Step(
+            say="Once a pod of the model server uses a GPU, this prints its value. Until it does, the autoscaler shows `<unknown>`:",
+            commands=f"kubectl get --raw '{path}'",
+        )
 
 
 def _image(description: Description) -> Tree:
@@ -208,6 +227,12 @@ def _exporter(description: Description) -> Tree:
                 True,
             )
         }
+    if description.prometheus:
+        exporter["podAnnotations"] = because(
+            "Prometheus scrapes pods with these annotations where its jobs use them. Without a scrape there is no metric, and the "
+            "autoscaler stays where it is. Values are text, so they are quoted.",
+            {"prometheus.io/scrape": "true", "prometheus.io/port": str(_EXPORTER_PORT)},
+        )
     return {
         "image": _image(description),
         "controller": {

@@ -16,16 +16,16 @@ def adoption_warning(description: Description) -> Iterator[str]:
     """Yield the lines of the section for a cluster that exists."""
     key = "config.azure.subscriptions[0].exclude" if description.cloud == "azure" else "config.aws.exclude"
     yield from paragraph(
-        f"**gpuscaler will manage groups of {description.cluster.name} that exist already**, not only those of these files: it buys machines "
-        "in them for pending pods, and removes their machines when they are idle. These are:"
+        f"**gpuscaler will manage groups of {description.cluster.name} that exist already**, not only those of these files: it buys "
+        "machines in them for pending pods, and removes their machines when they are idle. These are:"
     )
     yield ""
     for adopted in _adopted(description):
         yield from paragraph(adopted, "- ")
     yield from ("", "So, before you apply anything:", "")
     yield from paragraph(
-        f"Leave out what is not for gpuscaler: list names, or patterns such as `system-*`, in `{key}` of `{VALUES}`. `gpuscaler pools` in the "
-        "step of that file shows what is left.",
+        f"Leave out what is not for gpuscaler: list names, or patterns such as `system-*`, in `{key}` of `{VALUES}`. `gpuscaler pools` in "
+        "the step of that file shows what is left.",
         "1. ",
     )
     yield from paragraph(

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from gpuscaler.generating.description.resolved import Description
 from gpuscaler.generating.kubernetes.existing import exists
 from gpuscaler.generating.readme.adopting import adoption_warning
+from gpuscaler.generating.readme.ending import removal, works
 from gpuscaler.generating.readme.layout import paragraph
 from gpuscaler.generating.readme.placeholders import fill_in_first
 from gpuscaler.generating.writing.files import GeneratedFile, Step
@@ -26,10 +27,12 @@ def readme(description: Description, files: Sequence[GeneratedFile], notes: Sequ
     lines += ["## Apply the files in this order", "", *paragraph(_CONTEXT), ""]
     for number, file in enumerate((file for file in files if file.trial is None), 1):
         lines += _entry(f"{number}.", file)
+    lines += ["## See that it works", "", *(line for step in works(description) for line in _step(step))]
     trials = [file for file in files if file.trial is not None]
     if trials:
         lines += ["## Try one of these", "", *paragraph(_TRIALS + (_ACTING if exists(description) else "")), ""]
         lines += [line for file in trials for line in _entry("-", file)]
+    lines += ["## Remove all of it", "", *_numbered(removal(description, files))]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
@@ -65,11 +68,17 @@ def _steps(file: GeneratedFile) -> Iterator[Step]:
         yield Step(say="Remove it:", commands=file.trial.remove)
 
 
-def _step(step: Step) -> Iterator[str]:
+def _numbered(steps: Iterable[Step]) -> Iterator[str]:
+    for number, step in enumerate(steps, 1):
+        yield from _step(step, f"{number}. ")
+
+
+def _step(step: Step, head: str = "") -> Iterator[str]:
     if step.say:
-        yield from (step.say, "")
+        yield from (*paragraph(step.say, head), "")
     if step.commands:
-        yield from ("```sh", *step.commands.splitlines(), "```", "")
+        lines = ("```sh", *step.commands.splitlines(), "```", "")
+        yield from (textwrap.indent(line, " " * len(head)) for line in lines)
 
 
 def _indented(lines: Iterable[str]) -> Iterator[str]:

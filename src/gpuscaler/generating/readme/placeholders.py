@@ -58,8 +58,8 @@ def fill_in_first(description: Description, files: Sequence[GeneratedFile]) -> I
     if found:
         yield from _table(found)
     yield from paragraph(
-        "gpuscaler is installed from a clone of its repository, with an image that you build there and push to a registry which the nodes can "
-        "pull from. `$GPUSCALER/docs/how-to/install.md` has other ways to build it."
+        "gpuscaler is installed from a clone of its repository, with an image that you build there and push to a registry which the nodes "
+        "can pull from. `$GPUSCALER/docs/how-to/install.md` has other ways to build it."
     )
     yield from (
         "",
@@ -78,8 +78,8 @@ def _table(found: Mapping[str, list[str]]) -> Iterator[str]:
     if keys:
         listed = " and ".join(f"`{key}`" for key in keys)
         yield from paragraph(
-            f"The cleanest way: set {listed} in the description, and run `gpuscaler generate cluster` again. Otherwise, replace these texts "
-            "in the files:"
+            f"The cleanest way: set {listed} in the description, and run `gpuscaler generate cluster` again. Otherwise, replace these "
+            "texts in the files:"
         )
     else:
         yield "Replace these texts in the files:"
