@@ -188,7 +188,7 @@ def test_prometheus_finds_the_exporter() -> None:
 def test_the_readme_ends_with_looking_at_it_and_removing_it(name: str, create: bool, commands: Iterable[str]) -> None:
     found = sections(name)
     assert list(found)[-3:] == ["See that it works", "Try one of these", "Remove all of it"]
-    look, removal = found["See that it works"], found["Remove all of it"]
+    look, removal = (" ".join(found[heading].split()) for heading in ("See that it works", "Remove all of it"))
     assert "kubectl get nodes" in look
     assert "gpuscaler status --namespace gpuscaler" in look
     assert ("dry run" in look) != create, "a dry run writes no status"

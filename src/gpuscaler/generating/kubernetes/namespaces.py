@@ -73,7 +73,7 @@ def _standard_of_teams(description: Description) -> tuple[dict[str, str], str]:
     if exists(description):
         return {"warn": "baseline", "audit": "baseline"}, (
             "Pods that could take over their node get a warning and an entry in the audit log. They are not refused: the namespace may "
-            "exist, and its pods, which nobody checked, would not come back after their next restart."
+            "exist, and its pods, which were never checked, would not come back after their next restart."
         )
     return {"enforce": "baseline", "warn": "restricted"}, (
         "Pods that could take over their node are refused; pods that merely lack settings of the stricter standard get a warning."

@@ -44,8 +44,8 @@ def removal(description: Description, files: Sequence[GeneratedFile]) -> Iterato
     )
     if exists(description):
         yield Step(
-            say="Delete what `kubernetes/` created and nobody else uses by now, object by object, but not `kubernetes/namespaces.yaml`: with "
-            "a namespace, everything in it is deleted. Then delete the groups and the rights:",
+            say="Delete what `kubernetes/` created and nothing else uses by now, object by object, but not `kubernetes/namespaces.yaml`: "
+            "with a namespace, everything in it is deleted. Then delete the groups and the rights:",
             commands="\n".join(_groups(description, files)),
         )
     else:
