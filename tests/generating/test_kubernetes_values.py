@@ -119,7 +119,7 @@ def test_a_device_plugin_where_nothing_else_installs_one(name: str, count: int) 
     plugins = [obj for obj in objects(generated(name)) if obj["kind"] == "DaemonSet"]
     assert len(plugins) == count
     for plugin in plugins:
-        taints = {taint.key for taint in description(name).taints} | {"gpuscaler.io/arriving"}
+        taints = {taint.key for taint in description(name).node_taints(description(name).groups)} | {"gpuscaler.io/arriving"}
         spec = plugin["spec"]["template"]["spec"]
         assert taints <= {toleration["key"] for toleration in spec["tolerations"]}
         assert plugin["metadata"]["name"] == "nvidia-device-plugin-daemonset"

@@ -14,7 +14,7 @@ from typing import Final
 
 from gpuscaler.generating.aws.names import SERVICE_ACCOUNT, controller_policy_arn
 from gpuscaler.generating.aws.nodes import ACCELERATOR, HOP_LIMIT, HTTP_TOKENS, VOLUME_TYPE, discovery_tags, node_labels, node_taints
-from gpuscaler.generating.description.resolved import Description, NodeGroup
+from gpuscaler.generating.description.resolved import GPU_TAINT, POOL_TAINT, Description, NodeGroup
 from gpuscaler.generating.description.settings import KOPS
 from gpuscaler.generating.writing.explained import Tree, because
 from gpuscaler.generating.writing.files import GeneratedFile, yaml_file
@@ -26,7 +26,6 @@ API_VERSION: Final = "kops.k8s.io/v1alpha2"
 #: The label with the name of a node's group.
 GROUP_LABEL: Final = "kops.k8s.io/instancegroup"
 _GROUPS, _CLUSTER = "kops/instancegroups.yaml", "kops/cluster.yaml"
-_NVIDIA: Final = "nvidia.com/gpu"
 #: GPUs of NVIDIA's Blackwell generation, as in the catalogue, and a driver for them. kOps installs 535, which is older than they are.
 _BLACKWELL: Final = ("b200", "b300", "rtx-pro-4500", "rtx-pro-server-6000")
 _BLACKWELL_DRIVER: Final = "nvidia-driver-580-server-open"
@@ -81,7 +80,7 @@ def _group(group: NodeGroup, description: Description) -> Mapping[str, Tree]:
             dict(discovery_tags(cluster.name)),
         ),
         "nodeLabels": _labels(group),
-        "taints": _taints(group),
+        "taints": _taints(group, description),
         **_volume(group),
         "instanceMetadata": {
             "httpTokens": because(
@@ -154,7 +153,7 @@ def _labels(group: NodeGroup) -> Mapping[str, Tree]:
     return {key: because(reasons.get(key, "The description asks for this label."), value) for key, value in labels.items()}
 
 
-def _taints(group: NodeGroup) -> list[Tree]:
+def _taints(group: NodeGroup, description: Description) -> list[Tree]:
     own, *others = node_taints(group)
     taints: list[Tree] = [
         because(
@@ -162,11 +161,18 @@ def _taints(group: NodeGroup) -> list[Tree]:
             _text(own),
         )
     ]
-    taints += [because("Pods that do not ask for GPUs stay away from machines with GPUs.", _text(taint)) for taint in others]
-    if not any(taint.key.startswith(_NVIDIA) for taint in others):
-        why = "kOps sets this taint on machines with GPUs in any case. Named here, it gets a tag, too, and gpuscaler plans with it."
-        taints.append(because(why, _text(Taint(_NVIDIA))))
+    taints += [because(_why_taint(taint), _text(taint)) for taint in others]
+    why = "kOps sets this taint on machines with GPUs in any case. Named here, it gets a tag, too, and gpuscaler plans with it."
+    taints += [because(why, _text(taint)) for taint in description.node_taints([group]) if taint not in others]
     return taints
+
+
+def _why_taint(taint: Taint) -> str:
+    if taint.key == POOL_TAINT:
+        return "Only some teams may use this pool: pods of the others do not tolerate this taint."
+    if taint.key.startswith(GPU_TAINT):
+        return "Pods that do not ask for GPUs stay away from machines with GPUs."
+    return f"The description asks for this taint: pods without a toleration for {taint.key} stay away, also those that ask for GPUs."
 
 
 def _text(taint: Taint) -> str:
