@@ -1,5 +1,6 @@
 """ClusterConfigs of eksctl: what their groups are, and that gpuscaler finds and understands them in an account."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -177,6 +178,11 @@ def test_the_controller_takes_its_role_by_an_association_or_by_tokens_of_the_clu
     assert "eks-pod-identity-agent" in [addon["name"] for addon in _config(description("s1-eksctl"))["addons"]]
     assert not list(eksctl_identity_files(description("s1-self-managed")))
     assert _config(description("s1-self-managed"))["iam"] == {"withOIDC": True}
+
+
+def test_a_new_cluster_enforces_network_policies() -> None:
+    (network,) = (addon for addon in _config(description("s1-eksctl"))["addons"] if addon["name"] == "vpc-cni")
+    assert json.loads(network["configurationValues"]) == {"enableNetworkPolicy": "true"}
 
 
 def test_commands_protect_the_machines_of_gpu_groups_only() -> None:

@@ -249,6 +249,12 @@ def test_disks_are_encrypted_and_machines_ask_for_tokens(planned: Callable[[str]
 
 
 @needs_terraform
+def test_a_new_cluster_enforces_network_policies(planned: Callable[[str], Values]) -> None:
+    addons = each(planned("managed"), "aws_eks_addon.nodes")
+    assert json.loads(addons["vpc-cni"]["configuration_values"]) == {"enableNetworkPolicy": "true"}
+    assert not addons["kube-proxy"].get("configuration_values")
+
+
 @pytest.mark.parametrize("name", TEXTS)
 def test_rights_are_those_that_generate_iam_prints(planned: Callable[[str], Values], name: str) -> None:
     found = json.loads(planned(name)["aws_iam_role_policy.gpuscaler"]["policy"])

@@ -9,12 +9,13 @@ them. They decide where things are written here:
 - ``tags`` of managed groups reach the Auto Scaling group only with ``propagateASGTags``.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from gpuscaler.generating.aws.eksctl_commands import cluster_edits, create_commands, identity_commands, identity_edits
 from gpuscaler.generating.aws.eksctl_groups import general_group, gpu_group, like_the_first
-from gpuscaler.generating.aws.general import control_plane_zones, general_groups
+from gpuscaler.generating.aws.general import NETWORK_POLICIES, WHY_NETWORK_POLICIES, control_plane_zones, general_groups
 from gpuscaler.generating.aws.names import SERVICE_ACCOUNT, controller_role_arn
 from gpuscaler.generating.description.resolved import Description
 from gpuscaler.generating.description.settings import EKSCTL, IRSA, POD_IDENTITY
@@ -118,7 +119,8 @@ def _addons(description: Description) -> Iterator[Tree]:
     if not description.cluster.region.startswith(NO_METRICS_SERVER):
         named["metrics-server"] = "`kubectl top` and HorizontalPodAutoscalers by CPU and memory need it."
     for name, why in named.items():
-        yield because(why, {"name": name})
+        network = {"configurationValues": because(WHY_NETWORK_POLICIES, json.dumps(NETWORK_POLICIES))} if name == "vpc-cni" else {}
+        yield because(why, {"name": name, **network})
 
 
 def _groups(description: Description) -> Mapping[str, Tree]:

@@ -1,13 +1,16 @@
 """Groups of machines without GPUs, for everything but GPU work: one for each size, whatever the number of their types."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from gpuscaler import catalogue
 from gpuscaler.generating.description.naming import short_type
 from gpuscaler.generating.description.resolved import Description
 
+#: Configuration of the add-on vpc-cni (EKS user guide, "Set up your cluster for Kubernetes network policies", 2026-11-26). It is text.
+NETWORK_POLICIES: Mapping[str, str] = {"enableNetworkPolicy": "true"}
+WHY_NETWORK_POLICIES = "Without this, the cluster accepts NetworkPolicies and ignores them: those of the teams, and gpuscaler's own."
 #: The control plane needs subnets in two zones at least.
 _LEAST_ZONES = 2
 _GIB_OF_CPU = {"c": 2, "m": 4, "r": 8}
