@@ -180,6 +180,17 @@ def test_the_controller_takes_its_role_by_an_association_or_by_tokens_of_the_clu
     assert _config(description("s1-self-managed"))["iam"] == {"withOIDC": True}
 
 
+def test_the_api_server_is_open_to_the_addresses_that_are_named_or_the_files_say_that_it_is_open_to_all() -> None:
+    endpoints = {"publicAccess": True, "privateAccess": True}
+    (file,) = eksctl_files(read_description(SMALLEST))
+    assert yaml.safe_load(file.text(explain=True))["vpc"] == {"clusterEndpoints": endpoints}
+    assert "open to the whole internet" in file.text(explain=True)
+    assert "open to the whole internet" in file.edit
+    (file,) = eksctl_files(read_description(SMALLEST.replace("name: research", "name: research, api_access: [203.0.113.0/24]")))
+    assert yaml.safe_load(file.text(explain=True))["vpc"] == {"clusterEndpoints": endpoints, "publicAccessCIDRs": ["203.0.113.0/24"]}
+    assert "whole internet" not in file.text(explain=True)
+
+
 def test_a_new_cluster_enforces_network_policies() -> None:
     (network,) = (addon for addon in _config(description("s1-eksctl"))["addons"] if addon["name"] == "vpc-cni")
     assert json.loads(network["configurationValues"]) == {"enableNetworkPolicy": "true"}

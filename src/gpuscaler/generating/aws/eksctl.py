@@ -87,10 +87,7 @@ def _cluster(description: Description) -> dict[str, Tree]:
             control_plane_zones(description),
         ),
     }
-    if description.cluster.private:
-        endpoints = {"publicAccess": True, "privateAccess": True}
-        why = "Machines reach the API server within the network, not through the gateway to the internet; you reach it from outside."
-        config["vpc"] = {"clusterEndpoints": because(why, endpoints)}
+    config["vpc"] = _vpc(description)
     if oidc:
         why = "gpuscaler's ServiceAccount takes its role with a token of the cluster (IRSA), for which IAM must know the cluster's issuer."
         config["iam"] = {"withOIDC": because(why, True)}
@@ -106,6 +103,20 @@ def _cluster(description: Description) -> dict[str, Tree]:
     why = "The audit log says who changed or deleted a node, a pod or a PodDisruptionBudget. CloudWatch bills what it keeps: 30 days here."
     config["cloudWatch"] = {"clusterLogging": because(why, logging)}
     return config
+
+
+def _vpc(description: Description) -> dict[str, Tree]:
+    allowed = description.cluster.api_access
+    why = "Machines reach the API server within the network, whatever addresses may use its public endpoint. "
+    if allowed:
+        why += "That one is open to the addresses below only."
+    else:
+        why += "That one is open to the whole internet: credentials work from anywhere. eksctl cannot create a cluster without it; "
+        why += "cluster.api_access of the description restricts it."
+    vpc: dict[str, Tree] = {"clusterEndpoints": because(why, {"publicAccess": True, "privateAccess": True})}
+    if allowed:
+        vpc["publicAccessCIDRs"] = because("Those that cluster.api_access names. eksctl itself must run from one of them.", list(allowed))
+    return vpc
 
 
 def _addons(description: Description) -> Iterator[Tree]:

@@ -4,6 +4,7 @@ from gpuscaler.clouds.aws.discovery.ownership import CLUSTER_AUTOSCALER
 from gpuscaler.clouds.discovery.hints import LABEL
 from gpuscaler.generating.aws.general import general_groups
 from gpuscaler.generating.aws.names import ACCOUNT_PLACEHOLDER
+from gpuscaler.generating.description.addresses import before_creation
 from gpuscaler.generating.description.resolved import Description
 from gpuscaler.generating.description.settings import IRSA
 from gpuscaler.model.well_known import POOL_LABEL
@@ -72,6 +73,8 @@ def cluster_edits(description: Description) -> str:
     edits = ["use the newest eksctl: for types that it does not know, it takes an image without NVIDIA's driver"]
     if not description.cluster.create:
         edits.append("if eksctl did not create the cluster, add its network (`vpc` with `id`, `securityGroup` and `subnets`)")
+    else:
+        edits.append(before_creation(description.cluster.api_access))
     return "; ".join((*edits, *quota_edits(description)))
 
 

@@ -7,6 +7,7 @@ from gpuscaler.generating.azure.access import access_blocks
 from gpuscaler.generating.azure.cluster import cluster_blocks
 from gpuscaler.generating.azure.names import CLIENT_ID_OUTPUT, resource_group
 from gpuscaler.generating.azure.pools import pool_blocks, quota_advice
+from gpuscaler.generating.description.addresses import before_creation
 from gpuscaler.generating.description.resolved import Description
 from gpuscaler.generating.writing.explained import Tree, because
 from gpuscaler.generating.writing.files import GeneratedFile
@@ -39,7 +40,7 @@ def azure_terraform_files(description: Description) -> Iterable[GeneratedFile]:
         f"{FOLDER}/cluster.tf",
         "the cluster, with pools without GPUs for AKS and for gpuscaler" if create else "the cluster, which exists",
         cluster_blocks(description),
-        edit="" if create else _switch_on(description),
+        edit=before_creation(description.cluster.api_access) if create else _switch_on(description),
     )
     yield hcl_file(
         f"{FOLDER}/gpu-pools.tf",

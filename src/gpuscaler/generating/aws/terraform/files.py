@@ -32,7 +32,12 @@ def terraform_files(description: Description) -> Iterator[GeneratedFile]:
     created = description.cluster.create
     apply = _APPLY
     if created:
-        edit += '. To reach the API server from outside the VPC, add your addresses: public_access_cidrs = ["…/32"]'
+        edit += (
+            f". The API server is open to {', '.join(description.cluster.api_access)}"
+            if description.cluster.api_access
+            else '. To reach the API server from outside the VPC, add your addresses: public_access_cidrs = ["…/32"]. Without '
+            "them, kubectl and helm work only where the VPC is reached"
+        )
         apply += f"\naws eks update-kubeconfig --region {description.cluster.region} --name {description.cluster.name}"
     if description.managed:
         why = "# EKS has no field for this: if the size of a group is lowered, AWS must not choose which machines end."
@@ -114,11 +119,13 @@ def _variables(description: Description) -> Iterator[Tree]:
     )
     if description.cluster.create:
         yield because(
-            "EKS by itself opens the public endpoint to the whole internet. Here it is closed unless you name the addresses that "
-            "you work from. While "
-            "it is closed, kubectl and helm must run where they reach the VPC.",
+            "EKS by itself opens the public endpoint to the whole internet. Here it is open to the addresses of cluster.api_access of the "
+            "description, and closed if there are none. While it is closed, kubectl and helm must run where they reach the VPC.",
             _variable(
-                "public_access_cidrs", "Addresses from which the API server may be reached over the internet.", "list(string)", default=[]
+                "public_access_cidrs",
+                "Addresses from which the API server may be reached over the internet.",
+                "list(string)",
+                default=list(description.cluster.api_access),
             ),
         )
     elif description.controller.identity != IRSA:
