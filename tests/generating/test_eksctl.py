@@ -231,12 +231,22 @@ def test_texts_of_a_description_stay_texts() -> None:
     assert "'n': '12.5e-3'" in plain
 
 
-def test_names_of_roles_fit_into_iam_and_stay_distinct() -> None:
+@pytest.mark.parametrize("nodes", ["managed", "self-managed"])
+def test_names_of_roles_fit_into_iam_stay_distinct_and_are_those_that_gpuscaler_may_pass(nodes: str) -> None:
     text = SMALLEST.replace("name: research", f"name: {'c' * 60}").replace("[us-east-1b]", "[us-east-1a, us-east-1b]")
-    groups = _gpu_groups(read_description(f"nodes: self-managed\n{text}"))
+    groups = _gpu_groups(read_description(f"nodes: {nodes}\n{text}"))
     roles = {group["iam"]["instanceRoleName"] for group in groups.values()}
     assert len(roles) == len(groups) == 4
     assert max(map(len, roles)) <= 64
+    groups = _gpu_groups(read_description(f"nodes: {nodes}\n{SMALLEST}"))
+    assert all(group["iam"]["instanceRoleName"].startswith("eksctl-research-nodegroup-") for group in groups.values())
+
+
+def test_files_say_that_they_do_not_set_up_fast_networks() -> None:
+    (file,) = eksctl_files(read_description(SMALLEST.replace("g5.xlarge", "p5.48xlarge")))
+    assert "p5.48xlarge: Elastic Fabric Adapters are not set up" in file.edit
+    (file,) = eksctl_files(read_description(SMALLEST))
+    assert "Elastic" not in file.edit
 
 
 def test_500_groups_are_written_with_a_word_on_the_quota() -> None:

@@ -249,6 +249,22 @@ def test_disks_are_encrypted_and_machines_ask_for_tokens(planned: Callable[[str]
 
 
 @needs_terraform
+@pytest.mark.parametrize("name", TEXTS)
+def test_kubectl_speaks_to_this_cluster_before_anything_is_installed_there(name: str) -> None:
+    cluster = described(name).cluster
+    last = files(name)[-1].apply
+    assert last.index("apply plan.tfplan") < last.index(f"aws eks update-kubeconfig --region {cluster.region} --name {cluster.name}")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("self-managed", ("associate-iam-oidc-provider", "authenticationMode")), ("existing", ("pod-identity-agent",))]
+)
+def test_what_a_cluster_that_exists_must_have_is_said_before(name: str, expected: tuple[str, ...]) -> None:
+    before = {file.path: file.edit for file in files(name)}["terraform/access.tf"]
+    assert all(text in before for text in expected)
+    assert not {file.path: file.edit for file in files(f"new-{name}" if name == "self-managed" else "managed")}["terraform/access.tf"]
+
+
 def test_the_api_server_is_open_only_to_addresses_that_are_named(planned: Callable[[str], Values]) -> None:
     closed, opened = ({**planned(name)["aws_eks_cluster.this"]["vpc_config"][0]} for name in ("managed", "new-self-managed"))
     assert (closed["endpoint_public_access"], closed.get("public_access_cidrs")) == (False, None)

@@ -35,6 +35,22 @@ def general_groups(description: Description) -> Iterator[GeneralGroup]:
         yield GeneralGroup(name=name, types=tuple(types), zones=cluster_zones(description))
 
 
+def unused_networks(description: Description) -> tuple[str, ...]:
+    """Return what to know of types with Elastic Fabric Adapters, which no tool's files set up.
+
+    eksctl's ``efaEnabled`` (0.215.0) is not used: its device plugin tolerates neither the taints of GPU nodes nor gpuscaler's, and it puts
+    each group into a cluster placement group, where spot machines are harder to get.
+    """
+    types = dict.fromkeys(group.instance_type.name for group in description.groups if group.instance_type.efa)
+    if not types:
+        return ()
+    return (
+        f"{', '.join(types)}: Elastic Fabric Adapters are not set up, so pods of several machines talk by TCP, which slows large training "
+        "down. To use them, add network interfaces of the type efa to the launch templates and install AWS's device plugin for EFA with "
+        "tolerations of all taints of the groups. Neither are capacity reservations or local disks",
+    )
+
+
 def cluster_zones(description: Description) -> tuple[str, ...]:
     """Return the zones of the cluster, without those that only a pool names."""
     region = description.cluster.region

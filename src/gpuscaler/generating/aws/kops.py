@@ -12,6 +12,7 @@ Facts from the sources of kOps 1.35.0 (2026-03-18), read 2026-11-26; tests/gener
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from gpuscaler.generating.aws.general import unused_networks
 from gpuscaler.generating.aws.names import SERVICE_ACCOUNT, controller_policy_arn
 from gpuscaler.generating.aws.nodes import ACCELERATOR, HOP_LIMIT, HTTP_TOKENS, VOLUME_TYPE, discovery_tags, node_labels, node_taints
 from gpuscaler.generating.description.resolved import GPU_TAINT, POOL_TAINT, Description, NodeGroup
@@ -49,7 +50,8 @@ def kops_files(description: Description) -> Iterable[GeneratedFile]:
         "the InstanceGroups of kOps with GPUs, one for each type, market and zone",
         [_group(group, description) for group in description.groups],
         apply=f"kops replace --force -f {_GROUPS} && {_update(name)}",
-        edit=f"compare the subnets with `kops get cluster --name {name} -o yaml`: kOps names them after their zones unless told otherwise",
+        edit=f"compare the subnets with `kops get cluster --name {name} -o yaml`: kOps names them after their zones unless told otherwise"
+        + "".join(f"; {text}" for text in unused_networks(description)),
     )
 
 
