@@ -112,7 +112,12 @@ def test_the_clusters_spec_names_the_policy_of_the_stack_and_switches_off_the_ot
     assert controller_role_arn(described) == "arn:aws:iam::111122223333:role/gpuscaler-controller.gpuscaler.sa.train.example.com"
     assert spec["nodeTerminationHandler"] == {"enabled": False}
     assert spec["containerd"] == {"nvidiaGPU": {"enabled": True}}
-    assert "s3://train-example-com-oidc" in generated(SCENE)[CLUSTER].edit
+    step = generated(SCENE)[CLUSTER]
+    assert "s3://train-example-com-oidc" in step.edit
+    assert "create-bucket --bucket train-example-com-oidc --region ap-northeast-1" in step.apply
+    assert "LocationConstraint=ap-northeast-1" in step.apply
+    for said in ("those of the control plane included", "Node Termination Handler", "managed: false"):
+        assert said in step.edit
 
 
 def test_long_names_of_roles_end_as_kops_ends_them() -> None:

@@ -44,11 +44,12 @@ def unused_networks(description: Description) -> tuple[str, ...]:
     types = dict.fromkeys(group.instance_type.name for group in description.groups if group.instance_type.efa)
     if not types:
         return ()
-    return (
+    text = (
         f"{', '.join(types)}: Elastic Fabric Adapters are not set up, so pods of several machines talk by TCP, which slows large training "
-        "down. To use them, add network interfaces of the type efa to the launch templates and install AWS's device plugin for EFA with "
-        "tolerations of all taints of the groups. Neither are capacity reservations or local disks",
+        "down. To use them, add network interfaces of the type `efa` to the launch templates and install AWS's device plugin for EFA with "
+        "tolerations of all taints of the groups. Neither are capacity reservations or local disks"
     )
+    return (text,)
 
 
 def cluster_zones(description: Description) -> tuple[str, ...]:

@@ -41,9 +41,12 @@ def kops_files(description: Description) -> Iterable[GeneratedFile]:
         _CLUSTER,
         "the keys that the kOps cluster's spec must have for GPUs and for gpuscaler, and none of its other keys",
         [_cluster(description)],
-        apply=f"kops edit cluster --name {name} && {_update(name)} && kops rolling-update cluster --name {name} --yes",
+        apply=_apply(description),
         edit=f"merge the keys into the spec in the editor that the command opens, with a bucket of your own for {_store(name)}, which "
-        "anybody may read. If the cluster's tokens had another issuer so far, follow kOps' page about migrating it first",
+        "anybody may read. If the cluster's tokens had another issuer so far, follow kOps' page about migrating it first. The last command "
+        "replaces all machines that the keys concern, those of the control plane included, and drains each before: look at what it "
+        "prints without --yes, and choose the time. No spot group of the cluster has the Node Termination Handler afterwards, also none "
+        "that gpuscaler does not manage. If the cluster has a cert-manager that kOps did not install, add `managed: false` to certManager",
     )
     yield yaml_file(
         _GROUPS,
@@ -53,6 +56,24 @@ def kops_files(description: Description) -> Iterable[GeneratedFile]:
         edit=f"compare the subnets with `kops get cluster --name {name} -o yaml`: kOps names them after their zones unless told otherwise"
         + "".join(f"; {text}" for text in unused_networks(description)),
     )
+
+
+def _apply(description: Description) -> str:
+    """Return the commands that make the bucket of the issuer and change the cluster. Those for the bucket are of kOps' page about AWS."""
+    name, region = description.cluster.name, description.cluster.region
+    bucket = f"--bucket {_store(name).removeprefix('s3://')}"
+    place = "" if region == "us-east-1" else f" --create-bucket-configuration LocationConstraint={region}"
+    block = ",".join(f"{key}=false" for key in ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets"))
+    lines = (
+        "# A bucket for the keys of the cluster's tokens, which is open to all readers; only if the cluster has none yet.",
+        f"aws s3api create-bucket {bucket} --region {region} --object-ownership BucketOwnerPreferred{place} &&",
+        f"  aws s3api put-public-access-block {bucket} --public-access-block-configuration {block} &&",
+        f"  aws s3api put-bucket-acl {bucket} --acl public-read",
+        f"kops edit cluster --name {name} && {_update(name)} && kops rolling-update cluster --name {name} --yes",
+        "# From here on, kubectl and helm speak to this cluster. Add --admin if you have no login of your own there.",
+        f"kops export kubeconfig --name {name}",
+    )
+    return "\n".join(lines)
 
 
 def _update(cluster: str) -> str:
@@ -225,7 +246,7 @@ def _cluster(description: Description) -> Mapping[str, Tree]:
         ),
         "nodeTerminationHandler": because(
             "kOps runs AWS's Node Termination Handler unless it is switched off. It drains the nodes of spot machines, too, and both would "
-            "act on the same notice.",
+            "act on the same notice. This holds for the whole cluster: groups that gpuscaler does not manage lose the handler.",
             {"enabled": False},
         ),
         "serviceAccountIssuerDiscovery": {
@@ -243,7 +264,11 @@ def _cluster(description: Description) -> Mapping[str, Tree]:
                 [account],
             )
         },
-        "certManager": because("The webhook of the next key gets its certificate from cert-manager.", {"enabled": True}),
+        "certManager": because(
+            "The webhook of the next key gets its certificate from cert-manager. If the cluster has one that kOps did not install, add "
+            "`managed: false`.",
+            {"enabled": True},
+        ),
         "podIdentityWebhook": because(
             "The webhook puts the role and a token into gpuscaler's pods. Without it, gpuscaler has no credentials.", {"enabled": True}
         ),

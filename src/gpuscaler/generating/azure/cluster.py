@@ -8,7 +8,7 @@ and "Secure access to the API server using authorized IP address ranges".
 from collections.abc import Iterator
 from typing import Any, Final
 
-from gpuscaler.generating.azure.names import GENERAL_POOL, SYSTEM_POOL, resource_group, zones
+from gpuscaler.generating.azure.names import GENERAL_POOL, SYSTEM_POOL, has_groups, resource_group, zones
 from gpuscaler.generating.description.addresses import ANYWHERE
 from gpuscaler.generating.description.resolved import Description
 from gpuscaler.generating.writing.explained import Tree, because
@@ -77,6 +77,7 @@ def _cluster(description: Description) -> dict[str, Tree]:
             "NodeImage",
         ),
         **_api_access(description),
+        **_login(description),
         "identity": because(
             "AKS acts with an identity that Azure manages. A service principal would have a secret in the state of Terraform.",
             Nested({"type": "SystemAssigned"}),
@@ -117,6 +118,16 @@ def _api_access(description: Description) -> dict[str, Tree]:
         return {}
     why = "Only these addresses reach the API server. AKS adds the one by which the nodes leave their network."
     return {"api_server_access_profile": because(why, Nested({"authorized_ip_ranges": list(allowed)}))}
+
+
+def _login(description: Description) -> dict[str, Tree]:
+    if not has_groups(description):
+        return {}
+    why = (
+        "People log in with Microsoft Entra ID, whose groups the RoleBindings of the teams name by their object ids. Without it, everyone "
+        "who may fetch credentials gets the same local administrator. Kubernetes' own RBAC decides what they may do."
+    )
+    return {"azure_active_directory_role_based_access_control": because(why, Nested({"azure_rbac_enabled": False}))}
 
 
 def _window() -> dict[str, Tree]:

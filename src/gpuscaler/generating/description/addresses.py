@@ -13,7 +13,7 @@ from gpuscaler.settings.fields.kinds import as_is
 from gpuscaler.settings.fields.table import Kind, ReadContext
 
 ANYWHERE: Final = "0.0.0.0/0"
-_PRIVATE: Final = tuple(ipaddress.ip_network(network) for network in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10"))
+_PRIVATE: Final = tuple(ipaddress.IPv4Network(network) for network in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10"))
 
 
 def _cidr(at: Cursor, _: ReadContext) -> str | None:
