@@ -43,7 +43,7 @@ def kops_files(description: Description) -> Iterable[GeneratedFile]:
         [_cluster(description)],
         apply=_apply(description),
         edit=f"merge the keys into the spec in the editor that the command opens, with a bucket of your own for {_store(name)}, which "
-        "anybody may read. If the cluster's tokens had another issuer so far, follow kOps' page about migrating it first. The last command "
+        "anybody may read. If the cluster's tokens had another issuer so far, follow kOps' page about migrating it first. `kops rolling-update` "
         "replaces all machines that the keys concern, those of the control plane included, and drains each before: look at what it "
         "prints without --yes, and choose the time. No spot group of the cluster has the Node Termination Handler afterwards, also none "
         "that gpuscaler does not manage. If the cluster has a cert-manager that kOps did not install, add `managed: false` to certManager",
@@ -69,7 +69,10 @@ def _apply(description: Description) -> str:
         f"aws s3api create-bucket {bucket} --region {region} --object-ownership BucketOwnerPreferred{place} &&",
         f"  aws s3api put-public-access-block {bucket} --public-access-block-configuration {block} &&",
         f"  aws s3api put-bucket-acl {bucket} --acl public-read",
-        f"kops edit cluster --name {name} && {_update(name)} && kops rolling-update cluster --name {name} --yes",
+        f"kops edit cluster --name {name} && {_update(name)}",
+        "# Without --yes, it prints which machines it would replace.",
+        f"kops rolling-update cluster --name {name}",
+        f"kops rolling-update cluster --name {name} --yes",
         "# From here on, kubectl and helm speak to this cluster. Add --admin if you have no login of your own there.",
         f"kops export kubeconfig --name {name}",
     )
