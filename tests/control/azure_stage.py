@@ -79,11 +79,11 @@ class Stage(AccountStage):
 
     pod_spec: Mapping[str, Any] = {"tolerations": TOLERATIONS}
 
-    def __init__(self, folder: Path, conditions: Conditions, **account: Any) -> None:
+    def __init__(self, folder: Path, conditions: Conditions, *, cluster: str = CLUSTER, group: str = GROUP, **account: Any) -> None:
         super().__init__(folder)
         self.account = Account(now=self.now, conditions=conditions, **account)
         self.endpoint = LoggedEndpoint(self.account)
-        self.aks = self.cluster_in(SUBSCRIPTION)
+        self.aks = self.cluster_in(SUBSCRIPTION, cluster, group=group)
         names = NodeNames()
         machines = Machines(self.cluster.client("azure"), now=self.now, naming=names.naming())
         register_nodes(self.account, machines, names)
@@ -103,9 +103,9 @@ class Stage(AccountStage):
 
     # The account
 
-    def cluster_in(self, subscription: str, name: str = CLUSTER, *, location: str = "", **settings: Any) -> Cluster:
+    def cluster_in(self, subscription: str, name: str = CLUSTER, *, group: str = GROUP, location: str = "", **settings: Any) -> Cluster:
         """An AKS cluster without a system pool: what is in one is not looked at here."""
-        return making.create_cluster(self.account, name, GROUP, subscription=subscription, location=location, system_size="", **settings)
+        return making.create_cluster(self.account, name, group, subscription=subscription, location=location, system_size="", **settings)
 
     def pool(self, name: str, *, aks: Cluster | None = None, size: str | Mapping[str, int] = SIZE, **settings: Any) -> AgentPool:
         """An agent pool."""
@@ -182,13 +182,20 @@ def place_of(subscription: str = SUBSCRIPTION, cluster: str = CLUSTER, group: st
 
 @asynccontextmanager
 async def azure_stage(
-    folder: Path, *, subscriptions: Sequence[str] = (SUBSCRIPTION,), locations: Sequence[str] = (LOCATION,), **conditions: Any
+    folder: Path,
+    *,
+    subscriptions: Sequence[str] = (SUBSCRIPTION,),
+    locations: Sequence[str] = (LOCATION,),
+    cluster: str = CLUSTER,
+    group: str = GROUP,
+    plugin: bool = True,
+    **conditions: Any,
 ) -> AsyncIterator[Stage]:
-    """A stage that is closed at the end."""
-    made = Stage(
-        folder, Conditions(**{"boot": QUICK, "provisioning": 15.0, **conditions}), subscriptions=subscriptions, locations=locations
-    )
-    await made.user.create(DAEMON_SETS, tolerant_plugin(), namespace=NAMESPACE)
+    """A stage that is closed at the end; with ``plugin``, the cluster has NVIDIA's device plugin."""
+    complete = Conditions(**{"boot": QUICK, "provisioning": 15.0, **conditions})
+    made = Stage(folder, complete, cluster=cluster, group=group, subscriptions=subscriptions, locations=locations)
+    if plugin:
+        await made.user.create(DAEMON_SETS, tolerant_plugin(), namespace=NAMESPACE)
     try:
         yield made
     finally:

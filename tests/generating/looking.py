@@ -22,5 +22,5 @@ def look_at(name: str, paths: Iterable[str] = ()) -> Report:
 
 def complaints(report: Report) -> list[str]:
     """All that a person would have to read; empty if the files are clean and every check could look at them."""
-    found = [f"{finding.check} {finding.place} {finding.field}: saw {finding.seen}" for finding in report.findings]
+    found = [f"{finding.check} {finding.place or finding.object} {finding.field}: saw {finding.seen}" for finding in report.findings]
     return found + [f"{entry.check} {entry.subject}: {entry.reason}" for entry in report.unchecked]

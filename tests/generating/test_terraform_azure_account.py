@@ -1,10 +1,10 @@
 """The agent pools of the Terraform files in a simulated account: AKS's rules take them, and gpuscaler adopts each without a warning."""
 
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 from tests.clouds.azure.discovery.accounts import Azure, names, pool, reasons
+from tests.generating.applying.terraform_azure import properties
 from tests.generating.test_terraform_azure import ALL, pools
 
 from gpuscaler.clouds.azure.api.ids import agent_pool_path
@@ -12,25 +12,6 @@ from gpuscaler.clouds.azure.discovery.accounts import Account
 from gpuscaler.embedded.azure import SUBSCRIPTION, making
 
 VERSION = "2025-05-01"
-#: What the provider calls a property of an agent pool, and Azure's name.
-PROPERTIES = {
-    "vm_size": "vmSize",
-    "mode": "mode",
-    "priority": "scaleSetPriority",
-    "eviction_policy": "scaleSetEvictionPolicy",
-    "spot_max_price": "spotMaxPrice",
-    "zones": "availabilityZones",
-    "auto_scaling_enabled": "enableAutoScaling",
-    "node_count": "count",
-    "scale_down_mode": "scaleDownMode",
-    "os_sku": "osSKU",
-    "os_disk_size_gb": "osDiskSizeGB",
-    "os_disk_type": "osDiskType",
-    "max_pods": "maxPods",
-    "node_public_ip_enabled": "enableNodePublicIP",
-    "node_labels": "nodeLabels",
-    "node_taints": "nodeTaints",
-}
 
 
 @pytest.fixture
@@ -39,12 +20,6 @@ async def azure() -> AsyncIterator[Azure]:
     await served.open()
     yield served
     await served.close()
-
-
-def properties(block: dict[str, Any]) -> dict[str, Any]:
-    """The properties of the agent pool that the provider makes of a block."""
-    found = {PROPERTIES[name]: value for name, value in block.items() if name in PROPERTIES}
-    return found | {"gpuProfile": {"driver": block["gpu_driver"]}, "osType": "Linux", "type": "VirtualMachineScaleSets"}
 
 
 @pytest.mark.parametrize("name", ["s2-azure", "wide"])

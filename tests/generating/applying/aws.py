@@ -6,7 +6,7 @@ Auto Scaling groups, launch templates).
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 import yaml
@@ -14,6 +14,7 @@ from tests.clouds.aws.user_data import encoded
 from tests.control.aws_stage import Stage
 
 from gpuscaler.embedded.aws.hardware.zones import subnet_id
+from gpuscaler.kube.resources import DAEMON_SETS
 
 EFFECTS: Final = {"NoSchedule": "NO_SCHEDULE", "PreferNoSchedule": "PREFER_NO_SCHEDULE", "NoExecute": "NO_EXECUTE"}
 NODE_ROLE: Final = "arn:aws:iam::123456789012:role/nodes"
@@ -63,7 +64,8 @@ class AwsDriver:
         self.stage, self.cluster = stage, cluster
         self.rules: dict[str, dict[str, Any]] = {}
         self.roles: dict[str, dict[str, Any]] = {}
-        self._images = 0
+        #: Names of add-ons of EKS.
+        self.addons: set[str] = set()
 
     # What services do
 
@@ -73,10 +75,18 @@ class AwsDriver:
         return {"LaunchTemplateName": name, "Version": "$Latest"}
 
     def scaling_group(
-        self, name: str, *, zones: Iterable[str], tags: Mapping[str, str], suspended: Iterable[str] = (), **settings: Any
+        self,
+        name: str,
+        *,
+        zones: Iterable[str],
+        tags: Mapping[str, str],
+        of_group_only: Collection[str] = (),
+        suspended: Iterable[str] = (),
+        **settings: Any,
     ) -> None:
+        """An Auto Scaling group. Its machines get its ``tags``, but for those ``of_group_only``."""
         client = self.stage.client("autoscaling")
-        listed = [{"Key": key, "Value": value, "PropagateAtLaunch": True} for key, value in tags.items()]
+        listed = [{"Key": key, "Value": value, "PropagateAtLaunch": key not in of_group_only} for key, value in tags.items()]
         subnets = ",".join(subnet_id(zone) for zone in zones)
         client.create_auto_scaling_group(AutoScalingGroupName=name, VPCZoneIdentifier=subnets, Tags=listed, **settings)
         if processes := list(suspended):
@@ -134,12 +144,42 @@ class AwsDriver:
             CapacityRebalance=spot,
         )
 
-    def add_tags(self, group: str, tags: Mapping[str, str]) -> None:
+    def add_tags(self, group: str, tags: Mapping[str, str], *, at_launch: bool = True) -> None:
         listed = [
-            {"ResourceId": group, "ResourceType": "auto-scaling-group", "Key": key, "Value": value, "PropagateAtLaunch": True}
+            {"ResourceId": group, "ResourceType": "auto-scaling-group", "Key": key, "Value": value, "PropagateAtLaunch": at_launch}
             for key, value in tags.items()
         ]
         self.stage.client("autoscaling").create_or_update_tags(Tags=listed)
+
+    def associate(self, namespace: str, service_account: str, role: str) -> None:
+        """An association of EKS Pod Identity."""
+        self.stage.client("eks").create_pod_identity_association(
+            clusterName=self.cluster, namespace=namespace, serviceAccount=service_account, roleArn=role
+        )
+
+    async def start_addons(self) -> None:
+        """Of the add-ons, the agent of Pod Identity shows in the cluster: the doctor looks for it."""
+        if (name := "eks-pod-identity-agent") in self.addons:
+            container = {"name": name, "image": f"{name}:1"}
+            pod = {"metadata": {"labels": {"app": name}}, "spec": {"tolerations": [{"operator": "Exists"}], "containers": [container]}}
+            spec = {"selector": {"matchLabels": {"app": name}}, "template": pod}
+            await self.stage.user.create(DAEMON_SETS, {"metadata": {"name": name}, "spec": spec}, namespace="kube-system")
+
+    def queue(self, name: str, *, seconds: int, encrypted: bool) -> None:
+        attributes = {"MessageRetentionPeriod": str(seconds), "SqsManagedSseEnabled": str(encrypted).lower()}
+        self.stage.client("sqs").create_queue(QueueName=name, Attributes=attributes)
+
+    def queue_policy(self, name: str, policy: str) -> None:
+        sqs = self.stage.client("sqs")
+        sqs.set_queue_attributes(QueueUrl=sqs.get_queue_url(QueueName=name)["QueueUrl"], Attributes={"Policy": policy})
+
+    def deliver_events(self) -> None:
+        """EventBridge delivers to the queues that rules with a pattern for interruptions name."""
+        for properties in self.rules.values():
+            pattern = properties["EventPattern"]
+            if "EC2 Spot Instance Interruption Warning" in pattern["detail-type"]:
+                for target in properties["Targets"]:
+                    self.stage.region.queues[target["Arn"].rpartition(":")[2]].receives_notices = True
 
     @staticmethod
     def _policy(launch: Mapping[str, str], types: Iterable[str], *, spot: bool) -> dict[str, Any]:
@@ -155,13 +195,16 @@ class AwsDriver:
     # eksctl
 
     def eksctl(self, text: str) -> None:
-        """``eksctl create cluster`` or ``create nodegroup``, and the command of the README after it."""
+        """``eksctl create cluster``, ``create nodegroup`` or ``create podidentityassociation``."""
         (config,) = yaml.safe_load_all(text)
         assert (config["apiVersion"], config["kind"]) == ("eksctl.io/v1alpha5", "ClusterConfig")
+        self.addons |= {addon["name"] for addon in config.get("addons", ())}
         for group in config.get("managedNodeGroups", ()):
             self._managed_of_eksctl(config, group)
         for group in config.get("nodeGroups", ()):
             self._own_of_eksctl(config, group)
+        for association in config.get("iam", {}).get("podIdentityAssociations", ()):
+            self.associate(association["namespace"], association["serviceAccountName"], association["roleARN"])
 
     def _managed_of_eksctl(self, config: Mapping[str, Any], group: Mapping[str, Any]) -> None:
         name = group["name"]
@@ -240,7 +283,7 @@ class AwsDriver:
         )
 
     def protect_new_machines(self) -> None:
-        """The README's command for eksctl: new machines of the GPU groups are protected from scale-in."""
+        """The README's command for eksctl and Terraform: new machines of the GPU groups are protected from scale-in."""
         client = self.stage.client("autoscaling")
         hint = f"{_HINTS}/label/gpuscaler.io/pool"
         filters = [{"Name": f"tag:k8s.io/cluster-autoscaler/{self.cluster}", "Values": ["owned"]}, {"Name": "tag-key", "Values": [hint]}]
@@ -322,20 +365,8 @@ class AwsDriver:
         self.deliver_events()
 
     def _make_queue(self, properties: Mapping[str, Any]) -> None:
-        attributes = {"MessageRetentionPeriod": str(properties["MessageRetentionPeriod"])}
-        attributes["SqsManagedSseEnabled"] = str(properties["SqsManagedSseEnabled"]).lower()
-        self.stage.client("sqs").create_queue(QueueName=properties["QueueName"], Attributes=attributes)
+        self.queue(properties["QueueName"], seconds=properties["MessageRetentionPeriod"], encrypted=properties["SqsManagedSseEnabled"])
 
     def _set_queue_policy(self, properties: Mapping[str, Any]) -> None:
-        sqs = self.stage.client("sqs")
         for name in properties["Queues"]:
-            url = sqs.get_queue_url(QueueName=name)["QueueUrl"]
-            sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": json.dumps(properties["PolicyDocument"])})
-
-    def deliver_events(self) -> None:
-        """EventBridge delivers to the queues that rules with a pattern for interruptions name."""
-        for properties in self.rules.values():
-            pattern = properties["EventPattern"]
-            if "EC2 Spot Instance Interruption Warning" in pattern["detail-type"]:
-                for target in properties["Targets"]:
-                    self.stage.region.queues[target["Arn"].rpartition(":")[2]].receives_notices = True
+            self.queue_policy(name, json.dumps(properties["PolicyDocument"]))

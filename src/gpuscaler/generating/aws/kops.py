@@ -43,7 +43,7 @@ def kops_files(description: Description) -> Iterable[GeneratedFile]:
         [_cluster(description)],
         apply=_apply(description),
         edit=f"merge the keys into the spec in the editor that the command opens, with a bucket of your own for {_store(name)}, which "
-        "anybody may read. If the cluster's tokens had another issuer so far, follow kOps' page about migrating it first. `kops rolling-update` "
+        "anybody may read. If the cluster's tokens had another issuer so far, follow kOps' page about migrating it first. The update "
         "replaces all machines that the keys concern, those of the control plane included, and drains each before: look at what it "
         "prints without --yes, and choose the time. No spot group of the cluster has the Node Termination Handler afterwards, also none "
         "that gpuscaler does not manage. If the cluster has a cert-manager that kOps did not install, add `managed: false` to certManager",

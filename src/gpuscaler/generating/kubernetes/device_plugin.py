@@ -18,7 +18,7 @@ from typing import Final
 from gpuscaler.generating.description.resolved import GPU_TAINT, Description, NodeGroup
 from gpuscaler.generating.description.settings import EKSCTL, KOPS
 from gpuscaler.generating.writing.explained import Tree, because
-from gpuscaler.generating.writing.files import GeneratedFile, yaml_file
+from gpuscaler.generating.writing.files import GeneratedFile, Step, yaml_file
 from gpuscaler.model.taints import HARD_EFFECTS, Taint
 from gpuscaler.model.well_known import ARRIVING_TAINT, INSTANCE_TYPE_LABELS
 
@@ -29,6 +29,14 @@ _FOLDER: Final = "/var/lib/kubelet/device-plugins"
 #: The RuntimeClass that kOps creates.
 KOPS_RUNTIME_CLASS: Final = "nvidia"
 _KOPS_GROUP: Final = "kops.k8s.io/instancegroup"
+
+
+_OTHERS: Final = Step(
+    say=f"This file replaces a DaemonSet {NAME} in kube-system, but none with another name or in another namespace, such as gpu-resources, "
+    "which instructions for AKS use. With two plugins on a node, both register the same GPUs: delete the other one, or keep it off the "
+    "nodes of this file's affinity. These run now:",
+    commands="kubectl get daemonsets --all-namespaces --output wide | grep --ignore-case --extended-regexp 'nvidia|gpu'",
+)
 
 
 def device_plugin_files(description: Description) -> Iterable[GeneratedFile]:
@@ -52,6 +60,7 @@ def device_plugin_files(description: Description) -> Iterable[GeneratedFile]:
         if description.cluster.create or kops
         else "leave this file out if the cluster has NVIDIA's GPU operator; if a device plugin "
         "runs on other machines with GPUs, add their types to the affinity, since this one replaces it",
+        checks=() if description.cluster.create or kops else (_OTHERS,),
     )
 
 
