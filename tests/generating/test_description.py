@@ -60,6 +60,11 @@ def test_pools_whose_agent_pools_would_have_one_name_are_refused() -> None:
     assert 'the pools "a-b" and "ab"' in str(caught.value)
 
 
+def test_aks_keeps_public_nodes_out_if_only_some_addresses_reach_its_api_server() -> None:
+    with pytest.raises(SettingsError, match="expected private nodes; remove private"):
+        read_description(AZURE.replace("name: research", "name: research, api_access: [203.0.113.7/32], private: false"))
+
+
 def test_an_agent_pool_has_at_most_a_thousand_machines() -> None:
     with pytest.raises(SettingsError, match="saw the number 1001, expected at most 1000 machines in an agent pool of AKS"):
         read_description(AZURE.replace('zones: ["1"]}', 'zones: ["1"], max: 1001}'))
@@ -120,6 +125,8 @@ def test_gpus_and_memory_choose_the_cheapest_type_of_each_gpu_model() -> None:
         ),
         ("gpu_pools:", "teams: [{name: a, namespace: gpuscaler}]\ngpu_pools:", "saw the namespace gpuscaler, which is that of gpuscaler"),
         ("gpu_pools:", "teams: [{name: a}, {name: b, namespace: a}]\ngpu_pools:", "saw the namespace a, which is that of the team a"),
+        ("name: research", "name: research, api_access: [203.0.113.7]", "expected a range of IPv4 addresses such as 203.0.113.7/32"),
+        ("name: research", "name: research, api_access: [10.0.0.0/8]", "expected the public addresses"),
         ("types: [g5.xlarge]", "types: [g5.xlarge], min: 11", "saw min 11 above max 10"),
         ("- {name: train", "- {name: train, types: [g5.xlarge]}\n- {name: train", 'saw the name "train" a second time'),
         ("name: research", "nme: research", "did you mean name?"),

@@ -86,7 +86,7 @@ def test_nodes_of_a_cluster_become_pools(tmp_path: Path) -> None:
         ("on-demand", "us-west-2b", "vision"),
         ("on-demand", "us-west-2c", "vision"),
     }
-    assert [str(taint) for taint in described.taints] == ["nvidia.com/gpu=true:NoSchedule"]
+    assert [str(taint) for taint in described.node_taints(described.groups)] == ["nvidia.com/gpu=true:NoSchedule"]
     assert not described.cluster.create
 
 

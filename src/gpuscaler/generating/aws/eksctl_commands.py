@@ -2,8 +2,9 @@
 
 from gpuscaler.clouds.aws.discovery.ownership import CLUSTER_AUTOSCALER
 from gpuscaler.clouds.discovery.hints import LABEL
-from gpuscaler.generating.aws.general import general_groups
+from gpuscaler.generating.aws.general import general_groups, unused_networks
 from gpuscaler.generating.aws.names import ACCOUNT_PLACEHOLDER
+from gpuscaler.generating.description.addresses import before_creation
 from gpuscaler.generating.description.limits import MANAGED_GROUPS
 from gpuscaler.generating.description.resolved import Description
 from gpuscaler.generating.description.settings import IRSA
@@ -21,9 +22,16 @@ def create_commands(description: Description, path: str) -> str:
         "# Without eksctl's own device plugin: kubernetes/ has one that tolerates the taints of the GPU nodes.",
         f"eksctl create {what} --config-file={path} --install-nvidia-plugin=false",
     ]
+    if not description.cluster.create:
+        lines.append(kubeconfig_command(description))
     if not description.cluster.create and description.controller.identity == IRSA:
         lines.append(f"eksctl utils associate-iam-oidc-provider --region={region} --cluster={name} --approve")
     return "\n".join((*lines, *_group_commands(description)))
+
+
+def kubeconfig_command(description: Description) -> str:
+    """Return the command that makes kubectl and helm speak to this cluster, and not to the one that they spoke to before."""
+    return f"aws eks update-kubeconfig --region {description.cluster.region} --name {description.cluster.name}"
 
 
 def _group_commands(description: Description) -> tuple[str, ...]:
@@ -71,7 +79,9 @@ def cluster_edits(description: Description) -> str:
     edits = ["use the newest eksctl: for types that it does not know, it takes an image without NVIDIA's driver"]
     if not description.cluster.create:
         edits.append("if eksctl did not create the cluster, add its network (`vpc` with `id`, `securityGroup` and `subnets`)")
-    return "; ".join((*edits, *quota_edits(description)))
+    else:
+        edits.append(before_creation(description.cluster.api_access))
+    return "; ".join((*edits, *quota_edits(description), *unused_networks(description)))
 
 
 def quota_edits(description: Description) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated
 
+from gpuscaler.generating.description.addresses import ANYWHERE, CIDR
 from gpuscaler.model.offerings import ON_DEMAND, SPOT
 from gpuscaler.model.pools import DEFAULT_DOLLARS
 from gpuscaler.model.reading.cursor import Cursor
@@ -57,6 +58,14 @@ class ClusterSettings(Group, frozen=True, gc=False):
         Field("whether the files create the cluster itself, too. If not, they add groups to one that exists; files of kOps always do"),
     ] = True
     private: Annotated[bool, FLAG, Field("whether nodes have private addresses only")] = True
+    api_access: Annotated[
+        tuple[str, ...],
+        list_of(CIDR, "list of ranges of addresses", distinct=True, minItems=1),
+        Field(
+            "the public addresses that reach the API server of a new cluster, such as `203.0.113.7/32`; `0.0.0.0/0` is the whole internet",
+            default="with Terraform on EKS none; with eksctl and on AKS the whole internet",
+        ),
+    ] = ()
     account: Annotated[
         str,
         text("an AWS account's id, quoted", pattern="[0-9]{12}", otherwise=": 12 digits"),
@@ -208,3 +217,10 @@ class DescriptionSettings(Group, frozen=True, gc=False):
         list_of(choice(WORKLOADS), "list of `training`, `gang`, `notebook` and `inference`", distinct=True),
         Field("the examples of workloads that are written", default="all"),
     ] = WORKLOADS
+
+    def check(self, at: Cursor) -> None:
+        if self.cloud == "azure" and set(self.cluster.api_access) - {ANYWHERE} and not self.cluster.private:
+            at.descend("cluster", "api_access").add_problem(
+                "saw addresses beside private: false, where nodes have public addresses that AKS would keep from the API server, expected "
+                "private nodes; remove private"
+            )

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from gpuscaler.generating.description.resolved import POOL_TAINT, Description
 from gpuscaler.generating.description.settings import TeamSettings
+from gpuscaler.generating.kubernetes.members import how_members_join
 from gpuscaler.generating.writing.explained import Tree, because
 from gpuscaler.generating.writing.files import GeneratedFile, yaml_file
 
@@ -16,6 +17,7 @@ def team_files(description: Description) -> Iterable[GeneratedFile]:
             "quotas of GPUs, rights of the teams, and which namespaces may use the pools of some teams",
             documents,
             apply="kubectl apply --server-side --filename kubernetes/teams.yaml",
+            edit=how_members_join(description),
         )
 
 

@@ -5,9 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gpuscaler.clouds.azure.templates.node_templates import SPOT_TAINT
 from gpuscaler.generating.description.resolved import EXAMPLES_NAMESPACE, Description, NodeGroup
-from gpuscaler.generating.description.settings import KOPS
 from gpuscaler.model.offerings import SPOT
 from gpuscaler.model.taints import Taint
 
@@ -125,7 +123,7 @@ def _candidates(description: Description, name: str) -> Iterator[tuple[str, Plac
                     namespace=namespaces.get(team, EXAMPLES_NAMESPACE),
                     pool=pool,
                     groups=tuple(pools[pool]),
-                    taints=_taints(description, pools[pool]),
+                    taints=description.node_taints(pools[pool]),
                     gpus=sizes[pool][0] if name in _LARGE else 1,
                     pods=_PODS[name],
                 ),
@@ -179,12 +177,3 @@ def _most(description: Description, place: Place, quota: float) -> int:
     return next(
         (int(pods) for pods in range(int(most), place.pods, -1) if not _beyond_limits(description, replace(place, pods=pods))), place.pods
     )
-
-
-def _taints(description: Description, groups: list[NodeGroup]) -> tuple[Taint, ...]:
-    taints = [taint for group in groups for taint in group.taints]
-    if description.cloud == "azure" and any(group.market == SPOT for group in groups):
-        taints.append(SPOT_TAINT)  # AKS sets it on all nodes of spot pools.
-    if description.tool == KOPS and not any(taint.key.startswith(GPU) for taint in taints):
-        taints.append(Taint(GPU))  # kOps sets it on nodes with GPUs that have no such taint (its populate_instancegroup_spec.go).
-    return tuple(dict.fromkeys(taints))
