@@ -124,6 +124,11 @@ def name_group(draft: Draft, flag: Flag, group: str, *, least: int, most: int) -
     if group not in names:
         names.append(group)
     pool = label_value_of(group, "group")
+    if draft.groups.setdefault(pool, group) != group:
+        draft.pools.pop(pool, None)
+        names_of_both = f"the groups {draft.groups[pool]} and {group} would both be the pool {pool}"
+        draft.check(f"{names_of_both}: their min and max are left out; write them below the names that gpuscaler pools prints")
+        return
     draft.pools[pool] = {"min": least, "max": most}
     where = "aws.groups" if draft.cloud == "aws" else "pools of the subscription"
     draft.carried(flag, f"{group} in {where}, and the pool {pool} with min: {least} and max: {most}")
