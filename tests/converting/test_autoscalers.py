@@ -496,6 +496,7 @@ def test_the_autoscaler_of_openai_becomes_a_run_file_for_its_cluster_and_regions
             "cloud": "aws",
             "aws": {"cluster": "apnortheast.k8s.example.com", "regions": ["ap-northeast-1", "us-west-2"]},
             "pace": {"register_timeout": "25m"},
+            "pools": [{"name": "*", "idle_after": "1h"}],
         },
         "controller": {"nodeSelector": {"kubernetes.io/role": "master"}},
     }
@@ -527,11 +528,20 @@ def test_all_flags_of_openai_with_a_counterpart_are_carried_over() -> None:
     assert values["controller"] == {"dryRun": True}
 
 
+def test_defaults_of_the_newest_version_of_openais_autoscaler_are_written_or_named() -> None:
+    described = workload(image="mirror/scaler:1", command=["python", "main.py", "--cluster-name=a", "--aws-regions=us-east-1"])
+    assert run_file(described)["pools"] == [{"name": "*", "idle_after": "3300s", "budgets": [{"nodes": "10%"}]}]
+    listed = notes(described)
+    for default in ("over-provision, which is 5", "type-idle-threshold, which is a week"):
+        assert any(note.startswith(f"the default of --{default}, is left out, not supported: ") for note in listed)
+
+
 def test_the_autoscaler_of_acs_engine_becomes_a_run_file_for_its_resource_group() -> None:
     done = carry(ACS)
     assert run_file(ACS) == {
         "cloud": "azure",
         "azure": {"subscriptions": [{"id": SUBSCRIPTION, "resource_groups": ["mygroup"], "exclude": ["agentpool1", "agentpool3"]}]},
+        "pace": {"register_timeout": "25m"},
         "pools": [{"name": "*", "idle_after": "900s", "min": 1}],
     }
     listed = "".join(map(str, done.messages))
