@@ -308,12 +308,12 @@ def test_of_a_flag_that_is_given_twice_the_last_one_counts_and_the_other_is_name
 def test_defaults_that_gpuscaler_cannot_have_are_named() -> None:
     listed = notes(workload(*AWS))
     for flag in (
-        *("enforce-node-group-min-size, which is false", "skip-nodes-with-custom-controller-pods, which is true"),
-        *("skip-nodes-with-system-pods, which is true", "max-total-unready-percentage, which is 45"),
+        *("enforce-node-group-min-size=false", "skip-nodes-with-custom-controller-pods=true"),
+        *("skip-nodes-with-system-pods=true", "max-total-unready-percentage=45"),
     ):
-        assert any(note.startswith(f"the default of --{flag}, is left out, ") for note in listed)
+        assert any(note.startswith(f"--{flag} (the default) is left out, ") for note in listed)
     stated = notes(workload(*AWS, "--enforce-node-group-min-size"))
-    assert not any(note.startswith("the default of --enforce-node-group-min-size") for note in stated)
+    assert not any(note.startswith("--enforce-node-group-min-size=false") for note in stated)
 
 
 def test_groups_that_would_be_one_pool_are_named_and_have_no_limits() -> None:
@@ -532,8 +532,8 @@ def test_defaults_of_the_newest_version_of_openais_autoscaler_are_written_or_nam
     described = workload(image="mirror/scaler:1", command=["python", "main.py", "--cluster-name=a", "--aws-regions=us-east-1"])
     assert run_file(described)["pools"] == [{"name": "*", "idle_after": "3300s", "budgets": [{"nodes": "10%"}]}]
     listed = notes(described)
-    for default in ("over-provision, which is 5", "type-idle-threshold, which is a week"):
-        assert any(note.startswith(f"the default of --{default}, is left out, not supported: ") for note in listed)
+    for default in ("over-provision=5", "type-idle-threshold=604800"):
+        assert any(note.startswith(f"--{default} (the default) is left out, not supported: ") for note in listed)
 
 
 def test_the_autoscaler_of_acs_engine_becomes_a_run_file_for_its_resource_group() -> None:
@@ -590,6 +590,58 @@ def test_values_of_the_chart_of_cluster_autoscaler_become_a_run_file() -> None:
         "a.yaml:1: Chart cluster-autoscaler: left out: Cluster Autoscaler must not run beside gpuscaler. Run helm uninstall"
     )
     assert not any("no apiVersion and kind" in str(message) for message in done.messages)
+
+
+PRIORITIZED = """
+autoDiscovery: {clusterName: prod}
+extraArgs: {expander: "priority,least-waste", startup-taint_1: a/b, startup-taint_2: c/d, max-nodes-total_2: 7, max-nodes-total_1: 5}
+"""
+
+
+@pytest.mark.parametrize("stated", ["{10: ['.*'], 50: ['.*spot.*']}", "\"10: ['.*']\\n50: ['.*spot.*']\""])
+def test_priorities_in_values_of_the_chart_become_the_config_map_that_is_read(stated: str) -> None:
+    done = carry(f"{PRIORITIZED}expanderPriorities: {stated}\n")
+    config = yaml.safe_load(done.carried[0].text)["config"]
+    (item,) = yaml.safe_load_all(done.stream)
+    assert item["metadata"] == {"name": "cluster-autoscaler-priority-expander", "namespace": "kube-system"}
+    assert yaml.safe_load(item["data"]["priorities"]) == {10: [".*"], 50: [".*spot.*"]}
+    assert any("apply it after helm uninstall, which deletes the one of the release" in str(message) for message in done.messages)
+    # What follows an underscore only makes keys differ, and the chart sorts them.
+    assert (len(config["pools"][0]["startup_taints"]), config["limits"]) == (4, {"machines": 7})
+
+
+@pytest.mark.parametrize("values", [PRIORITIZED, VALUES + "expanderPriorities: {10: ['.*']}\n"])
+def test_without_priorities_or_their_expander_the_chart_makes_no_config_map(values: str) -> None:
+    assert carry(values).stream == ""
+    said = any("expanderPriorities is left out: the chart makes nothing of it" in note for note in notes(values))
+    assert said == ("expanderPriorities" in values)
+
+
+@pytest.mark.parametrize(
+    "installer",
+    [
+        "{kind: HelmRelease, spec: {chart: {spec: {chart: cluster-autoscaler}}}}",
+        "{kind: HelmRelease, spec: {chartRef: {kind: OCIRepository, name: cluster-autoscaler-aws}}}",
+        "{kind: HelmChart, spec: {chart: autoscaler/cluster-autoscaler}}",
+        "{kind: HelmChart, spec: {chart: 'oci://registry.example/charts/cluster-autoscaler:9.1'}}",
+        "{kind: Application, spec: {sources: [{repoURL: x, chart: other}, {repoURL: x, chart: cluster-autoscaler}]}}",
+        "{kind: ApplicationSet, spec: {template: {spec: {source: {path: apps/cluster-autoscaler/}}}}}",
+    ],
+)
+def test_an_autoscaler_that_another_tool_installs_is_reported_since_it_goes_on_running(installer: str) -> None:
+    described = yaml.safe_load(installer) | {"apiVersion": "example.org/v1", "metadata": {"name": "x"}}
+    assert any(
+        "it installs Cluster Autoscaler, and passes through: Cluster Autoscaler goes on running" in note for note in notes(described)
+    )
+    described["spec"] = {"chart": "cluster-proportional-autoscaler", "values": {"chart": "cluster-autoscaler"}}
+    assert not any("it installs" in note for note in notes(described))
+
+
+def test_variables_that_nothing_reads_are_named_without_their_values() -> None:
+    names = ("AWS_REGION", "CLUSTER", "ARM_VMSS_CACHE_TTL", "AWS_MAX_ATTEMPTS")
+    described = workload("--cloud-provider=aws", "--cluster-name=$(CLUSTER)", env=[{"name": name, "value": "31337"} for name in names])
+    expected = "the environment variables ARM_VMSS_CACHE_TTL, AWS_MAX_ATTEMPTS are left out: the chart does not set them for gpuscaler"
+    assert expected in notes(described)
 
 
 def test_values_of_the_chart_for_azure_name_the_cluster() -> None:

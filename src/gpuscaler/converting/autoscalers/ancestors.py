@@ -94,7 +94,7 @@ def carry_openai(flags: list[Flag], draft: Draft, places: clouds.Places) -> None
     if newest and "over-provision" not in by_name:
         draft.default("over-provision", "5", _BY_NAME["over-provision"])
     if "type-idle-threshold" not in by_name:
-        draft.default("type-idle-threshold", "a week", Answer(UNSUPPORTED, _SPARES))
+        draft.default("type-idle-threshold", "604800", Answer(UNSUPPORTED, _SPARES))
     clouds.finish(draft)
 
 

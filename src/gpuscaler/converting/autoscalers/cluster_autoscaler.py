@@ -162,7 +162,7 @@ def _budget(reason: str) -> Callable[[Flag, Draft], None]:
     def carry_flag(flag: Flag, draft: Draft) -> None:
         budget: dict[str, Any] = {"nodes": whole(flag.value)} | ({"reasons": [reason]} if reason else {})
         draft.every.setdefault("budgets", []).append(budget)
-        draft.carried(flag, f"a budget of every pool, {budget['nodes']} machines at once", _PER_POOL)
+        draft.carried(flag, f"a budget of every pool, {budget['nodes']} at once", _PER_POOL)
 
     return carry_flag
 
@@ -211,7 +211,9 @@ def _schedulers(flag: Flag, draft: Draft) -> None:
 def _expander(flag: Flag, draft: Draft) -> None:
     names = [name.strip() for name in flag.value.split(",")]
     if "priority" in names:
-        draft.answered(flag, Answer(SAME, "the ConfigMap cluster-autoscaler-priority-expander in kube-system is read as it is; keep it"))
+        draft.answered(
+            flag, Answer(SAME, "the ConfigMap cluster-autoscaler-priority-expander in kube-system is read as it is: it has to stay")
+        )
     elif "grpc" in names:
         draft.answered(
             flag,

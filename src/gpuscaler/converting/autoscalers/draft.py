@@ -82,7 +82,7 @@ class Draft:
 
     def default(self, name: str, value: str, answer: Answer) -> None:
         """Note that the default of a flag that is not set has no counterpart."""
-        self.answered(f"the default of --{name}, which is {value},", answer)
+        self.answered(f"--{name}={value} (the default)", answer)
 
     def overridden(self, flag: Flag, by: Flag) -> None:
         """Note a flag that does not count."""

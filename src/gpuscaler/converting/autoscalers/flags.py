@@ -98,6 +98,11 @@ def expand(word: str, known: Mapping[str, str]) -> str:
     return _REFERENCE.sub(lambda match: "$" if match["name"] is None else known.get(match["name"], match[0]), word)
 
 
+def mentions(word: str, name: str) -> bool:
+    """Whether ``word`` refers to the variable ``name``, as Kubernetes or a shell would read it."""
+    return any(match["name"] == name for pattern in (_REFERENCE, _SHELL_VARIABLE) for match in pattern.finditer(word))
+
+
 def command_line(container: Json, known: Mapping[str, str]) -> list[str]:
     """The words of command and args with variables replaced. A line for a shell is split as a shell does."""
     words = [
