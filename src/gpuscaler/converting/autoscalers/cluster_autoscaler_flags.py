@@ -167,8 +167,10 @@ _ANSWERS: Final = (
 _BY_VALUE: Final[Mapping[tuple[str, str], Answer]] = {
     ("scale-down-enabled", "true"): Answer(SAME, "machines are removed"),
     ("scale-down-unready-enabled", "true"): Answer(SAME, "machines whose nodes are not Ready are ended"),
-    ("scale-up-from-zero", "true"): Answer(SAME, "pools are scaled from zero"),
-    ("scale-up-from-zero", "false"): Answer(UNSUPPORTED, "pools are always scaled from zero; a pool with max: 0 buys nothing"),
+    ("scale-up-from-zero", "true"): Answer(SAME, "machines are bought while no node is Ready, too"),
+    ("scale-up-from-zero", "false"): Answer(
+        UNSUPPORTED, "machines are bought while no node is Ready, too; a pool with max: 0 buys nothing"
+    ),
     ("cordon-node-before-terminating", "true"): Answer(SAME, "a node is closed before its machine ends"),
     ("cordon-node-before-terminating", "false"): Answer(OWN, "a node is always closed before its machine ends"),
     ("enforce-node-group-min-size", "true"): Answer(SAME, "machines are bought up to the minimum of a pool"),
