@@ -17,6 +17,10 @@ from gpuscaler.settings import parse_settings
 Json = dict[str, Any]
 DISCOVERY = "--node-group-auto-discovery=asg:tag=k8s.io/cluster-autoscaler/enabled,k8s.io/cluster-autoscaler/prod"
 AWS = ("--cloud-provider=aws", DISCOVERY)
+#: Budgets that are defaults of Cluster Autoscaler, and all of its defaults that are settings of every pool.
+AT_ONCE: Json = {"nodes": 10}
+DRAINED: Json = {"nodes": 1, "reasons": ["consolidation"]}
+EVERY: Json = {"name": "*", "unready_after": "20m", "budgets": [AT_ONCE, DRAINED]}
 SUBSCRIPTION = "11111111-2222-3333-4444-555555555555"
 
 #: What the examples of Cluster Autoscaler for AWS and Azure have around their Deployments.
@@ -157,7 +161,7 @@ def test_groups_that_are_found_by_tags_become_the_cluster_with_its_region() -> N
     assert run_file(workload(*AWS, env=[{"name": "AWS_REGION", "value": "eu-west-1"}])) == {
         "cloud": "aws",
         "aws": {"cluster": "prod", "regions": ["eu-west-1"]},
-        "pools": [{"name": "*", "unready_after": "20m"}],
+        "pools": [EVERY],
     }
 
 
@@ -262,11 +266,21 @@ def test_a_placeholder_is_kept_where_a_person_finds_it_and_reported() -> None:
 @pytest.mark.parametrize(
     ("flags", "key", "value"),
     [
-        (["--scale-down-unneeded-time=5m30s"], "pools", [{"name": "*", "idle_after": "5m30s", "unready_after": "20m"}]),
-        (["--scale-down-unready-time=1h"], "pools", [{"name": "*", "unready_after": "1h"}]),
-        (["--scale-down-unready-enabled=false"], "pools", [{"name": "*", "unready_after": "0s"}]),
-        (["--scale-down-enabled=false"], "pools", [{"name": "*", "budgets": [{"nodes": 0}], "unready_after": "20m"}]),
-        (["--max-empty-bulk-delete=5"], "pools", [{"name": "*", "budgets": [{"nodes": 5, "reasons": ["idle"]}], "unready_after": "20m"}]),
+        (["--scale-down-unneeded-time=5m30s"], "pools", [EVERY | {"idle_after": "5m30s"}]),
+        (["--scale-down-unready-time=1h"], "pools", [EVERY | {"unready_after": "1h"}]),
+        (["--scale-down-unready-enabled=false"], "pools", [EVERY | {"unready_after": "0s"}]),
+        (["--scale-down-unready-enabled=false", "--scale-down-unready-time=1h"], "pools", [EVERY | {"unready_after": "0s"}]),
+        (["--scale-down-unready-time=1h", "--scale-down-unready-enabled=false"], "pools", [EVERY | {"unready_after": "0s"}]),
+        (["--scale-down-enabled=false"], "pools", [EVERY | {"budgets": [{"nodes": 0}], "unready_after": "0s"}]),
+        (["--scale-down-enabled=false", "--scale-down-enabled=true"], "pools", [EVERY]),
+        (["--max-empty-bulk-delete=5"], "pools", [EVERY | {"budgets": [{"nodes": 5, "reasons": ["idle"]}, DRAINED]}]),
+        (
+            ["--max-scale-down-parallelism=5", "--max-drain-parallelism=3", "--max-scale-down-parallelism=20"],
+            "pools",
+            [EVERY | {"budgets": [DRAINED | {"nodes": 3}, {"nodes": 20}]}],
+        ),
+        (["--max-nodes-total=0", "--max-nodes-total=100"], "limits", {"machines": 100}),
+        (["--gpu-total=nvidia-l4:0:16", "--gpu-total=nvidia-l4:0:8"], "limits", {"gpus": 8}),
         (["--max-nodes-total=80"], "limits", {"machines": 80}),
         (["--gpu-total=nvidia-tesla-a100:0:16", "--gpu-total=nvidia-l4:1:8"], "limits", {"gpus": 24}),
         (["--expendable-pods-priority-cutoff=-100"], "priority_cutoff", -100),
@@ -278,7 +292,40 @@ def test_a_placeholder_is_kept_where_a_person_finds_it_and_reported() -> None:
 )
 def test_a_flag_with_a_counterpart_becomes_a_key_of_the_run_file(flags: list[str], key: str, value: Any) -> None:
     assert run_file(workload(*AWS, *flags))[key] == value
-    assert " became " in note_of(flags[0].partition("=")[0], workload(*AWS, flags[0]))
+
+
+@pytest.mark.parametrize("flag", ["--max-nodes-total=80", "--scale-down-enabled=false", "--scale-down-unready-time=1h"])
+def test_what_a_flag_became_is_listed(flag: str) -> None:
+    assert note_of(flag.partition("=")[0], workload(*AWS, flag)).startswith(f"{flag} became ")
+
+
+def test_of_a_flag_that_is_given_twice_the_last_one_counts_and_the_other_is_named() -> None:
+    described = workload(*AWS, "--max-nodes-total=100", "--max-nodes-total=0")
+    assert "limits" not in run_file(described)
+    assert "--max-nodes-total=100 is left out: --max-nodes-total=0 comes later, and the last one counts" in notes(described)
+
+
+def test_defaults_that_gpuscaler_cannot_have_are_named() -> None:
+    listed = notes(workload(*AWS))
+    for flag in (
+        *("enforce-node-group-min-size=false", "skip-nodes-with-custom-controller-pods=true"),
+        *("skip-nodes-with-system-pods=true", "max-total-unready-percentage=45"),
+    ):
+        assert any(note.startswith(f"--{flag} (the default) is left out, ") for note in listed)
+    stated = notes(workload(*AWS, "--enforce-node-group-min-size"))
+    assert not any(note.startswith("--enforce-node-group-min-size=false") for note in stated)
+
+
+def test_groups_that_would_be_one_pool_are_named_and_have_no_limits() -> None:
+    flags = ("--nodes=0:3:k8s worker 1", "--nodes=1:10:k8s.worker 1", "--nodes=2:5:k8s-worker-1")
+    described = workload("--cloud-provider=aws", *flags)
+    file = run_file(described)
+    assert file["aws"]["groups"] == ["k8s worker 1", "k8s.worker 1", "k8s-worker-1"]
+    assert [pool["name"] for pool in file["pools"]] == ["*", "k8s.worker-1"]
+    assert any(
+        "k8s worker 1 and k8s-worker-1 would both be the pool k8s-worker-1: their min and max are left out" in note
+        for note in notes(described)
+    )
 
 
 def test_startup_taints_are_expected_with_each_effect_that_keeps_pods_off() -> None:
@@ -294,7 +341,8 @@ def test_startup_taints_are_expected_with_each_effect_that_keeps_pods_off() -> N
         ("--expander=priority,price", "the ConfigMap cluster-autoscaler-priority-expander in kube-system is read as it is"),
         ("--balance-similar-node-groups", "not needed: groups that differ by zone only"),
         ("--skip-nodes-with-local-storage=false", "not supported: pods with local storage keep their nodes"),
-        ("--skip-nodes-with-system-pods=true", "the same without a setting: pods in kube-system without a PodDisruptionBudget"),
+        ("--skip-nodes-with-system-pods=true", "gpuscaler decides this itself: pods in kube-system without a PodDisruptionBudget keep"),
+        ("--max-total-unready-percentage=10", "not supported: while more than 3 nodes and more than 45 % of all nodes are not Ready"),
         ("--cores-total=0:320", "not supported: no limit counts cores or memory"),
         ("--max-graceful-termination-sec=600", "gpuscaler decides this itself: pods get their own terminationGracePeriodSeconds"),
         ("--cordon-node-before-terminating=true", "the same without a setting: a node is closed before its machine ends"),
@@ -315,6 +363,7 @@ def test_a_flag_without_a_counterpart_is_listed_with_what_happens_instead(flag: 
     ("flag", "expected"),
     [
         ("--scale-down-unneeded-time=10", "expected a duration such as 90s, 10m or 1h30m"),
+        ("--scale-down-unready-time=0s", "expected more than 0 s, since unready_after: 0s is never; without the key it is 45m"),
         ("--max-nodes-total=-1", "expected a whole number"),
         ("--max-nodes-total=99999999999999999999", "expected a whole number"),
         ("--nodes=5:1:a", "expected MIN:MAX:NAME with a MIN that is not above MAX"),
@@ -405,7 +454,7 @@ def test_scale_sets_of_azure_are_found_in_their_resource_group() -> None:
     assert run_file(secret, described) == {
         "cloud": "azure",
         "azure": {"subscriptions": [{"id": SUBSCRIPTION, "resource_groups": ["gpu-nodes"], "pools": ["vmss1", "vmss2"]}]},
-        "pools": [{"name": "*", "unready_after": "20m"}, {"name": "vmss1", "min": 1, "max": 10}, {"name": "vmss2", "min": 0, "max": 5}],
+        "pools": [EVERY, {"name": "vmss1", "min": 1, "max": 10}, {"name": "vmss2", "min": 0, "max": 5}],
     }
     done = carry(secret, described)
     assert remaining(done) == []
@@ -435,7 +484,7 @@ def test_placeholders_stand_for_what_no_file_says_about_azure() -> None:
     assert config["azure"]["subscriptions"] == [
         {"id": "00000000-0000-0000-0000-000000000000", "resource_groups": ["REPLACE-ME"], "tags": {"cluster-autoscaler-name": "prod"}}
     ]
-    assert config["pools"] == [{"name": "*", "min": 1, "max": 20, "unready_after": "20m"}]
+    assert config["pools"] == [EVERY | {"min": 1, "max": 20}]
     assert any(note.startswith("no subscription is named") for note in notes(described))
 
 
@@ -447,6 +496,7 @@ def test_the_autoscaler_of_openai_becomes_a_run_file_for_its_cluster_and_regions
             "cloud": "aws",
             "aws": {"cluster": "apnortheast.k8s.example.com", "regions": ["ap-northeast-1", "us-west-2"]},
             "pace": {"register_timeout": "25m"},
+            "pools": [{"name": "*", "idle_after": "1h"}],
         },
         "controller": {"nodeSelector": {"kubernetes.io/role": "master"}},
     }
@@ -478,11 +528,20 @@ def test_all_flags_of_openai_with_a_counterpart_are_carried_over() -> None:
     assert values["controller"] == {"dryRun": True}
 
 
+def test_defaults_of_the_newest_version_of_openais_autoscaler_are_written_or_named() -> None:
+    described = workload(image="mirror/scaler:1", command=["python", "main.py", "--cluster-name=a", "--aws-regions=us-east-1"])
+    assert run_file(described)["pools"] == [{"name": "*", "idle_after": "3300s", "budgets": [{"nodes": "10%"}]}]
+    listed = notes(described)
+    for default in ("over-provision=5", "type-idle-threshold=604800"):
+        assert any(note.startswith(f"--{default} (the default) is left out, not supported: ") for note in listed)
+
+
 def test_the_autoscaler_of_acs_engine_becomes_a_run_file_for_its_resource_group() -> None:
     done = carry(ACS)
     assert run_file(ACS) == {
         "cloud": "azure",
         "azure": {"subscriptions": [{"id": SUBSCRIPTION, "resource_groups": ["mygroup"], "exclude": ["agentpool1", "agentpool3"]}]},
+        "pace": {"register_timeout": "25m"},
         "pools": [{"name": "*", "idle_after": "900s", "min": 1}],
     }
     listed = "".join(map(str, done.messages))
@@ -531,6 +590,58 @@ def test_values_of_the_chart_of_cluster_autoscaler_become_a_run_file() -> None:
         "a.yaml:1: Chart cluster-autoscaler: left out: Cluster Autoscaler must not run beside gpuscaler. Run helm uninstall"
     )
     assert not any("no apiVersion and kind" in str(message) for message in done.messages)
+
+
+PRIORITIZED = """
+autoDiscovery: {clusterName: prod}
+extraArgs: {expander: "priority,least-waste", startup-taint_1: a/b, startup-taint_2: c/d, max-nodes-total_2: 7, max-nodes-total_1: 5}
+"""
+
+
+@pytest.mark.parametrize("stated", ["{10: ['.*'], 50: ['.*spot.*']}", "\"10: ['.*']\\n50: ['.*spot.*']\""])
+def test_priorities_in_values_of_the_chart_become_the_config_map_that_is_read(stated: str) -> None:
+    done = carry(f"{PRIORITIZED}expanderPriorities: {stated}\n")
+    config = yaml.safe_load(done.carried[0].text)["config"]
+    (item,) = yaml.safe_load_all(done.stream)
+    assert item["metadata"] == {"name": "cluster-autoscaler-priority-expander", "namespace": "kube-system"}
+    assert yaml.safe_load(item["data"]["priorities"]) == {10: [".*"], 50: [".*spot.*"]}
+    assert any("apply it after helm uninstall, which deletes the one of the release" in str(message) for message in done.messages)
+    # What follows an underscore only makes keys differ, and the chart sorts them.
+    assert (len(config["pools"][0]["startup_taints"]), config["limits"]) == (4, {"machines": 7})
+
+
+@pytest.mark.parametrize("values", [PRIORITIZED, VALUES + "expanderPriorities: {10: ['.*']}\n"])
+def test_without_priorities_or_their_expander_the_chart_makes_no_config_map(values: str) -> None:
+    assert carry(values).stream == ""
+    said = any("expanderPriorities is left out: the chart makes nothing of it" in note for note in notes(values))
+    assert said == ("expanderPriorities" in values)
+
+
+@pytest.mark.parametrize(
+    "installer",
+    [
+        "{kind: HelmRelease, spec: {chart: {spec: {chart: cluster-autoscaler}}}}",
+        "{kind: HelmRelease, spec: {chartRef: {kind: OCIRepository, name: cluster-autoscaler-aws}}}",
+        "{kind: HelmChart, spec: {chart: autoscaler/cluster-autoscaler}}",
+        "{kind: HelmChart, spec: {chart: 'oci://registry.example/charts/cluster-autoscaler:9.1'}}",
+        "{kind: Application, spec: {sources: [{repoURL: x, chart: other}, {repoURL: x, chart: cluster-autoscaler}]}}",
+        "{kind: ApplicationSet, spec: {template: {spec: {source: {path: apps/cluster-autoscaler/}}}}}",
+    ],
+)
+def test_an_autoscaler_that_another_tool_installs_is_reported_since_it_goes_on_running(installer: str) -> None:
+    described = yaml.safe_load(installer) | {"apiVersion": "example.org/v1", "metadata": {"name": "x"}}
+    assert any(
+        "it installs Cluster Autoscaler, and passes through: Cluster Autoscaler goes on running" in note for note in notes(described)
+    )
+    described["spec"] = {"chart": "cluster-proportional-autoscaler", "values": {"chart": "cluster-autoscaler"}}
+    assert not any("it installs" in note for note in notes(described))
+
+
+def test_variables_that_nothing_reads_are_named_without_their_values() -> None:
+    names = ("AWS_REGION", "CLUSTER", "ARM_VMSS_CACHE_TTL", "AWS_MAX_ATTEMPTS")
+    described = workload("--cloud-provider=aws", "--cluster-name=$(CLUSTER)", env=[{"name": name, "value": "31337"} for name in names])
+    expected = "the environment variables ARM_VMSS_CACHE_TTL, AWS_MAX_ATTEMPTS are left out: the chart does not set them for gpuscaler"
+    assert expected in notes(described)
 
 
 def test_values_of_the_chart_for_azure_name_the_cluster() -> None:

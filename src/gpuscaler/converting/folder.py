@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from gpuscaler.converting.autoscalers.carrying import Carried, carry_over
-from gpuscaler.converting.autoscalers.chart_values import workload_of
+from gpuscaler.converting.autoscalers.chart_values import priorities_of, workload_of
 from gpuscaler.converting.converter import convert
 from gpuscaler.converting.kinds import is_kustomize, unknown_kind
 from gpuscaler.converting.objects import Json, Note, name_of
@@ -15,6 +15,12 @@ from gpuscaler.converting.writing import write, write_json
 from gpuscaler.doctor.documents import Document
 from gpuscaler.doctor.manifests.editing import edited
 from gpuscaler.doctor.manifests.reading import Manifest, is_harmless, tree_of
+
+_PRIORITIES = (
+    "made of expanderPriorities, and written in the place of the values: apply it after helm uninstall, which deletes the one of the "
+    "release"
+)
+_NO_PRIORITIES = "expanderPriorities is left out: the chart makes nothing of it, since expander in extraArgs does not name priority"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +117,14 @@ def convert_files(sources: Iterable[tuple[str, str]], *, image: str, carry: bool
     converted, more = convert((objects[index] for index in kept), image=image)
     results: dict[int, Json | None] = {id(places[index][1]): manifest for index, manifest in zip(kept, converted, strict=True)}
     notes += [note for one in carried for note in one.notes]
+    # The ConfigMap of the priority expander is of the release, and gone with it: it takes the place of the values.
+    made: dict[int, Json] = {}
+    for index, (document, chart) in enumerate(charts, len(objects)):
+        if index not in gone or not document.value.get("expanderPriorities"):
+            continue
+        if (priorities := priorities_of(document.value)) is not None:
+            made[id(document)] = priorities
+        notes.append(Note(name_of(priorities or chart), _NO_PRIORITIES if priorities is None else _PRIORITIES, index))
     notes += [replace(note, index=kept[note.index]) for note in more]
     where = [*((document, item.entry.line) for document, item in places), *((document, document.first) for document, _ in charts)]
     said: dict[int, list[Message]] = {}
@@ -124,12 +138,13 @@ def convert_files(sources: Iterable[tuple[str, str]], *, image: str, carry: bool
         parts = []
         for document in documents:
             part, remark = _render(document, [results.get(id(item)) for item in document.objects])
+            part = write([made[id(document)]]) if id(document) in made else part
             parts.append(part)
             # Values of a chart that became a run file are not left out without a word.
             messages += [] if document.other and id(document) in left_out else _remarks(document)
             messages += said.get(id(document), [])
             messages += [Message(name, document.first, remark)] if remark else []
-        files.append(_file(name, text, documents, parts))
+        files.append(_file(name, text, documents, parts, with_objects=any(id(document) in made for document in documents)))
     return Conversion(tuple(files), tuple(messages), len(places) + sum(one.index >= len(places) for one in carried), tuple(carried))
 
 
@@ -147,9 +162,9 @@ def _remarks(document: SourceDocument) -> Iterable[Message]:
             yield Message(name, item.entry.line, remark, name_of(item.data))
 
 
-def _file(name: str, text: str, documents: Sequence[SourceDocument], parts: Sequence[str]) -> ConvertedFile:
+def _file(name: str, text: str, documents: Sequence[SourceDocument], parts: Sequence[str], *, with_objects: bool) -> ConvertedFile:
     same = all(part == document.text for part, document in zip(parts, documents, strict=True))
-    has_objects = any(document.objects for document in documents)
+    has_objects = with_objects or any(document.objects for document in documents)
     if any(is_kustomize(document.other) for document in documents):
         return ConvertedFile(name, text, same=True)
     return ConvertedFile(name, text, tuple(filter(None, parts)) if has_objects else (), same and has_objects)

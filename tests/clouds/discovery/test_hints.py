@@ -89,3 +89,6 @@ def test_cluster_autoscalers_tag_determines_when_unready_nodes_of_a_pool_are_rem
 
     assert (hints.unready_after, hints.idle_after, hints.warnings) == (1200.0, 300.0, ())
     assert "expected a duration such as 10m" in hints_of({f"{OPTION}scaledownunreadytime": "soon"}).warnings[0]
+    at_once = hints_of({f"{OPTION}scaledownunreadytime": "0s", f"{OPTION}scaledownunneededtime": "0s"})
+    assert (at_once.unready_after, at_once.idle_after, len(at_once.warnings)) == (None, 0.0, 1)
+    assert "expected a duration above 0, such as 20m; it is ignored" in at_once.warnings[0]

@@ -127,6 +127,9 @@ class _TagReader:
             seconds = -1.0
         if seconds < 0:
             self.warn(key, value, "a duration such as 10m")
+        elif not seconds and name == UNREADY:
+            # To Cluster Autoscaler it is at once, to a pool it would be never.
+            self.warn(key, value, "a duration above 0, such as 20m")
         else:
             self.times[name] = seconds
 

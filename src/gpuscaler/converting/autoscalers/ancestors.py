@@ -21,7 +21,7 @@ from gpuscaler.converting.autoscalers.draft import (
     seconds,
     whole,
 )
-from gpuscaler.converting.autoscalers.flags import Flag
+from gpuscaler.converting.autoscalers.flags import Flag, effective
 
 #: Flags without a value.
 BOOLEANS: Final = frozenset({"no-scale", "no-maintenance", "dry-run", "debug", "v", "verbose"})
@@ -69,6 +69,7 @@ _SPARES: Final = (
 
 def carry_openai(flags: list[Flag], draft: Draft, places: clouds.Places) -> None:
     """Write the flags of OpenAI's autoscaler into ``draft``, for AWS."""
+    flags = _effective(flags, draft)
     by_name = {flag.name: flag for flag in flags}
     regions = next((by_name[name].value for name in ("regions", "aws-regions") if name in by_name), "")
     cluster = by_name["cluster-name"].value if "cluster-name" in by_name else ""
@@ -84,14 +85,40 @@ def carry_openai(flags: list[Flag], draft: Draft, places: clouds.Places) -> None
             draft.answered(flag, Answer(UNSUPPORTED, "a run file is for one cloud: write another with cloud: azure for those machines"))
         else:
             _carry_one(flag, draft)
+    # The version that also drives Azure calls the flag --aws-regions, and has defaults of its own.
+    newest = "regions" not in by_name
+    _carry_defaults(by_name, draft, idle_after="3300s" if newest else "1h")
+    if newest and "max-scale-in-fraction" not in by_name:
+        draft.every.setdefault("budgets", []).append({"nodes": "10%"})
+        draft.carried("--max-scale-in-fraction, which is not set,", "a budget of 10 % of the machines of every pool at once, its default")
+    if newest and "over-provision" not in by_name:
+        draft.default("over-provision", "5", _BY_NAME["over-provision"])
+    if "type-idle-threshold" not in by_name:
+        draft.default("type-idle-threshold", "604800", Answer(UNSUPPORTED, _SPARES))
+    clouds.finish(draft)
+
+
+def _carry_defaults(by_name: Mapping[str, Flag], draft: Draft, *, idle_after: str) -> None:
+    """Write the defaults of flags that are not set."""
+    if "idle-threshold" not in by_name:
+        draft.every["idle_after"] = idle_after
+        draft.carried("--idle-threshold, which is not set,", f"idle_after: {idle_after} of every pool, its default")
     if "instance-init-time" not in by_name:
         draft.pace["register_timeout"] = "25m"
         draft.carried("--instance-init-time, which is not set,", "pace.register_timeout: 25m, its default; gpuscaler's own is 15m")
-    clouds.finish(draft)
+
+
+def _effective(flags: list[Flag], draft: Draft) -> list[Flag]:
+    """The flags that count."""
+    flags, overridden = effective(flags, dict.fromkeys(("v", "asgs"), str))
+    for flag, by in overridden:
+        draft.overridden(flag, by)
+    return flags
 
 
 def carry_acs(flags: list[Flag], draft: Draft, places: clouds.Places) -> None:
     """Write the flags of acs-engine's autoscaler into ``draft``, for Azure."""
+    flags = _effective(flags, draft)
     by_name = {flag.name: flag for flag in flags}
     group = by_name["resource-group"].value if "resource-group" in by_name else ""
     if Flag("", group).is_placeholder:
@@ -106,10 +133,12 @@ def carry_acs(flags: list[Flag], draft: Draft, places: clouds.Places) -> None:
             draft.carried(flag, f"exclude: {', '.join(names)}")
         else:
             _carry_one(flag, draft)
-    for name, key, value in (("idle-threshold", "idle_after", "30m"), ("spare-agents", "min", 1)):
-        if name not in by_name:
-            draft.every[key] = value
-            draft.carried(f"--{name}, which is not set,", f"{key}: {value} of every pool, its default")
+    _carry_defaults(by_name, draft, idle_after="30m")
+    if "spare-agents" not in by_name:
+        draft.every["min"] = 1
+        draft.carried("--spare-agents, which is not set,", "min: 1 of every pool, its default")
+    if "over-provision" not in by_name:
+        draft.default("over-provision", "5", _BY_NAME["over-provision"])
     draft.check(
         "pools of acs-engine in availability sets are not scaled, since only deploying a template again does that: move them to scale sets "
         "or to agent pools of AKS, and name those that no tag marks in pools of the subscription"

@@ -5,12 +5,13 @@ from typing import Any
 
 from gpuscaler.converting.adapters.references import key_of, namespace_of
 from gpuscaler.converting.autoscalers import ancestors, cluster_autoscaler
-from gpuscaler.converting.autoscalers.chart_values import CHART
-from gpuscaler.converting.autoscalers.clouds import Places
+from gpuscaler.converting.autoscalers.chart_values import CHART, PRIORITIES, PRIORITIES_NAMESPACE
+from gpuscaler.converting.autoscalers.clouds import VARIABLES, Places
 from gpuscaler.converting.autoscalers.draft import Draft
-from gpuscaler.converting.autoscalers.leftovers import PRIORITIES, Needs
-from gpuscaler.converting.autoscalers.recognising import ACS, CLUSTER_AUTOSCALER, Autoscaler, autoscalers
-from gpuscaler.converting.objects import Json, Note, containers, get_mapping, name_of, pod_template, text
+from gpuscaler.converting.autoscalers.flags import mentions
+from gpuscaler.converting.autoscalers.leftovers import Needs
+from gpuscaler.converting.autoscalers.recognising import ACS, CLUSTER_AUTOSCALER, Autoscaler, autoscalers, installed_by
+from gpuscaler.converting.objects import Json, Note, containers, get_items, get_mapping, name_of, pod_template, text
 
 _DRIVEN = "aws and azure"
 
@@ -36,9 +37,16 @@ def carry_over(objects: list[Json], *, image: str = "") -> tuple[list[Carried], 
     carried, notes = [], []
     found = list(autoscalers(objects))
     needs = Needs(objects if found else [])
-    elsewhere = [item for item in objects if key_of(item) == PRIORITIES and namespace_of(item) not in ("", "kube-system")]
+    elsewhere = [item for item in objects if key_of(item) == PRIORITIES and namespace_of(item) not in ("", PRIORITIES_NAMESPACE)]
     if found:
         notes += [Note(name_of(item), "gpuscaler reads it in kube-system only: move it there", places[id(item)]) for item in elsewhere]
+    for place, item in enumerate(objects):
+        if program := installed_by(item):
+            message = (
+                f"it installs {program}, and passes through: {program} goes on running, and must not run beside gpuscaler. Take it out of "
+                "there before you install gpuscaler; its values can be converted, as helm get values RELEASE --output yaml prints them"
+            )
+            notes.append(Note(name_of(item), message, place))
     for autoscaler in found:
         index, title = places[id(autoscaler.workload)], name_of(autoscaler.workload)
         cloud, called = _cloud(autoscaler)
@@ -88,9 +96,20 @@ def _carry_pods(autoscaler: Autoscaler, draft: Draft) -> None:
     annotations = get_mapping(get_mapping(template, "metadata"), "annotations")
     if spec.get("affinity") or any(str(key).startswith("scheduler.alpha.kubernetes.io/") for key in annotations):
         draft.notes.append("affinity is left out: the chart keeps gpuscaler off the machines of its own pools and off nodes with GPUs")
+    if lost := _unread_variables(autoscaler):
+        draft.notes.append(f"the environment variables {', '.join(lost)} are left out: the chart does not set them for gpuscaler")
     beside = [text(item.get("name")) for item in containers(autoscaler.workload) if item is not autoscaler.container]
     if beside:
         draft.notes.append(f"the containers {', '.join(beside)} beside it are left out, too")
+
+
+def _unread_variables(autoscaler: Autoscaler) -> list[str]:
+    """The variables of the container, by name, that were read for no flag and no account."""
+    words = [
+        text(word) for key in ("command", "args") if isinstance(autoscaler.container.get(key), list) for word in autoscaler.container[key]
+    ]
+    names = dict.fromkeys(text(variable.get("name")) for variable in get_items(autoscaler.container, "env"))
+    return [name for name in names if name and name not in VARIABLES and not any(mentions(word, name) for word in words)]
 
 
 def _left_out(autoscaler: Autoscaler) -> str:

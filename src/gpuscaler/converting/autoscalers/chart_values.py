@@ -6,9 +6,13 @@ Source: charts/cluster-autoscaler of kubernetes/autoscaler, values.yaml and temp
 from typing import Any, Final
 
 from gpuscaler.converting.objects import Json, get_items, get_mapping, text
+from gpuscaler.converting.writing import write_value
 
 #: The kind of what :func:`workload_of` returns, as reports name it.
 CHART: Final = "Chart"
+#: The ConfigMap of the priority expander, and where gpuscaler reads it.
+PRIORITIES: Final = ("ConfigMap", "cluster-autoscaler-priority-expander")
+PRIORITIES_NAMESPACE: Final = "kube-system"
 _TAGS: Final = ("k8s.io/cluster-autoscaler/enabled", "k8s.io/cluster-autoscaler/{{ .Values.autoDiscovery.clusterName }}")
 #: The region without the value.
 _REGION: Final = "us-east-1"
@@ -31,11 +35,7 @@ def workload_of(values: Any) -> Json | None:
         return None
     cloud = text(values.get("cloudProvider")) or "aws"
     words = [f"--cloud-provider={cloud}", *_groups(values, cloud)]
-    if values.get("expanderPriorities"):
-        words.append("--expander=priority")
-    for name, value in get_mapping(values, "extraArgs").items():
-        given = value if isinstance(value, list) else [value]
-        words += [f"--{name}" if item is None else f"--{name}={text(item)}" for item in given if not isinstance(item, dict | list)]
+    words += _arguments(values)
     stated = {"awsRegion": _REGION, **values}
     variables = [{"name": name, "value": text(stated[key])} for key, name in _VARIABLES.items() if stated.get(key)]
     container = {"name": "cluster-autoscaler", "image": "cluster-autoscaler", "args": words, "env": variables}
@@ -46,6 +46,30 @@ def workload_of(values: Any) -> Json | None:
         "metadata": {"name": "cluster-autoscaler"},
         "spec": {"template": {"spec": {"containers": [container], **pods}}},
     }
+
+
+def priorities_of(values: Any) -> Json | None:
+    """The ConfigMap of the priority expander that the chart makes of ``values``, in the namespace where gpuscaler reads it."""
+    if workload_of(values) is None or not (stated := values.get("expanderPriorities")):
+        return None
+    expanders = [word.removeprefix("--expander=") for word in _arguments(values) if word.startswith("--expander=")]
+    if "priority" not in (name.strip() for expander in expanders for name in expander.split(",")):
+        return None
+    if isinstance(stated, dict):
+        stated = write_value({int(text(key)) if text(key).isdecimal() else key: value for key, value in stated.items()})
+    annotations = get_mapping(values, "priorityConfigMapAnnotations")
+    metadata = {"name": PRIORITIES[1], "namespace": PRIORITIES_NAMESPACE} | ({"annotations": annotations} if annotations else {})
+    return {"apiVersion": "v1", "kind": PRIORITIES[0], "metadata": metadata, "data": {"priorities": text(stated)}}
+
+
+def _arguments(values: Json) -> list[str]:
+    """The words of ``extraArgs``, in the order of the chart. What follows an underscore only makes keys differ."""
+    words: list[str] = []
+    for key, value in sorted(get_mapping(values, "extraArgs").items()):
+        name = str(key).partition("_")[0]
+        given = value if isinstance(value, list) else [value]
+        words += [f"--{name}" if item is None else f"--{name}={text(item)}" for item in given if not isinstance(item, dict | list)]
+    return words
 
 
 def _groups(values: Json, cloud: str) -> list[str]:

@@ -23,6 +23,13 @@ _DISCOVERY: Final = "k8s.io/cluster-autoscaler/"
 _OWNER: Final = "kubernetes.io/cluster/"
 NO_REGION, NO_SUBSCRIPTION, NO_GROUP = "us-east-1", "00000000-0000-0000-0000-000000000000", "REPLACE-ME"
 _NO_CLUSTER: Final = "REPLACE-ME"
+#: Variables that say where the groups are, by what they say.
+_REGIONS: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
+_NODE_GROUPS: Final = ("AZURE_NODE_RESOURCE_GROUP", "ARM_RESOURCE_GROUP")
+_CLUSTERS: Final = ("CLUSTER_NAME", "AZURE_CLUSTER_NAME", "ARM_CLUSTER_NAME")
+_OWN_GROUPS: Final = ("ARM_CLUSTER_RESOURCE_GROUP", "ARM_RESOURCE_GROUP")
+_SUBSCRIPTIONS: Final = ("ARM_SUBSCRIPTION_ID", "AZURE_SUBSCRIPTION_ID", "SUBSCRIPTION_ID")
+VARIABLES: Final = frozenset((*_REGIONS, *_NODE_GROUPS, *_CLUSTERS, *_OWN_GROUPS, *_SUBSCRIPTIONS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +48,16 @@ def begin(draft: Draft, places: Places, *, cluster: str) -> None:
     """Write what is known before any group is: the cluster and its regions, or subscription and resource groups."""
     if draft.cloud == "aws":
         registry = _REGISTRY.match(places.image)
-        region = places.first(("AWS_REGION", "AWS_DEFAULT_REGION"), _REGION)
+        region = places.first(_REGIONS, _REGION)
         set_aws(draft, cluster, [region or (registry["region"] if registry else "")])
     else:
-        group = places.first(("AZURE_NODE_RESOURCE_GROUP", "ARM_RESOURCE_GROUP"), RESOURCE_GROUP)
-        name = places.first(("CLUSTER_NAME", "AZURE_CLUSTER_NAME", "ARM_CLUSTER_NAME"), _CLUSTER) or cluster
-        own = places.first(("ARM_CLUSTER_RESOURCE_GROUP", "ARM_RESOURCE_GROUP"), RESOURCE_GROUP)
+        group = places.first(_NODE_GROUPS, RESOURCE_GROUP)
+        name = places.first(_CLUSTERS, _CLUSTER) or cluster
+        own = places.first(_OWN_GROUPS, RESOURCE_GROUP)
         own = "" if own == group else own
         set_azure(
             draft,
-            places.first(("ARM_SUBSCRIPTION_ID", "AZURE_SUBSCRIPTION_ID", "SUBSCRIPTION_ID"), UUID),
+            places.first(_SUBSCRIPTIONS, UUID),
             group,
             name,
             own,
@@ -124,6 +131,11 @@ def name_group(draft: Draft, flag: Flag, group: str, *, least: int, most: int) -
     if group not in names:
         names.append(group)
     pool = label_value_of(group, "group")
+    if draft.groups.setdefault(pool, group) != group:
+        draft.pools.pop(pool, None)
+        names_of_both = f"the groups {draft.groups[pool]} and {group} would both be the pool {pool}"
+        draft.check(f"{names_of_both}: their min and max are left out; write them below the names that gpuscaler pools prints")
+        return
     draft.pools[pool] = {"min": least, "max": most}
     where = "aws.groups" if draft.cloud == "aws" else "pools of the subscription"
     draft.carried(flag, f"{group} in {where}, and the pool {pool} with min: {least} and max: {most}")

@@ -5,13 +5,38 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from gpuscaler.converting.autoscalers import clouds
-from gpuscaler.converting.autoscalers.cluster_autoscaler_flags import BOOLEANS, answer_of
+from gpuscaler.converting.autoscalers.cluster_autoscaler_flags import BOOLEANS, DIFFERING_DEFAULTS, answer_of
 from gpuscaler.converting.autoscalers.draft import OWN, SAME, UNSUPPORTED, Answer, Draft, UnusableError, duration, is_true, whole
-from gpuscaler.converting.autoscalers.flags import Flag
+from gpuscaler.converting.autoscalers.flags import Flag, effective
+from gpuscaler.model.durations import parse_duration
 from gpuscaler.model.labels import label_value_of
 
 #: How long Cluster Autoscaler waits without the flag.
 _UNREADY: Final = "20m"
+#: ``unready_after`` is never.
+_NEVER: Final = "0s"
+_UNREADY_PODS: Final = (
+    "the machine is ended with the pods that are still on it, one of a pool in 10 minutes; Cluster Autoscaler also waited until they fit "
+    "elsewhere"
+)
+_PER_POOL: Final = "it counts in each pool, not in all together, and nodes that are not Ready count, too"
+_NO_REMOVAL: Final[Mapping[str, Any]] = {"nodes": 0}
+#: Budgets that are the defaults of flags. The first flag is the one of today, others set the same.
+_BUDGETS: Final[Mapping[tuple[str, ...], Mapping[str, Any]]] = {
+    ("max-scale-down-parallelism", "max-empty-bulk-delete"): {"nodes": 10},
+    ("max-drain-parallelism",): {"nodes": 1, "reasons": ["consolidation"]},
+}
+#: Flags that may be given several times, with what tells entries apart.
+_LISTS: Final[Mapping[str, Callable[[str], str]]] = {
+    **dict.fromkeys(
+        (
+            *("nodes", "node-group-auto-discovery", "startup-taint", "ignore-taint", "status-taint"),
+            *("balancing-ignore-label", "balancing-label", "bypassed-scheduler-names"),
+        ),
+        str,
+    ),
+    "gpu-total": lambda value: value.partition(":")[0],
+}
 _NODES: Final = re.compile(r"(\d{1,9}):(\d{1,9}):(.+)", re.ASCII)
 _GPUS: Final = re.compile(r"([^:]+):(\d{1,9}):(\d{1,9})", re.ASCII)
 _LABEL_KEY: Final = re.compile(r"([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
@@ -33,9 +58,13 @@ def cloud_of(flags: list[Flag]) -> tuple[str, str]:
 
 def carry(flags: list[Flag], draft: Draft, places: clouds.Places) -> None:
     """Write ``flags`` into ``draft``, whose cloud is known. ``places`` is what the container says about the account."""
+    flags, overridden = effective(flags, _LISTS)
     by_name = {flag.name: flag for flag in flags}
+    for flag, by in overridden:
+        draft.overridden(flag, by)
     clouds.begin(draft, places, cluster=by_name["cluster-name"].value if "cluster-name" in by_name else "")
-    for flag in flags:
+    # Flags that turn something off come first: they count, whatever others say about it.
+    for flag in sorted(flags, key=lambda flag: not flag.name.endswith("-enabled")):
         if flag.name in ("cloud-provider", "cluster-name"):
             draft.carried(flag, "cloud" if flag.name == "cloud-provider" else "the name of the cluster")
             continue
@@ -50,10 +79,23 @@ def carry(flags: list[Flag], draft: Draft, places: clouds.Places) -> None:
                 carry_one(flag, draft)
             except UnusableError as error:
                 draft.check(f"{flag} is not carried over: {error}")
+    _carry_defaults(by_name, draft)
+    clouds.finish(draft)
+
+
+def _carry_defaults(by_name: Mapping[str, Flag], draft: Draft) -> None:
+    """Write the defaults of flags that are not set, and note those that gpuscaler cannot have."""
     if "scale-down-unready-time" not in by_name and "unready_after" not in draft.every:
         draft.every["unready_after"] = _UNREADY
-        draft.carried("--scale-down-unready-time, which is not set,", f"unready_after: {_UNREADY}, its default; gpuscaler's own is 45m")
-    clouds.finish(draft)
+        became = f"unready_after: {_UNREADY}, its default; gpuscaler's own is 45m"
+        draft.carried("--scale-down-unready-time, which is not set,", became, _UNREADY_PODS)
+    for names, budget in _BUDGETS.items():
+        if not any(name in by_name for name in names) and _NO_REMOVAL not in draft.every.get("budgets", ()):
+            draft.every.setdefault("budgets", []).append(dict(budget))
+            draft.carried(f"--{names[0]}, which is not set,", f"a budget of {budget['nodes']}, its default", _PER_POOL)
+    for name, value in DIFFERING_DEFAULTS.items():
+        if name not in by_name and (answer := answer_of(name, value)) is not None:
+            draft.default(name, value, answer)
 
 
 def _plain(flag: Flag) -> str:
@@ -120,7 +162,7 @@ def _budget(reason: str) -> Callable[[Flag, Draft], None]:
     def carry_flag(flag: Flag, draft: Draft) -> None:
         budget: dict[str, Any] = {"nodes": whole(flag.value)} | ({"reasons": [reason]} if reason else {})
         draft.every.setdefault("budgets", []).append(budget)
-        draft.carried(flag, f"a budget of every pool, {budget['nodes']} machines at once", "it counts in each pool, not in all together")
+        draft.carried(flag, f"a budget of every pool, {budget['nodes']} at once", _PER_POOL)
 
     return carry_flag
 
@@ -128,14 +170,26 @@ def _budget(reason: str) -> Callable[[Flag, Draft], None]:
 def _no_removal(flag: Flag, draft: Draft) -> None:
     if is_true(flag.value):
         return
-    draft.every["budgets"] = [{"nodes": 0}]
-    draft.carried(flag, "a budget of 0 machines of every pool", "machines that fail or that the cloud takes are still ended")
+    draft.every |= {"budgets": [dict(_NO_REMOVAL)], "unready_after": _NEVER}
+    text = "machines that never become ready, or that the cloud takes, are still ended"
+    draft.carried(flag, f"a budget of 0 machines and unready_after: {_NEVER} of every pool", text)
 
 
 def _no_unready(flag: Flag, draft: Draft) -> None:
     if not is_true(flag.value):
-        draft.every["unready_after"] = "0s"
-        draft.carried(flag, "unready_after: 0s of every pool, which is never")
+        draft.every["unready_after"] = _NEVER
+        draft.carried(flag, f"unready_after: {_NEVER} of every pool, which is never")
+
+
+def _unready(flag: Flag, draft: Draft) -> None:
+    if draft.every.get("unready_after") == _NEVER:
+        draft.answered(flag, Answer(SAME, "another flag says that no machine is ended because its node is not Ready"))
+        return
+    time = duration(flag.value)
+    if parse_duration(time) == 0:
+        raise UnusableError("expected more than 0 s, since unready_after: 0s is never; without the key it is 45m")
+    draft.every["unready_after"] = time
+    draft.carried(flag, f"unready_after: {time} of every pool", f"the tags of a group take precedence, as before; {_UNREADY_PODS}")
 
 
 def _startup(flag: Flag, draft: Draft) -> None:
@@ -157,7 +211,9 @@ def _schedulers(flag: Flag, draft: Draft) -> None:
 def _expander(flag: Flag, draft: Draft) -> None:
     names = [name.strip() for name in flag.value.split(",")]
     if "priority" in names:
-        draft.answered(flag, Answer(SAME, "the ConfigMap cluster-autoscaler-priority-expander in kube-system is read as it is; keep it"))
+        draft.answered(
+            flag, Answer(SAME, "the ConfigMap cluster-autoscaler-priority-expander in kube-system is read as it is: it has to stay")
+        )
     elif "grpc" in names:
         draft.answered(
             flag,
@@ -182,7 +238,7 @@ _CARRIED: Final[Mapping[str, Callable[[Flag, Draft], None]]] = {
     "nodes": _nodes,
     "node-group-auto-discovery": _discovery,
     "scale-down-unneeded-time": _every("idle_after", duration),
-    "scale-down-unready-time": _every("unready_after", duration),
+    "scale-down-unready-time": _unready,
     "scale-down-enabled": _no_removal,
     "scale-down-unready-enabled": _no_unready,
     "max-nodes-total": _limit,

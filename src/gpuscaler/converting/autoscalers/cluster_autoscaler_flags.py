@@ -10,6 +10,14 @@ from typing import Final
 from gpuscaler.converting.autoscalers.draft import NOT_NEEDED, OWN, SAME, UNSUPPORTED, Answer, Row, answers_by_name
 
 _LOG: Final = "log lines are JSON on standard error; log.level sets how much is logged"
+_UNREADY: Final = (
+    "while more than 3 nodes and more than 45 % of all nodes are not Ready, no machine is removed because it is idle, too expensive or not "
+    "Ready; unlike Cluster Autoscaler, gpuscaler goes on buying"
+)
+_SYSTEM_PODS: Final = (
+    "pods in kube-system without a PodDisruptionBudget keep their nodes for good, unless safe-to-evict allows their eviction; newer "
+    "releases of Cluster Autoscaler evict them after --blocking-system-pod-distruption-timeout, an hour by default"
+)
 _TO_STANDARD_ERROR: Final = "logtostderr alsologtostderr"
 _ANSWERS: Final = (
     Row(OWN, _LOG, _TO_STANDARD_ERROR),
@@ -102,8 +110,9 @@ _ANSWERS: Final = (
     Row(
         OWN,
         "templates of nodes are learned from the account and from the newest nodes of each pool",
-        "node-info-cache-expire-time scale-from-unschedulable force-ds status-taint enable-csi-node-aware-scheduling",
+        "node-info-cache-expire-time scale-from-unschedulable status-taint enable-csi-node-aware-scheduling",
     ),
+    Row(OWN, "what DaemonSets request is subtracted from a new machine before pods are planned onto it", "force-ds"),
     # What is not there.
     Row(
         UNSUPPORTED,
@@ -158,35 +167,40 @@ _ANSWERS: Final = (
 _BY_VALUE: Final[Mapping[tuple[str, str], Answer]] = {
     ("scale-down-enabled", "true"): Answer(SAME, "machines are removed"),
     ("scale-down-unready-enabled", "true"): Answer(SAME, "machines whose nodes are not Ready are ended"),
-    ("scale-up-from-zero", "true"): Answer(SAME, "pools are scaled from zero"),
-    ("scale-up-from-zero", "false"): Answer(UNSUPPORTED, "pools are always scaled from zero; a pool with max: 0 buys nothing"),
+    ("scale-up-from-zero", "true"): Answer(SAME, "machines are bought while no node is Ready, too"),
+    ("scale-up-from-zero", "false"): Answer(
+        UNSUPPORTED, "machines are bought while no node is Ready, too; a pool with max: 0 buys nothing"
+    ),
     ("cordon-node-before-terminating", "true"): Answer(SAME, "a node is closed before its machine ends"),
     ("cordon-node-before-terminating", "false"): Answer(OWN, "a node is always closed before its machine ends"),
     ("enforce-node-group-min-size", "true"): Answer(SAME, "machines are bought up to the minimum of a pool"),
-    ("enforce-node-group-min-size", "false"): Answer(OWN, "machines are bought up to the minimum of a pool, also without a pod for them"),
+    ("enforce-node-group-min-size", "false"): Answer(
+        UNSUPPORTED, "machines are bought up to the minimum of a pool, also without a pod for them; min of the pool sets another"
+    ),
     ("skip-nodes-with-local-storage", "true"): Answer(SAME, "pods with local storage keep their nodes"),
     ("skip-nodes-with-local-storage", "false"): Answer(
         UNSUPPORTED,
         'pods with local storage keep their nodes, unless they have the annotation cluster-autoscaler.kubernetes.io/safe-to-evict: "true" '
         "or …/safe-to-evict-local-volumes",
     ),
-    ("skip-nodes-with-system-pods", "true"): Answer(SAME, "pods in kube-system without a PodDisruptionBudget keep their nodes"),
+    ("skip-nodes-with-system-pods", "true"): Answer(OWN, _SYSTEM_PODS),
     ("skip-nodes-with-system-pods", "false"): Answer(
         UNSUPPORTED, "pods in kube-system keep their nodes, unless a PodDisruptionBudget or safe-to-evict allows their eviction"
     ),
     ("skip-nodes-with-custom-controller-pods", "true"): Answer(
         UNSUPPORTED,
-        'pods of any controller may be moved, unless they have the annotation cluster-autoscaler.kubernetes.io/safe-to-evict: "false"',
+        "pods of controllers that Kubernetes itself does not have may be moved, too, unless they have the annotation "
+        'cluster-autoscaler.kubernetes.io/safe-to-evict: "false"',
     ),
     ("skip-nodes-with-custom-controller-pods", "false"): Answer(SAME, "pods of any controller may be moved"),
-    ("ok-total-unready-count", "3"): Answer(SAME, "3 nodes may be not Ready"),
-    ("max-total-unready-percentage", "45"): Answer(SAME, "45 % of the nodes may be not Ready"),
+    ("ok-total-unready-count", "3"): Answer(OWN, _UNREADY),
+    ("max-total-unready-percentage", "45"): Answer(OWN, _UNREADY),
 }
 #: Answers for all other values of the flags that have answers by value.
 _OTHERWISE: Final[Mapping[str, Answer]] = {
-    "ok-total-unready-count": Answer(OWN, "3 nodes may be not Ready before nothing is bought and removed any more"),
-    "max-total-unready-percentage": Answer(OWN, "45 % of the nodes may be not Ready before nothing is bought and removed any more"),
-    "blocking-system-pod-distruption-timeout": Answer(UNSUPPORTED, "pods in kube-system without a PodDisruptionBudget keep their nodes"),
+    "ok-total-unready-count": Answer(UNSUPPORTED, _UNREADY),
+    "max-total-unready-percentage": Answer(UNSUPPORTED, _UNREADY),
+    "blocking-system-pod-distruption-timeout": Answer(UNSUPPORTED, _SYSTEM_PODS),
 }
 _BY_NAME: Final[Mapping[str, Answer]] = {**answers_by_name(_ANSWERS), **_OTHERWISE}
 #: Flags without a value, which take none from the next word.
@@ -204,6 +218,14 @@ BOOLEANS: Final = frozenset(_TO_STANDARD_ERROR.split()) | frozenset(
     "scale-from-unschedulable scale-up-from-zero skip-headers skip-log-headers skip-nodes-with-custom-controller-pods "
     "skip-nodes-with-local-storage skip-nodes-with-system-pods version write-status-configmap".split()
 )
+
+#: Defaults that gpuscaler cannot have, by the flags: they change what happens, so they are named where the flag is not set.
+DIFFERING_DEFAULTS: Final[Mapping[str, str]] = {
+    "enforce-node-group-min-size": "false",
+    "skip-nodes-with-custom-controller-pods": "true",
+    "skip-nodes-with-system-pods": "true",
+    "max-total-unready-percentage": "45",
+}
 
 
 def answer_of(name: str, value: str) -> Answer | None:

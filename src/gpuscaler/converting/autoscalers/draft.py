@@ -62,6 +62,8 @@ class Draft:
     #: Settings of every pool, and of pools by name.
     every: dict[str, Any] = field(default_factory=dict)
     pools: dict[str, dict[str, Any]] = field(default_factory=dict)
+    #: The groups that pools are named after.
+    groups: dict[str, str] = field(default_factory=dict)
     controller: dict[str, Any] = field(default_factory=dict)
     image: str = ""
     #: All that is said, in order; and of that what the file says itself.
@@ -77,6 +79,14 @@ class Draft:
         self.notes.append(f"{flag} is left out, {answer}")
         if answer.why == UNSUPPORTED:
             self.remarks.append(f"{flag}, {answer}")
+
+    def default(self, name: str, value: str, answer: Answer) -> None:
+        """Note that the default of a flag that is not set has no counterpart."""
+        self.answered(f"--{name}={value} (the default)", answer)
+
+    def overridden(self, flag: Flag, by: Flag) -> None:
+        """Note a flag that does not count."""
+        self.notes.append(f"{flag} is left out: {by} comes later, and the last one counts")
 
     def check(self, text: str) -> None:
         """Note what a person has to look at."""

@@ -4,7 +4,7 @@ import re
 import shlex
 from base64 import b64decode
 from binascii import Error as Base64Error
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,6 +35,19 @@ class Flag:
     def is_placeholder(self) -> bool:
         """Whether the value is one that only a person can fill in."""
         return _PLACEHOLDER.search(self.value) is not None
+
+
+def effective(flags: Iterable[Flag], lists: Mapping[str, Callable[[str], str]]) -> tuple[list[Flag], list[tuple[Flag, Flag]]]:
+    """(the flags that count, in order; those that do not, each with the later one that counts instead).
+
+    The last of a flag counts. Those in ``lists`` add up: of them, the last counts among those of which the function returns the same.
+    """
+    last: dict[tuple[str, str], Flag] = {}
+    listed = [((flag.name, lists[flag.name](flag.value) if flag.name in lists else ""), flag) for flag in flags]
+    for key, flag in listed:
+        last.pop(key, None)
+        last[key] = flag
+    return list(last.values()), [(flag, last[key]) for key, flag in listed if flag is not last[key]]
 
 
 #: ConfigMaps and Secrets by kind, name and namespace.
@@ -83,6 +96,11 @@ def _values(item: Json) -> dict[str, str]:
 def expand(word: str, known: Mapping[str, str]) -> str:
     """``word`` with ``$(NAME)`` replaced as Kubernetes does: ``$$`` is a dollar, an unknown name stays as it is."""
     return _REFERENCE.sub(lambda match: "$" if match["name"] is None else known.get(match["name"], match[0]), word)
+
+
+def mentions(word: str, name: str) -> bool:
+    """Whether ``word`` refers to the variable ``name``, as Kubernetes or a shell would read it."""
+    return any(match["name"] == name for pattern in (_REFERENCE, _SHELL_VARIABLE) for match in pattern.finditer(word))
 
 
 def command_line(container: Json, known: Mapping[str, str]) -> list[str]:

@@ -14,11 +14,10 @@ from gpuscaler.converting.adapters.references import (
     pod_labels,
     selects_pods,
 )
+from gpuscaler.converting.autoscalers.chart_values import PRIORITIES
 from gpuscaler.converting.autoscalers.recognising import ACS, OPENAI, Autoscaler
 from gpuscaler.converting.objects import Json, get_items, get_mapping, pod_template, text
 
-#: The ConfigMap of the priority expander, which gpuscaler reads.
-PRIORITIES: Final = ("ConfigMap", "cluster-autoscaler-priority-expander")
 #: Annotations that bind an account to an identity of a cloud.
 _IDENTITIES: Final = frozenset({"eks.amazonaws.com/role-arn", "azure.workload.identity/client-id"})
 _TRUST: Final = ", and its identity in the cloud trusts this account only: gpuscaler's account needs an identity of its own"

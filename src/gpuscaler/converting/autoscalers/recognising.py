@@ -3,13 +3,13 @@
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from gpuscaler.converting.adapters.references import namespace_of
 from gpuscaler.converting.autoscalers import ancestors, cluster_autoscaler_flags
 from gpuscaler.converting.autoscalers.chart_values import CHART
 from gpuscaler.converting.autoscalers.flags import Flag, command_line, environment, flags_of, sources_of
-from gpuscaler.converting.objects import Json, containers, pod_template, text
+from gpuscaler.converting.objects import Json, containers, get_mapping, pod_template, text
 from gpuscaler.doctor.documents import without_tag
 
 CLUSTER_AUTOSCALER, OPENAI, ACS = "Cluster Autoscaler", "OpenAI's autoscaler", "acs-engine's autoscaler"
@@ -22,6 +22,8 @@ _BY_NAME: Final = {
 _ARCHITECTURE: Final = re.compile(r"-(amd64|arm64|s390x|ppc64le)$")
 _BOOLEANS: Final = {CLUSTER_AUTOSCALER: cluster_autoscaler_flags.BOOLEANS, OPENAI: ancestors.BOOLEANS, ACS: ancestors.BOOLEANS}
 _KINDS: Final = ("Deployment", "ReplicationController", "ReplicaSet", "StatefulSet", "DaemonSet", "Pod", CHART)
+#: Kinds of Flux, Argo CD and k3s that install charts.
+_INSTALLERS: Final = ("HelmRelease", "HelmChart", "Application", "ApplicationSet", "Kustomization")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,31 @@ def autoscalers(objects: list[Json]) -> Iterator[Autoscaler]:
             flags = flags_of(command_line(container, known), _BOOLEANS[program])
             yield Autoscaler(program, manifest, container, tuple(flags), known)
             break
+
+
+def installed_by(manifest: Json) -> str:
+    """The autoscaler that an object of a GitOps tool installs from its Helm chart or a folder; empty if it installs none."""
+    if text(manifest.get("kind")) not in _INSTALLERS:
+        return ""
+    for name in _charts(manifest.get("spec")):
+        last = without_tag(name.rstrip("/")).rpartition("/")[2]
+        if program := next((program for known, program in _BY_NAME.items() if re.match(f"{known}([-_.].*)?$", last)), ""):
+            return program
+    return ""
+
+
+def _charts(spec: Any) -> Iterator[str]:
+    """What may name a chart in ``spec``: charts, folders and references, at any depth."""
+    waiting = [spec]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, list):
+            waiting += value
+        elif isinstance(value, dict):
+            yield from (value[key] for key in ("chart", "path") if isinstance(value.get(key), str))
+            yield text(get_mapping(value, "chartRef").get("name"))
+            # The values of the chart are no statement about what is installed.
+            waiting += [item for key, item in value.items() if key not in ("values", "valuesObject")]
 
 
 def _program(container: Json, words: list[str]) -> str:
