@@ -96,6 +96,20 @@ def test_gpus_and_memory_choose_the_cheapest_type_of_each_gpu_model() -> None:
         ("types: [g5.xlarge]", "types: [g5.xlarge], zones: [us-west-2a]", "expected a zone of us-east-1"),
         ("types: [g5.xlarge]", "types: [g5.xlarge], teams: [vision]", 'saw team "vision", expected one of teams'),
         ("gpu_pools:", "teams: [{name: a, namespace: gpuscaler}]\ngpu_pools:", "saw the namespace gpuscaler, which is that of gpuscaler"),
+        ("gpu_pools:", "teams: [{name: kube-a}]\ngpu_pools:", "saw the namespace kube-a, which is that of Kubernetes"),
+        ("gpu_pools:", "teams: [{name: default}]\ngpu_pools:", "saw the namespace default, which is that of Kubernetes"),
+        ("gpu_pools:", "controller: {namespace: kube-system}\ngpu_pools:", "expected a namespace for gpuscaler alone"),
+        ("gpu_pools:", "controller: {namespace: kube-public}\ngpu_pools:", "expected a namespace for gpuscaler alone"),
+        ("gpu_pools:", "controller: {namespace: default}\ngpu_pools:", "which refuses network plugins"),
+        ("gpu_pools:", "controller: {image: 'system:masters'}\ngpu_pools:", "an image without its tag"),
+        ("gpu_pools:", "controller: {image: 'registry.example.com:5000/a:1'}\ngpu_pools:", "an image without its tag"),
+        ("gpu_pools:", "prometheus: http://p..svc\ngpu_pools:", "expected the URL of Prometheus"),
+        ("gpu_pools:", 'prometheus: "http://p.\'.svc"\ngpu_pools:', "expected the URL of Prometheus"),
+        ("gpu_pools:", 'prometheus: "http://p.svc/\\e]0;"\ngpu_pools:', "expected the URL of Prometheus"),
+        *(
+            ("gpu_pools:", f'teams: [{{name: a, group: "g{mark}- {{name: mallory}}"}}]\ngpu_pools:', "one line of printable characters")
+            for mark in ("\\n", "\\r", "\\N", "\\L", "\\P", "\\a", "\\u202e")
+        ),
         ("gpu_pools:", "teams: [{name: a}, {name: b, namespace: a}]\ngpu_pools:", "saw the namespace a, which is that of the team a"),
         ("types: [g5.xlarge]", "types: [g5.xlarge], min: 11", "saw min 11 above max 10"),
         ("- {name: train", "- {name: train, types: [g5.xlarge]}\n- {name: train", 'saw the name "train" a second time'),
@@ -108,6 +122,16 @@ def test_mistakes_are_named(old: str, new: str, message: str) -> None:
         read_description(SMALLEST.replace(old, new))
     assert message in str(caught.value)
     assert all(problem.line for problem in caught.value.problems)
+
+
+def test_names_in_other_scripts_and_registries_with_ports_are_taken() -> None:
+    more = (
+        "teams: [{name: a, group: 'Équipe 研究 <a@example.com>'}]\ncontroller: {image: 'registry:5000/team/gpuscaler'}\n"
+        "prometheus: 'http://[fd00::1]:9090/prefix?a=b'\n"
+    )
+    described = read_description(SMALLEST + more)
+    assert described.teams[0].group == "Équipe 研究 <a@example.com>"
+    assert described.controller.image == "registry:5000/team/gpuscaler"
 
 
 @pytest.mark.parametrize("text", ["", "- a", "a: [", "cloud: aws", "cloud: {aws: 1}\ncluster: 3\ngpu_pools: {a: b}", "&a [*a]"])
