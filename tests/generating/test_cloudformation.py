@@ -117,8 +117,12 @@ def test_only_the_rules_of_the_stack_may_send_and_only_with_tls(name: str) -> No
 @pytest.mark.parametrize("name", [EKS, OWN, KOPS])
 def test_the_controller_has_the_rights_of_generate_iam(name: str) -> None:
     made, cluster = stack(name), description(name).cluster.name
-    nodes = {EKS: "", OWN: "role/eksctl-eks-own-nodegroup-*", KOPS: "role/nodes.train.example.com"}[name]
-    expected = policy(cluster, queue=made.resolved({"Fn::GetAtt": ["Queue", "Arn"]}), node_role=nodes and f"arn:aws:iam::{ACCOUNT}:{nodes}")
+    nodes = {
+        EKS: "role/eksctl-eks-gpu-nodegroup-*",
+        OWN: "role/eksctl-eks-own-nodegroup-*",
+        KOPS: "role/nodes.train.example.com",
+    }[name]
+    expected = policy(cluster, queue=made.resolved({"Fn::GetAtt": ["Queue", "Arn"]}), node_role=f"arn:aws:iam::{ACCOUNT}:{nodes}")
     if name == KOPS:
         (granted,) = (found["PolicyDocument"] for found in made.of("AWS::IAM::ManagedPolicy").values())
         expected["Statement"] = [load for load in expected["Statement"] if load["Sid"] != "ReadNodeGroups"]

@@ -1,5 +1,6 @@
 """ClusterConfigs of eksctl: what their groups are, and that gpuscaler finds and understands them in an account."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -179,6 +180,22 @@ def test_the_controller_takes_its_role_by_an_association_or_by_tokens_of_the_clu
     assert _config(description("s1-self-managed"))["iam"] == {"withOIDC": True}
 
 
+def test_the_api_server_is_open_to_the_addresses_that_are_named_or_the_files_say_that_it_is_open_to_all() -> None:
+    endpoints = {"publicAccess": True, "privateAccess": True}
+    (file,) = eksctl_files(read_description(SMALLEST))
+    assert yaml.safe_load(file.text(explain=True))["vpc"] == {"clusterEndpoints": endpoints}
+    assert "open to the whole internet" in file.text(explain=True)
+    assert "open to the whole internet" in file.edit
+    (file,) = eksctl_files(read_description(SMALLEST.replace("name: research", "name: research, api_access: [203.0.113.0/24]")))
+    assert yaml.safe_load(file.text(explain=True))["vpc"] == {"clusterEndpoints": endpoints, "publicAccessCIDRs": ["203.0.113.0/24"]}
+    assert "whole internet" not in file.text(explain=True)
+
+
+def test_a_new_cluster_enforces_network_policies() -> None:
+    (network,) = (addon for addon in _config(description("s1-eksctl"))["addons"] if addon["name"] == "vpc-cni")
+    assert json.loads(network["configurationValues"]) == {"enableNetworkPolicy": "true"}
+
+
 def test_commands_protect_the_machines_of_gpu_groups_only() -> None:
     (managed,), (own,) = eksctl_files(description("s1-eksctl")), eksctl_files(description("s1-self-managed"))
     for command in (managed.apply, own.apply):
@@ -214,12 +231,22 @@ def test_texts_of_a_description_stay_texts() -> None:
     assert "'n': '12.5e-3'" in plain
 
 
-def test_names_of_roles_fit_into_iam_and_stay_distinct() -> None:
+@pytest.mark.parametrize("nodes", ["managed", "self-managed"])
+def test_names_of_roles_fit_into_iam_stay_distinct_and_are_those_that_gpuscaler_may_pass(nodes: str) -> None:
     text = SMALLEST.replace("name: research", f"name: {'c' * 60}").replace("[us-east-1b]", "[us-east-1a, us-east-1b]")
-    groups = _gpu_groups(read_description(f"nodes: self-managed\n{text}"))
+    groups = _gpu_groups(read_description(f"nodes: {nodes}\n{text}"))
     roles = {group["iam"]["instanceRoleName"] for group in groups.values()}
     assert len(roles) == len(groups) == 4
     assert max(map(len, roles)) <= 64
+    groups = _gpu_groups(read_description(f"nodes: {nodes}\n{SMALLEST}"))
+    assert all(group["iam"]["instanceRoleName"].startswith("eksctl-research-nodegroup-") for group in groups.values())
+
+
+def test_files_say_that_they_do_not_set_up_fast_networks() -> None:
+    (file,) = eksctl_files(read_description(SMALLEST.replace("g5.xlarge", "p5.48xlarge")))
+    assert "p5.48xlarge: Elastic Fabric Adapters are not set up" in file.edit
+    (file,) = eksctl_files(read_description(SMALLEST))
+    assert "Elastic" not in file.edit
 
 
 def test_500_groups_are_written_with_a_word_on_the_quota() -> None:

@@ -112,7 +112,12 @@ def test_the_clusters_spec_names_the_policy_of_the_stack_and_switches_off_the_ot
     assert controller_role_arn(described) == "arn:aws:iam::111122223333:role/gpuscaler-controller.gpuscaler.sa.train.example.com"
     assert spec["nodeTerminationHandler"] == {"enabled": False}
     assert spec["containerd"] == {"nvidiaGPU": {"enabled": True}}
-    assert "s3://train-example-com-oidc" in generated(SCENE)[CLUSTER].edit
+    step = generated(SCENE)[CLUSTER]
+    assert "s3://train-example-com-oidc" in step.edit
+    assert "create-bucket --bucket train-example-com-oidc --region ap-northeast-1" in step.apply
+    assert "LocationConstraint=ap-northeast-1" in step.apply
+    for said in ("those of the control plane included", "Node Termination Handler", "managed: false"):
+        assert said in step.edit
 
 
 def test_long_names_of_roles_end_as_kops_ends_them() -> None:
@@ -124,3 +129,20 @@ def test_long_names_of_roles_end_as_kops_ends_them() -> None:
 
 def test_the_doctor_finds_nothing() -> None:
     assert complaints(look_at(SCENE)) == []
+
+
+@pytest.mark.parametrize(
+    "taints", ["[team=x:NoSchedule]", "[nvidia.com/gpu=yes:NoExecute]", "[lab/soft=yes:PreferNoSchedule, lab/big=yes:NoExecute]"]
+)
+def test_the_device_plugin_tolerates_all_taints_of_its_groups_as_kops_makes_them(taints: str) -> None:
+    """kOps' own plugin tolerates nvidia.com/gpu:NoSchedule only, and kOps adds that taint where a group has no such key."""
+    files = {file.path: file for file in files_of(read_description(f"{START}- {{name: big, types: [g5.xlarge], taints: {taints}}}\n"))}
+    plugin = yaml.safe_load(files["kubernetes/device-plugin.yaml"].text(explain=False))
+    tolerated = {(item["key"], item["effect"]) for item in plugin["spec"]["template"]["spec"]["tolerations"]}
+    for group in yaml.safe_load_all(files[GROUPS].text(explain=False)):
+        assert {(text.partition("=")[0], text.rpartition(":")[2]) for text in group["spec"]["taints"]} <= tolerated
+
+
+def test_where_kops_own_device_plugin_runs_there_is_no_second_one() -> None:
+    text = f"{START}- {{name: big, types: [g5.xlarge], taints: [nvidia.com/gpu=:NoSchedule, lab/soft=yes:PreferNoSchedule]}}\n"
+    assert "kubernetes/device-plugin.yaml" not in {file.path for file in files_of(read_description(text))}

@@ -55,6 +55,26 @@ def test_the_run_file_is_valid_and_limited(name: str) -> None:
         assert (subscription.cluster.name, subscription.cluster.resource_group) == (shape.cluster.name, shape.cluster.resource_group)
 
 
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        ("cloud: aws\ncluster: {name: a, region: us-east-1}", "aws eks create-access-entry --region us-east-1 --cluster-name a"),
+        ("cloud: aws\ntool: terraform\ncluster: {name: a, region: us-east-1, create: false}", "--kubernetes-groups"),
+        ("cloud: aws\ntool: kops\ncluster: {name: a.example.com, region: us-east-1}", "oidcGroupsClaim"),
+        ("cloud: azure\ncluster: {name: a, region: eastus}", "Azure Kubernetes Service Cluster User"),
+        ("cloud: azure\ncluster: {name: a, region: eastus, create: false}", "--enable-aad"),
+    ],
+)
+def test_how_people_become_members_of_a_teams_group_is_said_before_it_is_used(head: str, expected: str) -> None:
+    type_ = "g5.xlarge" if "aws" in head else "Standard_NC4as_T4_v3"
+    pools = f"gpu_pools:\n- {{name: train, types: [{type_}]}}\n"
+    group = "9f3c1e52-7c7b-4a44-8d1f-111122223333"
+    for team, said in ((f"{{name: vision, gpus: 8, group: {group}}}", True), ("{name: vision, gpus: 8}", False)):
+        files = {file.path: file for file in files_of(read_description(f"{head}\n{pools}teams:\n- {team}\n"))}
+        edit = files["kubernetes/teams.yaml"].edit
+        assert (expected in edit, group in edit) == (said, said)
+
+
 def test_only_irsa_and_workload_identity_need_annotations() -> None:
     assert "controller" not in values("s1-eksctl"), "a Pod Identity association names the account, not the other way round"
     account = values("s1-self-managed")["controller"]["serviceAccount"]
@@ -119,7 +139,7 @@ def test_a_device_plugin_where_nothing_else_installs_one(name: str, count: int) 
     plugins = [obj for obj in objects(generated(name)) if obj["kind"] == "DaemonSet"]
     assert len(plugins) == count
     for plugin in plugins:
-        taints = {taint.key for taint in description(name).taints} | {"gpuscaler.io/arriving"}
+        taints = {taint.key for taint in description(name).node_taints(description(name).groups)} | {"gpuscaler.io/arriving"}
         spec = plugin["spec"]["template"]["spec"]
         assert taints <= {toleration["key"] for toleration in spec["tolerations"]}
         assert plugin["metadata"]["name"] == "nvidia-device-plugin-daemonset"

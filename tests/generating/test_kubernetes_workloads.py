@@ -16,7 +16,7 @@ from tests.running_cluster import RunningCluster
 from tests.virtual_time import VirtualTimeLoop
 
 from gpuscaler.embedded.serving.cluster import Conditions, EmbeddedCluster
-from gpuscaler.generating.bundle import files_of
+from gpuscaler.generating.bundle import files_of, notes_of
 from gpuscaler.generating.description.reading import read_description
 from gpuscaler.generating.description.resolved import Description, NodeGroup
 from gpuscaler.generating.kubernetes.workloads.placing import price
@@ -124,18 +124,17 @@ def test_each_example_gets_machines_of_its_groups_from_zero(applied: Mapping[str
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_namespace_has_a_quota_for_its_examples(applied: Mapping[str, Any], name: str) -> None:
+def test_each_example_alone_fits_the_quota_of_its_namespace(applied: Mapping[str, Any], name: str) -> None:
     files = list(objects(generated(name)))
     hard = [(obj["metadata"]["namespace"], obj["spec"]["hard"]) for obj in files if obj["kind"] == "ResourceQuota"]
     quotas = {namespace: int(of[f"requests.{GPU}"]) for namespace, of in hard if f"requests.{GPU}" in of}
     most = {obj["metadata"]["namespace"]: obj["spec"]["maxReplicas"] for obj in files if obj["kind"] == "HorizontalPodAutoscaler"}
-    used = Counter[str]()
+    used = Counter[tuple[str, str]]()
     for pod in applied[name][1]:
-        labels, namespace = pod["metadata"]["labels"], pod["metadata"]["namespace"]
-        if labels["app.kubernetes.io/name"] != "inference" or namespace not in most:
-            used[namespace] += int(pod["spec"]["containers"][0]["resources"]["limits"][GPU])
-    used.update(most)
-    assert {name: gpus for name, gpus in used.items() if gpus > quotas.get(name, math.inf)} == {}
+        example, namespace = pod["metadata"]["labels"]["app.kubernetes.io/name"], pod["metadata"]["namespace"]
+        used[example, namespace] += int(pod["spec"]["containers"][0]["resources"]["limits"][GPU])
+    used |= Counter({("inference", namespace): replicas for namespace, replicas in most.items()})
+    assert {key: gpus for key, gpus in used.items() if gpus > quotas.get(key[1], math.inf)} == {}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -176,8 +175,9 @@ controller: {gpus: LIMIT}
 @pytest.mark.parametrize(
     ("gpus", "limit", "expected"),
     [
-        # Large examples on the large machines of the team, as far as its quota goes; the gang's machines would be beyond the limit.
-        ("8", "8", {"training": "vision", "gang": "gpu-examples", "notebook": "gpu-examples", "inference": "gpu-examples"}),
+        # Large examples on the large machines of the team, as far as its quota goes; the gang's machines would be beyond the limit. Each
+        # example is tried alone, so that none has to leave room for another.
+        ("8", "8", dict.fromkeys(("training", "gang", "notebook", "inference"), "vision")),
         ("32", "64", {"training": "vision", "gang": "vision", "notebook": "vision", "inference": "vision"}),
         # No pod of the team: its quota is 0. Nothing is left out, since the small pool is for everyone.
         ("0", "64", dict.fromkeys(("training", "gang", "notebook", "inference"), "gpu-examples")),
@@ -229,3 +229,24 @@ def test_only_pods_of_the_pools_teams_tolerate_its_taint() -> None:
             assert obj["metadata"]["namespace"] == "research" or "gpu-pool" not in taints, obj
     (plugin,) = (obj for obj in objects(files) if obj["kind"] == "DaemonSet")
     assert {item["key"] for item in plugin["spec"]["template"]["spec"]["tolerations"]} == {GPU, "gpu-pool", "gpuscaler.io/arriving"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (
+            {"controller": {"dollars_per_hour": 20}},
+            "Pool big: controller.dollars_per_hour is 20, and it needs 2 machines, for about 33 dol",
+        ),
+        ({}, "Pool big: the quota of team vision is 8 GPUs, and it asks for 16."),
+        ({"controller": {"gpus": 8}}, "Pool big: controller.gpus is 8, and it needs 2 machines with 16 GPUs together."),
+        ({"gpu_pools": [{"max": 1}]}, "Pool big: max of a group is 1, and it needs 2 machines."),
+        ({"gpu_pools": [{"types": ["g5g.xlarge"]}]}, "No pool has GPUs of NVIDIA in machines with x86 processors."),
+    ],
+)
+def test_what_leaves_a_gang_out_is_named(changed: Mapping[str, Any], said: str) -> None:
+    text = yaml.safe_load(SMALLEST.replace("GPUS", "8").replace("LIMIT", "64"))
+    pools = [{**text["gpu_pools"][1], **pool} for pool in changed.get("gpu_pools", [{}])]
+    shape = read_description(yaml.safe_dump({**text, **changed, "gpu_pools": pools, "workloads": ["gang"]}))
+    (note,) = (note for note in notes_of(shape) if "left out" in note)
+    assert note.startswith(f"The example gang is left out. {said}")

@@ -86,7 +86,7 @@ def test_nodes_of_a_cluster_become_pools(tmp_path: Path) -> None:
         ("on-demand", "us-west-2b", "vision"),
         ("on-demand", "us-west-2c", "vision"),
     }
-    assert [str(taint) for taint in described.taints] == ["nvidia.com/gpu=true:NoSchedule"]
+    assert [str(taint) for taint in described.node_taints(described.groups)] == ["nvidia.com/gpu=true:NoSchedule"]
     assert not described.cluster.create
 
 
@@ -110,6 +110,35 @@ def test_groups_that_are_missing_among_others_are_named(tmp_path: Path) -> None:
     spot = {"eks_dot_amazonaws_dot_com__capacityType": "SPOT"}
     done = describe(tmp_path, node("a", "g5.xlarge", "us-west-2a", **spot), node("b", "g5.xlarge", "us-west-2b"))
     assert "# There is no group yet for on-demand in zone us-west-2a, spot in zone us-west-2b; one is written." in done.stdout
+
+
+def test_nodes_of_aks_show_subscription_zones_and_pools(tmp_path: Path) -> None:
+    subscription, managed = "6ba7b810-9dad-11d1-80b4-00c04fd430c8", "MC_ml-rg_ml_eastus"
+    nodes = []
+    for zone in ("eastus-1", "eastus-2"):
+        one = node(zone, "Standard_NC24ads_A100_v4", zone, agentpool="a100", kubernetes_dot_azure_dot_com__cluster=managed)
+        one["metadata"]["labels"]["topology.kubernetes.io/region"] = "eastus"
+        machine = f"resourceGroups/{managed}/providers/Microsoft.Compute/virtualMachineScaleSets/aks/virtualMachines/0"
+        one["spec"] = {"providerID": f"azure:///subscriptions/{subscription}/{machine}"}
+        nodes.append(one)
+    done = describe(tmp_path, *nodes)
+    described = read_description(done.stdout)
+    cluster = described.cluster
+    assert (cluster.name, cluster.resource_group, cluster.subscription, cluster.zones) == ("ml", "ml-rg", subscription, ("1", "2"))
+    assert {group.pool for group in described.groups} == {"a100"}
+    assert "was not found: add" not in done.stdout
+    assert "# No taint: pods that need no GPU may take these machines, too." in done.stdout
+    for one in nodes:
+        del one["spec"]["providerID"]
+    assert "The subscription was not found: add subscription: …." in describe(tmp_path, *nodes).stdout
+
+
+@pytest.mark.parametrize("label", ["eks.amazonaws.com/nodegroup", "alpha.eksctl.io/nodegroup-name", "kops.k8s.io/instancegroup"])
+def test_pools_are_called_like_the_groups_of_the_nodes(tmp_path: Path, label: str) -> None:
+    one = node("a", "p4d.24xlarge", "us-west-2a")
+    one["metadata"]["labels"][label] = "a100-spot-a"
+    described = read_description(describe(tmp_path, one).stdout)
+    assert {group.pool for group in described.groups} == {"a100"}
 
 
 def test_without_gpu_nodes_it_says_so(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ gpu_pools:
 - {name: amd, types: [g4ad.xlarge], markets: [spot], zones: [eu-west-1c], taints: []}
 controller: {identity: irsa, namespace: scaling}
 """
-NEW_SELF_MANAGED = SELF_MANAGED.replace(", create: false, private: false", "").replace(
+NEW_SELF_MANAGED = SELF_MANAGED.replace(", create: false, private: false", ", api_access: [203.0.113.0/24]").replace(
     "controller:", "general: {types: [m7g.large, c5.xlarge]}\ncontroller:"
 )
 TEXTS = {"managed": SCENE, "existing": EXISTING, "self-managed": SELF_MANAGED, "new-self-managed": NEW_SELF_MANAGED}
@@ -249,6 +249,34 @@ def test_disks_are_encrypted_and_machines_ask_for_tokens(planned: Callable[[str]
 
 
 @needs_terraform
+@pytest.mark.parametrize("name", TEXTS)
+def test_kubectl_speaks_to_this_cluster_before_anything_is_installed_there(name: str) -> None:
+    cluster = described(name).cluster
+    last = files(name)[-1].apply
+    assert last.index("apply plan.tfplan") < last.index(f"aws eks update-kubeconfig --region {cluster.region} --name {cluster.name}")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("self-managed", ("associate-iam-oidc-provider", "authenticationMode")), ("existing", ("pod-identity-agent",))]
+)
+def test_what_a_cluster_that_exists_must_have_is_said_before(name: str, expected: tuple[str, ...]) -> None:
+    before = {file.path: file.edit for file in files(name)}["terraform/access.tf"]
+    assert all(text in before for text in expected)
+    assert not {file.path: file.edit for file in files(f"new-{name}" if name == "self-managed" else "managed")}["terraform/access.tf"]
+
+
+def test_the_api_server_is_open_only_to_addresses_that_are_named(planned: Callable[[str], Values]) -> None:
+    closed, opened = ({**planned(name)["aws_eks_cluster.this"]["vpc_config"][0]} for name in ("managed", "new-self-managed"))
+    assert (closed["endpoint_public_access"], closed.get("public_access_cidrs")) == (False, None)
+    assert (opened["endpoint_public_access"], opened["public_access_cidrs"]) == (True, ["203.0.113.0/24"])
+
+
+def test_a_new_cluster_enforces_network_policies(planned: Callable[[str], Values]) -> None:
+    addons = each(planned("managed"), "aws_eks_addon.nodes")
+    assert json.loads(addons["vpc-cni"]["configuration_values"]) == {"enableNetworkPolicy": "true"}
+    assert not addons["kube-proxy"].get("configuration_values")
+
+
 @pytest.mark.parametrize("name", TEXTS)
 def test_rights_are_those_that_generate_iam_prints(planned: Callable[[str], Values], name: str) -> None:
     found = json.loads(planned(name)["aws_iam_role_policy.gpuscaler"]["policy"])

@@ -23,9 +23,10 @@ from gpuscaler.generating.description.resolved import Description
 TABLE = table()
 WIDE = """
 cloud: azure
-cluster: {name: Research-1, region: westeurope, zones: ["1", "2", "3"], subscription: 0B1F6471-1BF0-4DDA-AEC3-111122223333}
+cluster: {name: Research-1, region: westeurope, zones: ["1", "2", "3"], subscription: 0B1F6471-1BF0-4DDA-AEC3-111122223333,
+  api_access: [203.0.113.7/32, 198.51.100.0/24]}
 controller: {namespace: scaling}
-teams: [{name: vision}]
+teams: [{name: vision, group: 9f3c1e52-7c7b-4a44-8d1f-111122223333}]
 general: {types: [Standard_D8s_v5, Standard_E8s_v5], min: 3, max: 9}
 gpu_pools:
 - {name: train-large, gpus: 1, gpu_memory: 24G, min: 2, max: 8, labels: {team: "vision", "odd.example.com/key": "x.y"}}
@@ -254,6 +255,24 @@ def test_labels_and_taints_of_the_description_are_kept() -> None:
 def test_aks_installs_the_driver_where_it_has_one() -> None:
     found = pools("wide")
     assert {name[:3]: pool["gpu_driver"] for name, pool in found.items()} == {"tra": "Install", "amd": "None", "con": "None"}
+
+
+def test_only_named_addresses_reach_the_api_server() -> None:
+    cluster = ("resource", "azurerm_kubernetes_cluster", "cluster")
+    assert blocks("wide")[cluster]["api_server_access_profile"] == [{"authorized_ip_ranges": ["203.0.113.7/32", "198.51.100.0/24"]}]
+    assert "api_server_access_profile" not in blocks("s2-azure")[cluster]
+    open_to_all = next(file for file in azure_terraform_files(ALL["s2-azure"]) if file.path.endswith("/cluster.tf"))
+    assert "open to the whole internet" in open_to_all.edit
+
+
+def test_teams_with_groups_log_in_with_entra_so_that_the_groups_have_members() -> None:
+    cluster = ("resource", "azurerm_kubernetes_cluster", "cluster")
+    login = "azure_active_directory_role_based_access_control"
+    assert blocks("wide")[cluster][login] == [{"azure_rbac_enabled": False}]
+    assert login not in blocks("s2-azure")[cluster]
+    commands = {name: list(azure_terraform_files(ALL[name]))[-1].apply for name in ("wide", "s2-azure")}
+    assert commands["wide"].endswith("--admin")
+    assert not commands["s2-azure"].endswith("--admin")
 
 
 def test_the_system_pool_is_apart_and_never_empty() -> None:

@@ -1,5 +1,6 @@
 """``gpuscaler generate cluster`` and ``gpuscaler generate description``: files that set up a cluster, and their short description."""
 
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -9,10 +10,14 @@ import click
 from gpuscaler.cli.reaching import FILE, cluster_options, refuse_files_and_access
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
+    from gpuscaler.generating.description.resolved import Description
     from gpuscaler.generating.description.starting import Origin, Sighting
     from gpuscaler.model.nodes import Node
+
+#: A path in the README of a folder.
+_PATH = re.compile(r"`([\w.-]+(?:/[\w.-]+)*)`")
 
 
 @click.command()
@@ -26,6 +31,7 @@ def cluster(*, file: Path, output: Path, explain: bool, force: bool) -> None:
     DESCRIPTION is a short file (- for standard input) that names the cloud, the cluster and the GPU pools. Nothing is applied: review the
     files, and apply them with your tools in the order that README.md in the folder states.
     """
+    from gpuscaler.cli.printing import format_count
     from gpuscaler.generating.bundle import files_of, notes_of
     from gpuscaler.generating.description.reading import read_description
     from gpuscaler.settings import SettingsError
@@ -41,16 +47,55 @@ def cluster(*, file: Path, output: Path, explain: bool, force: bool) -> None:
     different = [path for path, content in texts.items() if path.exists() and _differs(path, content)]
     if different and not force:
         listed = "".join(f"\n  {path}" for path in different)
-        _refuse(f"saw {len(different)} files with other content, expected none; move them away, or replace them with --force:{listed}")
+        _refuse(
+            f"saw {format_count(len(different), 'file')} with other content, expected none; move away what is yours, or replace all with "
+            f"--force:{listed}"
+        )
+    left_over = _left_over(output, texts)
     try:
         for path, content in texts.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content, encoding="utf-8")
     except OSError as error:
         _refuse(f"{error.filename}: saw {error.strerror}, expected a folder that can be written to")
+    _print_groups(description)
     for note in notes_of(description):
         click.echo(f"note: {note}", err=True)
-    click.echo(f"{output}: {len(texts)} files; begin with {output / 'README.md'}")
+    if left_over:
+        listed = "".join(f"\n  {path}" for path in left_over)
+        click.echo(
+            f"warning: {format_count(len(left_over), 'file')} of an earlier run remained, which the description no longer has; take what "
+            f"was made of it out of the cluster, and then remove it:{listed}",
+            err=True,
+        )
+    click.echo(f"{output}: {format_count(len(texts), 'file')}; begin with {output / 'README.md'}")
+
+
+def _left_over(folder: Path, texts: "Mapping[Path, str]") -> "list[Path]":
+    """Return the files that the README of an earlier run names, and that neither are written now nor are named by the new README."""
+    readme = folder / "README.md"
+    try:
+        before = readme.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return []
+    named = {folder / name: None for name in _PATH.findall(before) if ".." not in name.split("/")}
+    kept = {folder / name for name in _PATH.findall(texts[readme])}
+    return [path for path in named if path not in texts and path not in kept and path.is_file()]
+
+
+def _print_groups(description: "Description") -> None:
+    """Print what the groups are, to standard error: standard output is for scripts."""
+    from rich.table import Table
+
+    from gpuscaler.cli.printing import uncut_console
+    from gpuscaler.generating.description.summary import HEADINGS, rows_of
+
+    table = Table(box=None, pad_edge=False)
+    for heading, is_number in HEADINGS.items():
+        table.add_column(heading, justify="right" if is_number else "left")
+    for row in rows_of(description):
+        table.add_row(*row)
+    uncut_console(stderr=True).print(table)
 
 
 def _differs(path: Path, content: str) -> bool:

@@ -35,10 +35,10 @@ def print_plan(plan: Plan, cluster: Cluster, seconds: float) -> None:
     console.print(f"Planned in {seconds * 1000:.0f} ms.")
 
 
-def uncut_console() -> Console:
-    """Return a console for standard output. Tables are fitted to a terminal's width; in a pipe or a file nothing is cut."""
-    console = Console(highlight=False, soft_wrap=True)
-    return console if console.is_terminal else Console(highlight=False, soft_wrap=True, width=10_000)
+def uncut_console(*, stderr: bool = False) -> Console:
+    """Return a console. Tables are fitted to a terminal's width; in a pipe or a file nothing is cut."""
+    console = Console(highlight=False, soft_wrap=True, stderr=stderr)
+    return console if console.is_terminal else Console(highlight=False, soft_wrap=True, stderr=stderr, width=10_000)
 
 
 def print_purchases(console: Console, plan: Plan) -> None:

@@ -1,6 +1,5 @@
-"""All files of a description: which there are, and the README that says in which order they are applied."""
+"""All files of a description: which there are, and the README about them."""
 
-import textwrap
 from collections.abc import Callable, Iterable
 
 from gpuscaler.generating.aws.cloudformation import cloudformation_files
@@ -21,6 +20,7 @@ from gpuscaler.generating.kubernetes.workloads.inference import inference_files
 from gpuscaler.generating.kubernetes.workloads.notebook import notebook_files
 from gpuscaler.generating.kubernetes.workloads.placing import omitted
 from gpuscaler.generating.kubernetes.workloads.training import training_files
+from gpuscaler.generating.readme.page import readme
 from gpuscaler.generating.writing.files import GeneratedFile, text_file
 
 #: What writes the files, in the order in which they are applied. Each writer yields nothing for descriptions that are not its own.
@@ -48,21 +48,9 @@ _WRITERS: tuple[Callable[[Description], Iterable[GeneratedFile]], ...] = (
 def files_of(description: Description) -> tuple[GeneratedFile, ...]:
     """Return the files in the order in which they are applied, and first the README that lists them."""
     files = tuple(file for write in _WRITERS for file in write(description))
-    return (text_file("README.md", "this page", _readme(description, files)), *files)
+    return (text_file("README.md", "this page", readme(description, files, notes_of(description))), *files)
 
 
 def notes_of(description: Description) -> tuple[str, ...]:
     """Return what a person should know before reading the files, such as types that were chosen, as whole sentences."""
     return (*description.notes, *omitted(description))
-
-
-def _readme(description: Description, files: tuple[GeneratedFile, ...]) -> str:
-    lines = [f"# Set-up of {description.cluster.name}", ""]
-    lines += ["Written by `gpuscaler generate cluster`. Read the files, fill in what is missing, and apply them in this order:", ""]
-    for number, file in enumerate(files, 1):
-        lines += [f"{number}. `{file.path}`: {file.about}."]
-        lines += [f"   Before: {file.edit}."] if file.edit else []
-        lines += ["", "   ```sh", textwrap.indent(file.apply, "   "), "   ```", ""] if file.apply else []
-    if notes := notes_of(description):
-        lines += ["", *(f"- {note}" for note in notes)]
-    return "\n".join(lines) + "\n"

@@ -144,14 +144,9 @@ def _rights(description: Description) -> Mapping[str, Tree]:
 
 
 def _node_role(description: Description) -> Tree:
-    """Return the role that launch templates give to machines; empty where EKS adds it itself."""
+    """Return the role that launch templates give to machines: EKS adds it to those of its managed groups, too."""
     cluster = description.cluster.name
-    if description.tool == KOPS:
-        role = kops_role_name(f"nodes.{cluster}")
-    elif description.managed:
-        return ""
-    else:
-        role = f"eksctl-{cluster}-nodegroup-*"
+    role = kops_role_name(f"nodes.{cluster}") if description.tool == KOPS else f"eksctl-{cluster}-nodegroup-*"
     return {"Fn::Sub": _iam(f"role/{role}")}
 
 

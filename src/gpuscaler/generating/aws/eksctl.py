@@ -9,12 +9,13 @@ them. They decide where things are written here:
 - ``tags`` of managed groups reach the Auto Scaling group only with ``propagateASGTags``.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from gpuscaler.generating.aws.eksctl_commands import cluster_edits, create_commands, identity_commands, identity_edits
 from gpuscaler.generating.aws.eksctl_groups import general_group, gpu_group, like_the_first
-from gpuscaler.generating.aws.general import control_plane_zones, general_groups
+from gpuscaler.generating.aws.general import NETWORK_POLICIES, WHY_NETWORK_POLICIES, control_plane_zones, general_groups
 from gpuscaler.generating.aws.names import SERVICE_ACCOUNT, controller_role_arn
 from gpuscaler.generating.description.resolved import Description
 from gpuscaler.generating.description.settings import EKSCTL, IRSA, POD_IDENTITY
@@ -86,10 +87,7 @@ def _cluster(description: Description) -> dict[str, Tree]:
             control_plane_zones(description),
         ),
     }
-    if description.cluster.private:
-        endpoints = {"publicAccess": True, "privateAccess": True}
-        why = "Machines reach the API server within the network, not through the gateway to the internet; you reach it from outside."
-        config["vpc"] = {"clusterEndpoints": because(why, endpoints)}
+    config["vpc"] = _vpc(description)
     if oidc:
         why = "gpuscaler's ServiceAccount takes its role with a token of the cluster (IRSA), for which IAM must know the cluster's issuer."
         config["iam"] = {"withOIDC": because(why, True)}
@@ -107,6 +105,20 @@ def _cluster(description: Description) -> dict[str, Tree]:
     return config
 
 
+def _vpc(description: Description) -> dict[str, Tree]:
+    allowed = description.cluster.api_access
+    why = "Machines reach the API server within the network, whatever addresses may use its public endpoint. "
+    if allowed:
+        why += "That one is open to the addresses below only."
+    else:
+        why += "That one is open to the whole internet: credentials work from anywhere. eksctl cannot create a cluster without it; "
+        why += "cluster.api_access of the description restricts it."
+    vpc: dict[str, Tree] = {"clusterEndpoints": because(why, {"publicAccess": True, "privateAccess": True})}
+    if allowed:
+        vpc["publicAccessCIDRs"] = because("Those that cluster.api_access names. eksctl itself must run from one of them.", list(allowed))
+    return vpc
+
+
 def _addons(description: Description) -> Iterator[Tree]:
     named = {
         "vpc-cni": "It gives pods their addresses. Add-ons are named here so that EKS manages their versions.",
@@ -118,7 +130,8 @@ def _addons(description: Description) -> Iterator[Tree]:
     if not description.cluster.region.startswith(NO_METRICS_SERVER):
         named["metrics-server"] = "`kubectl top` and HorizontalPodAutoscalers by CPU and memory need it."
     for name, why in named.items():
-        yield because(why, {"name": name})
+        network = {"configurationValues": because(WHY_NETWORK_POLICIES, json.dumps(NETWORK_POLICIES))} if name == "vpc-cni" else {}
+        yield because(why, {"name": name, **network})
 
 
 def _groups(description: Description) -> Mapping[str, Tree]:

@@ -2,14 +2,14 @@
 
 from gpuscaler.clouds.aws.discovery.ownership import CLUSTER_AUTOSCALER
 from gpuscaler.clouds.discovery.hints import LABEL
-from gpuscaler.generating.aws.general import general_groups
+from gpuscaler.generating.aws.general import general_groups, unused_networks
 from gpuscaler.generating.aws.names import ACCOUNT_PLACEHOLDER
+from gpuscaler.generating.description.addresses import before_creation
+from gpuscaler.generating.description.limits import MANAGED_GROUPS
 from gpuscaler.generating.description.resolved import Description
 from gpuscaler.generating.description.settings import IRSA
 from gpuscaler.model.well_known import POOL_LABEL
 
-#: EKS allows 30 managed node groups in a cluster, unless its owner asked for more (EKS user guide, "service quotas", 2026-11-26).
-_MANAGED_GROUPS = 30
 #: The lifecycle hook of groups that EKS does not manage, and the seconds for which it holds a machine that its group ends.
 HOOK, HEARTBEAT = "gpuscaler", 600
 
@@ -22,9 +22,16 @@ def create_commands(description: Description, path: str) -> str:
         "# Without eksctl's own device plugin: kubernetes/ has one that tolerates the taints of the GPU nodes.",
         f"eksctl create {what} --config-file={path} --install-nvidia-plugin=false",
     ]
+    if not description.cluster.create:
+        lines.append(kubeconfig_command(description))
     if not description.cluster.create and description.controller.identity == IRSA:
         lines.append(f"eksctl utils associate-iam-oidc-provider --region={region} --cluster={name} --approve")
     return "\n".join((*lines, *_group_commands(description)))
+
+
+def kubeconfig_command(description: Description) -> str:
+    """Return the command that makes kubectl and helm speak to this cluster, and not to the one that they spoke to before."""
+    return f"aws eks update-kubeconfig --region {description.cluster.region} --name {description.cluster.name}"
 
 
 def _group_commands(description: Description) -> tuple[str, ...]:
@@ -72,15 +79,17 @@ def cluster_edits(description: Description) -> str:
     edits = ["use the newest eksctl: for types that it does not know, it takes an image without NVIDIA's driver"]
     if not description.cluster.create:
         edits.append("if eksctl did not create the cluster, add its network (`vpc` with `id`, `securityGroup` and `subnets`)")
-    return "; ".join((*edits, *quota_edits(description)))
+    else:
+        edits.append(before_creation(description.cluster.api_access))
+    return "; ".join((*edits, *quota_edits(description), *unused_networks(description)))
 
 
 def quota_edits(description: Description) -> tuple[str, ...]:
     """Return what must be asked of AWS, if EKS allows fewer node groups than there are."""
     groups = len(description.groups) + (len(list(general_groups(description))) if description.cluster.create else 0)
-    if not description.managed or groups <= _MANAGED_GROUPS:
+    if not description.managed or groups <= MANAGED_GROUPS:
         return ()
-    return (f"ask AWS for {groups} managed node groups in a cluster (Service Quotas of EKS), which has {_MANAGED_GROUPS} by default",)
+    return (f"ask AWS for {groups} managed node groups in a cluster (Service Quotas of EKS), which has {MANAGED_GROUPS} by default",)
 
 
 def identity_edits(description: Description) -> str:

@@ -35,7 +35,8 @@ def gpu_group(description: Description, group: NodeGroup) -> dict[str, Tree]:
         **_image(),
         **_volume(group.disk_gib, "Images with CUDA have 5 to 15 GB each."),
         **_network(description),
-        **({} if description.managed else _self_managed(description, group)),
+        **_role(description, group),
+        **({} if description.managed else _self_managed()),
         "labels": because(
             "gpuscaler.io/pool is what gpuscaler calls the group, since AWS gives its Auto Scaling group a name with a random part. With "
             "k8s.amazonaws.com/accelerator, Cluster Autoscaler waits for the GPUs of a new node, should you go back to it.",
@@ -148,19 +149,17 @@ def _network(description: Description) -> dict[str, Tree]:
     }
 
 
-def _self_managed(description: Description, group: NodeGroup) -> dict[str, Tree]:
-    return {
-        "asgSuspendProcesses": because(
-            "The group has one zone, so there is nothing to even out. This holds if someone adds a zone later, too.", ["AZRebalance"]
-        ),
-        "iam": {
-            "instanceRoleName": because(
-                "gpuscaler may launch machines only with roles whose names begin like this one (iam:PassRole in the stack). CloudFormation "
-                "would make up a name. The role has no rights of an autoscaler: every pod on the machines could use them.",
-                node_role_name(description, group.name),
-            )
-        },
-    }
+def _role(description: Description, group: NodeGroup) -> dict[str, Tree]:
+    why = (
+        "gpuscaler may launch machines only with roles whose names begin like this one (iam:PassRole in the stack). CloudFormation would "
+        "make up a name. The role has no rights of an autoscaler: every pod on the machines could use them."
+    )
+    return {"iam": {"instanceRoleName": because(why, node_role_name(description, group.name))}}
+
+
+def _self_managed() -> dict[str, Tree]:
+    why = "The group has one zone, so there is nothing to even out. This holds if someone adds a zone later, too."
+    return {"asgSuspendProcesses": because(why, ["AZRebalance"])}
 
 
 def node_role_name(description: Description, group: str) -> str:

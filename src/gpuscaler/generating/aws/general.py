@@ -1,13 +1,16 @@
 """Groups of machines without GPUs, for everything but GPU work: one for each size, whatever the number of their types."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from gpuscaler import catalogue
 from gpuscaler.generating.description.naming import short_type
 from gpuscaler.generating.description.resolved import Description
 
+#: Configuration of the add-on vpc-cni (EKS user guide, "Set up your cluster for Kubernetes network policies", 2026-11-26). It is text.
+NETWORK_POLICIES: Mapping[str, str] = {"enableNetworkPolicy": "true"}
+WHY_NETWORK_POLICIES = "Without this, the cluster accepts NetworkPolicies and ignores them: those of the teams, and gpuscaler's own."
 #: The control plane needs subnets in two zones at least.
 _LEAST_ZONES = 2
 _GIB_OF_CPU = {"c": 2, "m": 4, "r": 8}
@@ -30,6 +33,23 @@ def general_groups(description: Description) -> Iterator[GeneralGroup]:
     for types in by_size.values():
         name = "general" if len(by_size) == 1 else f"general-{short_type(types[0])}"
         yield GeneralGroup(name=name, types=tuple(types), zones=cluster_zones(description))
+
+
+def unused_networks(description: Description) -> tuple[str, ...]:
+    """Return what to know of types with Elastic Fabric Adapters, which no tool's files set up.
+
+    eksctl's ``efaEnabled`` (0.215.0) is not used: its device plugin tolerates neither the taints of GPU nodes nor gpuscaler's, and it puts
+    each group into a cluster placement group, where spot machines are harder to get.
+    """
+    types = dict.fromkeys(group.instance_type.name for group in description.groups if group.instance_type.efa)
+    if not types:
+        return ()
+    text = (
+        f"{', '.join(types)}: Elastic Fabric Adapters are not set up, so pods of several machines talk by TCP, which slows large training "
+        "down. To use them, add network interfaces of the type `efa` to the launch templates and install AWS's device plugin for EFA with "
+        "tolerations of all taints of the groups. Neither are capacity reservations or local disks"
+    )
+    return (text,)
 
 
 def cluster_zones(description: Description) -> tuple[str, ...]:

@@ -12,9 +12,10 @@ Facts from the sources of kOps 1.35.0 (2026-03-18), read 2026-11-26; tests/gener
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from gpuscaler.generating.aws.general import unused_networks
 from gpuscaler.generating.aws.names import SERVICE_ACCOUNT, controller_policy_arn
 from gpuscaler.generating.aws.nodes import ACCELERATOR, HOP_LIMIT, HTTP_TOKENS, VOLUME_TYPE, discovery_tags, node_labels, node_taints
-from gpuscaler.generating.description.resolved import Description, NodeGroup
+from gpuscaler.generating.description.resolved import GPU_TAINT, POOL_TAINT, Description, NodeGroup
 from gpuscaler.generating.description.settings import KOPS
 from gpuscaler.generating.writing.explained import Tree, because
 from gpuscaler.generating.writing.files import GeneratedFile, yaml_file
@@ -26,7 +27,6 @@ API_VERSION: Final = "kops.k8s.io/v1alpha2"
 #: The label with the name of a node's group.
 GROUP_LABEL: Final = "kops.k8s.io/instancegroup"
 _GROUPS, _CLUSTER = "kops/instancegroups.yaml", "kops/cluster.yaml"
-_NVIDIA: Final = "nvidia.com/gpu"
 #: GPUs of NVIDIA's Blackwell generation, as in the catalogue, and a driver for them. kOps installs 535, which is older than they are.
 _BLACKWELL: Final = ("b200", "b300", "rtx-pro-4500", "rtx-pro-server-6000")
 _BLACKWELL_DRIVER: Final = "nvidia-driver-580-server-open"
@@ -41,17 +41,42 @@ def kops_files(description: Description) -> Iterable[GeneratedFile]:
         _CLUSTER,
         "the keys that the kOps cluster's spec must have for GPUs and for gpuscaler, and none of its other keys",
         [_cluster(description)],
-        apply=f"kops edit cluster --name {name} && {_update(name)} && kops rolling-update cluster --name {name} --yes",
+        apply=_apply(description),
         edit=f"merge the keys into the spec in the editor that the command opens, with a bucket of your own for {_store(name)}, which "
-        "anybody may read. If the cluster's tokens had another issuer so far, follow kOps' page about migrating it first",
+        "anybody may read. If the cluster's tokens had another issuer so far, follow kOps' page about migrating it first. The update "
+        "replaces all machines that the keys concern, those of the control plane included, and drains each before: look at what it "
+        "prints without --yes, and choose the time. No spot group of the cluster has the Node Termination Handler afterwards, also none "
+        "that gpuscaler does not manage. If the cluster has a cert-manager that kOps did not install, add `managed: false` to certManager",
     )
     yield yaml_file(
         _GROUPS,
         "the InstanceGroups of kOps with GPUs, one for each type, market and zone",
         [_group(group, description) for group in description.groups],
         apply=f"kops replace --force -f {_GROUPS} && {_update(name)}",
-        edit=f"compare the subnets with `kops get cluster --name {name} -o yaml`: kOps names them after their zones unless told otherwise",
+        edit=f"compare the subnets with `kops get cluster --name {name} -o yaml`: kOps names them after their zones unless told otherwise"
+        + "".join(f"; {text}" for text in unused_networks(description)),
     )
+
+
+def _apply(description: Description) -> str:
+    """Return the commands that make the bucket of the issuer and change the cluster. Those for the bucket are of kOps' page about AWS."""
+    name, region = description.cluster.name, description.cluster.region
+    bucket = f"--bucket {_store(name).removeprefix('s3://')}"
+    place = "" if region == "us-east-1" else f" --create-bucket-configuration LocationConstraint={region}"
+    block = ",".join(f"{key}=false" for key in ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets"))
+    lines = (
+        "# A bucket for the keys of the cluster's tokens, which is open to all readers; only if the cluster has none yet.",
+        f"aws s3api create-bucket {bucket} --region {region} --object-ownership BucketOwnerPreferred{place} &&",
+        f"  aws s3api put-public-access-block {bucket} --public-access-block-configuration {block} &&",
+        f"  aws s3api put-bucket-acl {bucket} --acl public-read",
+        f"kops edit cluster --name {name} && {_update(name)}",
+        "# Without --yes, it prints which machines it would replace.",
+        f"kops rolling-update cluster --name {name}",
+        f"kops rolling-update cluster --name {name} --yes",
+        "# From here on, kubectl and helm speak to this cluster. Add --admin if you have no login of your own there.",
+        f"kops export kubeconfig --name {name}",
+    )
+    return "\n".join(lines)
 
 
 def _update(cluster: str) -> str:
@@ -81,7 +106,7 @@ def _group(group: NodeGroup, description: Description) -> Mapping[str, Tree]:
             dict(discovery_tags(cluster.name)),
         ),
         "nodeLabels": _labels(group),
-        "taints": _taints(group),
+        "taints": _taints(group, description),
         **_volume(group),
         "instanceMetadata": {
             "httpTokens": because(
@@ -154,7 +179,7 @@ def _labels(group: NodeGroup) -> Mapping[str, Tree]:
     return {key: because(reasons.get(key, "The description asks for this label."), value) for key, value in labels.items()}
 
 
-def _taints(group: NodeGroup) -> list[Tree]:
+def _taints(group: NodeGroup, description: Description) -> list[Tree]:
     own, *others = node_taints(group)
     taints: list[Tree] = [
         because(
@@ -162,11 +187,18 @@ def _taints(group: NodeGroup) -> list[Tree]:
             _text(own),
         )
     ]
-    taints += [because("Pods that do not ask for GPUs stay away from machines with GPUs.", _text(taint)) for taint in others]
-    if not any(taint.key.startswith(_NVIDIA) for taint in others):
-        why = "kOps sets this taint on machines with GPUs in any case. Named here, it gets a tag, too, and gpuscaler plans with it."
-        taints.append(because(why, _text(Taint(_NVIDIA))))
+    taints += [because(_why_taint(taint), _text(taint)) for taint in others]
+    why = "kOps sets this taint on machines with GPUs in any case. Named here, it gets a tag, too, and gpuscaler plans with it."
+    taints += [because(why, _text(taint)) for taint in description.node_taints([group]) if taint not in others]
     return taints
+
+
+def _why_taint(taint: Taint) -> str:
+    if taint.key == POOL_TAINT:
+        return "Only some teams may use this pool: pods of the others do not tolerate this taint."
+    if taint.key.startswith(GPU_TAINT):
+        return "Pods that do not ask for GPUs stay away from machines with GPUs."
+    return f"The description asks for this taint: pods without a toleration for {taint.key} stay away, also those that ask for GPUs."
 
 
 def _text(taint: Taint) -> str:
@@ -217,7 +249,7 @@ def _cluster(description: Description) -> Mapping[str, Tree]:
         ),
         "nodeTerminationHandler": because(
             "kOps runs AWS's Node Termination Handler unless it is switched off. It drains the nodes of spot machines, too, and both would "
-            "act on the same notice.",
+            "act on the same notice. This holds for the whole cluster: groups that gpuscaler does not manage lose the handler.",
             {"enabled": False},
         ),
         "serviceAccountIssuerDiscovery": {
@@ -235,7 +267,11 @@ def _cluster(description: Description) -> Mapping[str, Tree]:
                 [account],
             )
         },
-        "certManager": because("The webhook of the next key gets its certificate from cert-manager.", {"enabled": True}),
+        "certManager": because(
+            "The webhook of the next key gets its certificate from cert-manager. If the cluster has one that kOps did not install, add "
+            "`managed: false`.",
+            {"enabled": True},
+        ),
         "podIdentityWebhook": because(
             "The webhook puts the role and a token into gpuscaler's pods. Without it, gpuscaler has no credentials.", {"enabled": True}
         ),

@@ -1,13 +1,15 @@
 """Terraform of the AKS cluster itself, or of the one that exists.
 
 Sources, read 2026-11-26: the pages of the provider azurerm about ``azurerm_kubernetes_cluster`` (of 2025 and 5.0's upgrade guide); AKS's
-pages "Use system node pools", "Auto-upgrade node OS images" and "Secure traffic between pods by using network policies".
+pages "Use system node pools", "Auto-upgrade node OS images" and "Secure traffic between pods by using network policies"
+and "Secure access to the API server using authorized IP address ranges".
 """
 
 from collections.abc import Iterator
 from typing import Any, Final
 
-from gpuscaler.generating.azure.names import GENERAL_POOL, SYSTEM_POOL, resource_group, zones
+from gpuscaler.generating.azure.names import GENERAL_POOL, SYSTEM_POOL, has_groups, resource_group, zones
+from gpuscaler.generating.description.addresses import ANYWHERE
 from gpuscaler.generating.description.resolved import Description
 from gpuscaler.generating.writing.explained import Tree, because
 from gpuscaler.generating.writing.hcl import Block, Expression, Nested
@@ -74,6 +76,8 @@ def _cluster(description: Description) -> dict[str, Tree]:
             "one after the other, in the window below.",
             "NodeImage",
         ),
+        **_api_access(description),
+        **_login(description),
         "identity": because(
             "AKS acts with an identity that Azure manages. A service principal would have a secret in the state of Terraform.",
             Nested({"type": "SystemAssigned"}),
@@ -106,6 +110,24 @@ def _cluster(description: Description) -> dict[str, Tree]:
             "The same for node images. gpuscaler buys nothing in a pool while AKS upgrades it.", Nested(_window())
         ),
     }
+
+
+def _api_access(description: Description) -> dict[str, Tree]:
+    allowed = description.cluster.api_access
+    if not allowed or ANYWHERE in allowed:
+        return {}
+    why = "Only these addresses reach the API server. AKS adds the one by which the nodes leave their network."
+    return {"api_server_access_profile": because(why, Nested({"authorized_ip_ranges": list(allowed)}))}
+
+
+def _login(description: Description) -> dict[str, Tree]:
+    if not has_groups(description):
+        return {}
+    why = (
+        "People log in with Microsoft Entra ID, whose groups the RoleBindings of the teams name by their object ids. Without it, everyone "
+        "who may fetch credentials gets the same local administrator. Kubernetes' own RBAC decides what they may do."
+    )
+    return {"azure_active_directory_role_based_access_control": because(why, Nested({"azure_rbac_enabled": False}))}
 
 
 def _window() -> dict[str, Tree]:

@@ -26,3 +26,8 @@ def identity_name(description: Description) -> str:
 def zones(description: Description) -> list[str]:
     """Return the zones of machines without GPUs: those of the cluster, or else those of all GPU groups; none where there are none."""
     return sorted(set(description.cluster.zones) or {group.zone for group in description.groups if group.zone})
+
+
+def has_groups(description: Description) -> bool:
+    """Whether a team has a group of users, so that people log in with Microsoft Entra ID."""
+    return any(team.group for team in description.teams)

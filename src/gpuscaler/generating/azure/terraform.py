@@ -5,8 +5,9 @@ from typing import Final
 
 from gpuscaler.generating.azure.access import access_blocks
 from gpuscaler.generating.azure.cluster import cluster_blocks
-from gpuscaler.generating.azure.names import CLIENT_ID_OUTPUT, resource_group
+from gpuscaler.generating.azure.names import CLIENT_ID_OUTPUT, has_groups, resource_group
 from gpuscaler.generating.azure.pools import pool_blocks, quota_advice
+from gpuscaler.generating.description.addresses import before_creation
 from gpuscaler.generating.description.resolved import Description
 from gpuscaler.generating.writing.explained import Tree, because
 from gpuscaler.generating.writing.files import GeneratedFile
@@ -39,7 +40,7 @@ def azure_terraform_files(description: Description) -> Iterable[GeneratedFile]:
         f"{FOLDER}/cluster.tf",
         "the cluster, with pools without GPUs for AKS and for gpuscaler" if create else "the cluster, which exists",
         cluster_blocks(description),
-        edit="" if create else _switch_on(description),
+        edit=before_creation(description.cluster.api_access) if create else _switch_on(description),
     )
     yield hcl_file(
         f"{FOLDER}/gpu-pools.tf",
@@ -54,8 +55,15 @@ def azure_terraform_files(description: Description) -> Iterable[GeneratedFile]:
         f"{FOLDER}/outputs.tf",
         f"what other files need; `{CLIENT_ID_OUTPUT}` belongs in the values of the chart",
         _outputs(),
-        apply=f"{_APPLY}\naz aks get-credentials --resource-group {resource_group(description)} --name {description.cluster.name}",
+        apply=f"{_APPLY}\n{_credentials(description)}",
     )
+
+
+def _credentials(description: Description) -> str:
+    """Return the command that makes kubectl and helm speak to this cluster."""
+    # Where people log in with Entra, only the local administrator has rights in a new cluster.
+    admin = " --admin" if description.cluster.create and has_groups(description) else ""
+    return f"az aks get-credentials --resource-group {resource_group(description)} --name {description.cluster.name}{admin}"
 
 
 def _switch_on(description: Description) -> str:

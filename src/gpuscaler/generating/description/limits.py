@@ -16,6 +16,8 @@ from gpuscaler.generating.description.settings import EKSCTL, KOPS, GpuPoolSetti
 from gpuscaler.model.reading.cursor import Cursor
 from gpuscaler.model.well_known import OWN_PREFIX
 
+#: EKS allows 30 managed node groups in a cluster, unless its owner asked for more (EKS user guide, "service quotas", 2026-11-26).
+MANAGED_GROUPS: Final = 30
 _EKS_NAME: Final = "[A-Za-z0-9][A-Za-z0-9-]*"
 _EKS_PREFIX: Final = "eks.amazonaws.com/"
 #: Characters of a group's name, and of the keys of labels and taints, in EKS. The name is the value of a label with kOps, too.

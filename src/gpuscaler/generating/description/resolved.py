@@ -1,11 +1,16 @@
 """The description with all defaults filled in, and the node groups that follow from it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gpuscaler.catalogue import InstanceType
-from gpuscaler.generating.description.settings import ClusterSettings, ControllerSettings, GeneralSettings, TeamSettings
+from gpuscaler.clouds.azure.templates.node_templates import SPOT_TAINT
+from gpuscaler.generating.description.settings import KOPS, ClusterSettings, ControllerSettings, GeneralSettings, TeamSettings
+from gpuscaler.model.offerings import SPOT
 from gpuscaler.model.taints import Taint
+
+#: Key of the taint of machines with GPUs that kOps sets where a group has none (its populate_instancegroup_spec.go, 1.35).
+GPU_TAINT = "nvidia.com/gpu"
 
 #: Key of the taint of pools that only some teams may use; its value is the pool. A key of gpuscaler's own would be read as a state.
 POOL_TAINT = "gpu-pool"
@@ -67,7 +72,13 @@ class Description:
     def has_spot(self) -> bool:
         return any(group.market == "spot" for group in self.groups)
 
-    @property
-    def taints(self) -> tuple[Taint, ...]:
-        """All taints of GPU nodes, each once, in order."""
-        return tuple(dict.fromkeys(taint for group in self.groups for taint in group.taints))
+    def node_taints(self, groups: Iterable[NodeGroup]) -> tuple[Taint, ...]:
+        """Return all taints that nodes of the groups have in the long run, each once: also those that the cloud or the tool adds."""
+        taints = dict[Taint, None]()
+        for group in groups:
+            taints |= dict.fromkeys(group.taints)
+            if self.cloud == "azure" and group.market == SPOT:
+                taints[SPOT_TAINT] = None  # AKS sets it on all nodes of spot pools.
+            if self.tool == KOPS and not any(taint.key.startswith(GPU_TAINT) for taint in group.taints):
+                taints[Taint(GPU_TAINT)] = None
+        return tuple(taints)

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated
 
+from gpuscaler.generating.description.addresses import ANYWHERE, CIDR
 from gpuscaler.model.offerings import ON_DEMAND, SPOT
+from gpuscaler.model.pools import DEFAULT_DOLLARS
 from gpuscaler.model.reading.cursor import Cursor
 from gpuscaler.model.taints import Taint
 from gpuscaler.settings.fields.kinds import FLAG, MEMORY, amount, choice, count, dns_label, list_of, names, text
@@ -21,6 +23,8 @@ _MACHINES = count(0, "a number of machines, 0 or more")
 _DISK = Field("size of the machines' root volume")
 #: Names that eksctl, kOps (with a domain), Terraform and AKS accept.
 _CLUSTER_NAME = "[A-Za-z0-9]([A-Za-z0-9.-]{0,98}[A-Za-z0-9])?"
+#: Architectures of machines, by their names in Kubernetes.
+AMD64, ARM64 = ARCHITECTURES = ("amd64", "arm64")
 GIB = 2**30
 #: A registry, which may have a port, and a path: `a:b` alone would be an image with a tag.
 _IMAGE = r"([a-z0-9][a-z0-9.-]*(:[0-9]{1,5})?/)?[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)*"
@@ -57,7 +61,7 @@ class ClusterSettings(Group, frozen=True, gc=False):
     ] = "1.35"
     region: Annotated[
         str,
-        text("a region such as us-east-1 or eastus", pattern="[a-z]+[a-z0-9-]*[a-z0-9]"),
+        text("a region such as us-east-1 or eastus"),
         Field("the region (on Azure the location)", required="a region; add region: …"),
     ] = ""
     zones: Annotated[
@@ -73,6 +77,14 @@ class ClusterSettings(Group, frozen=True, gc=False):
         Field("whether the files create the cluster itself, too. If not, they add groups to one that exists; files of kOps always do"),
     ] = True
     private: Annotated[bool, FLAG, Field("whether nodes have private addresses only")] = True
+    api_access: Annotated[
+        tuple[str, ...],
+        list_of(CIDR, "list of ranges of addresses", distinct=True, minItems=1),
+        Field(
+            "the public addresses that reach the API server of a new cluster, such as `203.0.113.7/32`; `0.0.0.0/0` is the whole internet",
+            default="with Terraform on EKS none; with eksctl and on AKS the whole internet",
+        ),
+    ] = ()
     account: Annotated[
         str,
         text("an AWS account's id, quoted", pattern="[0-9]{12}", otherwise=": 12 digits"),
@@ -122,13 +134,22 @@ class GpuPoolSettings(Group, frozen=True, gc=False):
     ] = ()
     gpus: Annotated[int, count(1, "a number of GPUs, 1 or more"), Field("GPUs of a machine", default="from `types`")] = 0
     gpu_memory: Annotated[int, MEMORY, Field("least memory of a GPU as its maker states it, such as `80G`", default="any amount")] = 0
+    arch: Annotated[
+        str,
+        choice(ARCHITECTURES),
+        Field("architecture of the machines that `gpus` chooses; `types` have their own. Images must be built for it"),
+    ] = AMD64
     markets: Annotated[
         tuple[str, ...],
         list_of(choice((SPOT, ON_DEMAND)), "list of `spot` and `on-demand`", distinct=True, minItems=1),
         Field("the markets; each gets groups of its own, so that gpuscaler fails over between them", default="`[spot, on-demand]`"),
     ] = (SPOT, ON_DEMAND)
     zones: Annotated[tuple[str, ...], names("zone", "list of text"), Field("the zones", default="`zones` of the cluster")] = ()
-    min: Annotated[int, _MACHINES, Field("minimum number of machines of each group")] = 0
+    min: Annotated[
+        int,
+        _MACHINES,
+        Field("minimum number of machines of each group, which is one type, market and zone. They run, and are paid for, at all times"),
+    ] = 0
     max: Annotated[int, count(1, "a number of machines, 1 or more"), Field("maximum number of machines of each group")] = 10
     labels: Annotated[Mapping[str, str], LABELS, Field("more labels of the nodes", default="none")] = {}
     taints: Annotated[
@@ -142,6 +163,8 @@ class GpuPoolSettings(Group, frozen=True, gc=False):
             at.add_problem("saw neither types nor gpus, expected one; add types: […], or gpus: N with gpu_memory: 80G")
         if self.types and (self.gpus or self.gpu_memory):
             at.add_problem("saw types beside gpus or gpu_memory, expected one way to choose; remove types, or the others")
+        if self.types and at.has("arch"):
+            at.descend("arch").add_problem("saw arch beside types, which have their own architecture, expected it with gpus; remove arch")
         if self.min > self.max:
             at.add_problem(f"saw min {self.min} above max {self.max}, expected min ≤ max; change one")
 
@@ -155,7 +178,12 @@ class TeamSettings(Group, frozen=True, gc=False):
         int | None, count(0, "a number of GPUs, 0 or more"), Field("GPUs that its pods may request at a time", default="no quota")
     ] = None
     group: Annotated[
-        str, _line("a group of users"), Field("group of users that may create workloads there", default="no RoleBinding is written")
+        str,
+        _line("a group of users"),
+        Field(
+            "group of users that may create workloads there; on Azure the object id of a group of Microsoft Entra ID",
+            default="no RoleBinding is written",
+        ),
     ] = ""
 
 
@@ -175,7 +203,9 @@ class ControllerSettings(Group, frozen=True, gc=False):
         int | None, count(0, "a number of GPUs, 0 or more"), Field("limit on GPUs over all pools", default="the sum over all groups")
     ] = None
     dollars_per_hour: Annotated[
-        float | None, amount("number ≥ 0", "dollars per hour, 0 or more"), Field("limit on the sum of all prices", default="100")
+        float | None,
+        amount("number ≥ 0", "dollars per hour, 0 or more"),
+        Field("limit on the sum of all prices", default=f"{DEFAULT_DOLLARS:g}"),
     ] = None
 
 
@@ -206,3 +236,10 @@ class DescriptionSettings(Group, frozen=True, gc=False):
         list_of(choice(WORKLOADS), "list of `training`, `gang`, `notebook` and `inference`", distinct=True),
         Field("the examples of workloads that are written", default="all"),
     ] = WORKLOADS
+
+    def check(self, at: Cursor) -> None:
+        if self.cloud == "azure" and set(self.cluster.api_access) - {ANYWHERE} and not self.cluster.private:
+            at.descend("cluster", "api_access").add_problem(
+                "saw addresses beside private: false, where nodes have public addresses that AKS would keep from the API server, expected "
+                "private nodes; remove private"
+            )

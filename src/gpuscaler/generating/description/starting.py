@@ -27,6 +27,13 @@ _FOREIGN = re.compile(
 _FOREIGN_TAINT = re.compile(r"(node\.kubernetes\.io|node\.cloudprovider\.kubernetes\.io|gpuscaler\.io|kubernetes\.azure\.com)/.*")
 #: Characters of a label or taint that a comment shows.
 _SHOWN = 80
+#: Labels with the name of a node's group: of gpuscaler, AKS, EKS, eksctl, kOps and Karpenter.
+_GROUP_LABELS = (
+    *(POOL_LABEL, "agentpool", "kubernetes.azure.com/agentpool", "eks.amazonaws.com/nodegroup", "alpha.eksctl.io/nodegroup-name"),
+    *("kops.k8s.io/instancegroup", "karpenter.sh/nodepool"),
+)
+#: The provider's id of a node on Azure: ``azure:///subscriptions/ID/resourceGroups/…``.
+_SUBSCRIPTION = re.compile(r"azure:///subscriptions/([0-9a-f-]{36})/.*", re.IGNORECASE)
 #: Labels from which the cluster's name can be read.
 _CLUSTER_LABELS = ("alpha.eksctl.io/cluster-name", "kubernetes.azure.com/cluster")
 
@@ -70,7 +77,7 @@ def of_nodes(nodes: Iterable[Node]) -> tuple[Sighting, ...]:
     for node in nodes:
         type_ = catalogue.lookup(first_label(node, INSTANCE_TYPE_LABELS))
         if type_ is not None and type_.gpus:
-            pool = node.labels.get(POOL_LABEL) or node.labels.get("agentpool") or ""
+            pool = first_label(node, _GROUP_LABELS)
             market = SPOT if SPOT in {MARKET_LABELS[key].get(node.labels.get(key, "")) for key in MARKET_LABELS} else ON_DEMAND
             zone = _label(node, ZONE_LABELS)
             sightings.append(Sighting(pool, type_.name, market, zone, node.labels, node.taints))
@@ -78,14 +85,15 @@ def of_nodes(nodes: Iterable[Node]) -> tuple[Sighting, ...]:
 
 
 def origin_of_nodes(nodes: Iterable[Node]) -> Origin:
-    """Return what the labels of nodes show. On AKS they have the name of the node resource group: ``MC_GROUP_NAME_LOCATION``."""
+    """Return what nodes show. On AKS, a label has the name of the node resource group, ``MC_GROUP_NAME_LOCATION``."""
     seen = tuple(nodes)
     name = next((value for node in seen if (value := _label(node, _CLUSTER_LABELS))), "")
     region = next((value for node in seen if (value := _label(node, REGION_LABELS))), "")
+    subscription = next((found[1] for node in seen if (found := _SUBSCRIPTION.fullmatch(node.provider_id))), "")
     parts = name.split("_")
     if name.startswith("MC_") and len(parts) == 4:
-        return Origin(cluster=parts[2], resource_group=parts[1], region=region)
-    return Origin(cluster="" if name.startswith("MC_") else name, region=region)
+        return Origin(cluster=parts[2], resource_group=parts[1], region=region, subscription=subscription)
+    return Origin(cluster="" if name.startswith("MC_") else name, region=region, subscription=subscription)
 
 
 def _label(node: Node, keys: tuple[str, ...]) -> str:
@@ -104,22 +112,33 @@ def write_description(sightings: Iterable[Sighting], origin: Origin) -> str | No
     usable = [sighting for sighting, type_ in known if type_.cloud == cloud]
     if cloud not in TOOLS or not usable:
         return None
-    zones = sorted({sighting.zone for sighting in usable if cloud_of(sighting.zone, origin.region) == "aws"})
-    region = origin.region or next((region_of(sighting.zone, "") for sighting in usable if sighting.zone), "")
     if cloud == "azure":
-        region, zones = origin.region or next((sighting.zone.rpartition("-")[0] for sighting in usable if "-" in sighting.zone), ""), []
+        region = origin.region or next((sighting.zone.rpartition("-")[0] for sighting in usable if "-" in sighting.zone), "")
+        # Pools without zones of their own have those of the cluster.
+        zones = sorted({_zone(sighting.zone, cloud) for sighting in usable})
+        zones = [] if "" in zones else zones
+    else:
+        region = origin.region or next((region_of(sighting.zone, "") for sighting in usable if sighting.zone), "")
+        zones = sorted({sighting.zone for sighting in usable if cloud_of(sighting.zone, origin.region) == "aws"})
+    needed = {"resource_group": origin.resource_group, "subscription": origin.subscription} if cloud == "azure" else {}
+    missing = [key for key, found in needed.items() if not found]
     cluster: dict[str, Tree] = {
         "name": origin.cluster or because("The name was not found: replace this one.", "my-cluster"),
         "region": region or because("The region was not found: replace this one.", "us-east-1" if cloud == "aws" else "eastus"),
         **({"zones": zones} if zones else {}),
-        "create": because("The cluster exists: only groups and what belongs to them are written.", value=False),
+        "create": because(
+            "The cluster exists: only groups and what belongs to them are written, and its version of Kubernetes is not needed."
+            + "".join(f" The {key.replace('_', ' ')} was not found: add {key}: …." for key in missing),
+            value=False,
+        ),
         **({"resource_group": origin.resource_group} if origin.resource_group else {}),
         **({"subscription": origin.subscription} if origin.subscription else {}),
     }
     tree: dict[str, Tree] = {"cloud": cloud, **({"tool": KOPS} if cloud == "aws" and "." in origin.cluster else {}), "cluster": cluster}
-    left_out = f" Kubernetes would refuse these, so they are left out: {'; '.join(refused)}." if refused else ""
     tree["gpu_pools"] = because(
-        f"Instance types that are bought alike are one pool. A group is written for each type, market and zone.{left_out}",
+        "Instance types that are bought alike are one pool. A group is written for each type, market and zone."
+        + (" Where max is missing, it was not found, and is 10." if any(sighting.max is None for sighting in usable) else "")
+        + (f" Kubernetes would refuse these, so they are left out: {'; '.join(refused)}." if refused else ""),
         list(_pools(usable, zones, cloud)),
     )
     return render_yaml([tree], explain=True)
@@ -170,7 +189,7 @@ def _pools(sightings: list[Sighting], zones: list[str], cloud: str) -> Iterable[
             **({"min": most} if (most := max(sighting.min for sighting in group)) else {}),
             **({"max": max(sizes)} if sizes else {}),
             **({"labels": dict(labels)} if labels else {}),
-            "taints": [str(taint) for taint in taints],
+            "taints": [str(taint) for taint in taints] or because("No taint: pods that need no GPU may take these machines, too.", []),
         }
         missing = {(market, zone) for market in markets for zone in own_zones} - {(at.market, _zone(at.zone, cloud)) for at in group}
         key = repr((stem, pool, sorted(missing)))

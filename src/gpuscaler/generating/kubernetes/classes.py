@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from gpuscaler.generating.description.resolved import Description
+from gpuscaler.generating.description.settings import TERRAFORM
 from gpuscaler.generating.writing.explained import Tree, because
 from gpuscaler.generating.writing.files import GeneratedFile, yaml_file
 
@@ -16,6 +17,12 @@ EBS: Final = "gp3-encrypted"
 AZURE_DISK: Final = "managed-csi"
 
 
+_KEY: Final = (
+    f"volumes of {EBS} have the account's default key for EBS, also where the nodes' disks have one of your own (kms_key_arn). To give "
+    "them yours, add `kmsKeyId: ARN` to its parameters, and let the role of the EBS CSI driver use that key"
+)
+
+
 def class_files(description: Description) -> Iterable[GeneratedFile]:
     yield yaml_file(
         "kubernetes/classes.yaml",
@@ -23,6 +30,7 @@ def class_files(description: Description) -> Iterable[GeneratedFile]:
         + (", and the class of their volumes; it needs the EBS CSI driver" if description.cloud == "aws" else ""),
         _classes(description),
         apply="kubectl apply --server-side --filename kubernetes/classes.yaml",
+        edit=_KEY if description.cloud == "aws" and description.tool == TERRAFORM else "",
     )
 
 

@@ -5,7 +5,8 @@ and no plugin, those of Bottlerocket have both. eksctl, ``pkg/addons/device_plug
 groups of GPUs it creates the DaemonSet of this name and selector in kube-system, without an affinity. Microsoft's "Fully managed GPU node
 pools": without the preview of managed GPUs, which is off, AKS installs the driver only. kOps, ``nvidia.addons.k8s.io``: with
 ``containerd.nvidiaGPU.enabled`` it creates the DaemonSet of this name and the RuntimeClass ``nvidia``; its pods tolerate only the taint
-``nvidia.com/gpu``.
+``nvidia.com/gpu``. The RuntimeClass adds that toleration to pods, but the DaemonSet's controller chooses nodes by the template alone
+(kubernetes/kubernetes#111590), so the template has it, too.
 
 The runtime that mounts the driver is the default one on EKS (amazon-eks-ami, ``nodeadm/internal/containerd/runtime_config_nvidia.go``) and
 on AKS (AgentBaker's template of containerd's configuration, ``default_runtime_name``), but not on kOps since 1.23.
@@ -14,22 +15,28 @@ on AKS (AgentBaker's template of containerd's configuration, ``default_runtime_n
 from collections.abc import Iterable
 from typing import Final
 
-from gpuscaler.clouds.azure.templates.node_templates import SPOT_TAINT
-from gpuscaler.generating.description.resolved import Description, NodeGroup
+from gpuscaler.generating.description.resolved import GPU_TAINT, Description, NodeGroup
 from gpuscaler.generating.description.settings import EKSCTL, KOPS
 from gpuscaler.generating.writing.explained import Tree, because
-from gpuscaler.generating.writing.files import GeneratedFile, yaml_file
-from gpuscaler.model.taints import Taint
+from gpuscaler.generating.writing.files import GeneratedFile, Step, yaml_file
+from gpuscaler.model.taints import HARD_EFFECTS, Taint
 from gpuscaler.model.well_known import ARRIVING_TAINT, INSTANCE_TYPE_LABELS
 
 #: Release 0.20.0 with the digest of its index for all architectures, as GPU operator 26.7.0 names it.
 IMAGE: Final = "nvcr.io/nvidia/k8s-device-plugin:v0.20.0@sha256:a61ba9fd8efb82f3a79f877f7580e02c1e8e7593f62473644bc9c79e315c3312"
 NAME: Final = "nvidia-device-plugin-daemonset"
-_GPU: Final = "nvidia.com/gpu"
 _FOLDER: Final = "/var/lib/kubelet/device-plugins"
 #: The RuntimeClass that kOps creates.
 KOPS_RUNTIME_CLASS: Final = "nvidia"
 _KOPS_GROUP: Final = "kops.k8s.io/instancegroup"
+
+
+_OTHERS: Final = Step(
+    say=f"This file replaces a DaemonSet {NAME} in kube-system, but none with another name or in another namespace, such as gpu-resources, "
+    "which instructions for AKS use. With two plugins on a node, both register the same GPUs: delete the other one, or keep it off the "
+    "nodes of this file's affinity. These run now:",
+    commands="kubectl get daemonsets --all-namespaces --output wide | grep --ignore-case --extended-regexp 'nvidia|gpu'",
+)
 
 
 def device_plugin_files(description: Description) -> Iterable[GeneratedFile]:
@@ -53,6 +60,7 @@ def device_plugin_files(description: Description) -> Iterable[GeneratedFile]:
         if description.cluster.create or kops
         else "leave this file out if the cluster has NVIDIA's GPU operator; if a device plugin "
         "runs on other machines with GPUs, add their types to the affinity, since this one replaces it",
+        checks=() if description.cluster.create or kops else (_OTHERS,),
     )
 
 
@@ -61,7 +69,11 @@ def _served(description: Description) -> tuple[NodeGroup, ...]:
     groups = tuple(group for group in description.groups if group.instance_type.gpu_manufacturer == "nvidia")
     if description.tool != KOPS:
         return groups
-    return tuple(group for group in groups if any(taint.key != _GPU for taint in group.taints))
+    tolerated = {Taint(GPU_TAINT, effect="NoSchedule")}
+    hard = {
+        group.name: {Taint(taint.key, effect=taint.effect) for taint in group.taints if taint.effect in HARD_EFFECTS} for group in groups
+    }
+    return tuple(group for group in groups if hard[group.name] - tolerated)
 
 
 def _daemon_set(description: Description, name: str, groups: tuple[NodeGroup, ...]) -> Tree:
@@ -119,9 +131,6 @@ def _affinity(description: Description, groups: tuple[NodeGroup, ...]) -> Tree:
 
 
 def _tolerations(description: Description, groups: tuple[NodeGroup, ...]) -> Tree:
-    taints = [taint for group in groups for taint in group.taints]
-    if description.cloud == "azure" and description.has_spot:
-        taints.append(SPOT_TAINT)
     return [
         because(
             "A new machine stays closed until its GPUs are visible, and this pod makes them visible. Without the toleration, gpuscaler "
@@ -132,7 +141,7 @@ def _tolerations(description: Description, groups: tuple[NodeGroup, ...]) -> Tre
             because(
                 f"Nodes of the GPU groups have the taint {taint}; a pod without this toleration does not run there.", _toleration(taint)
             )
-            for taint in dict.fromkeys(taints)
+            for taint in description.node_taints(groups)
         ),
     ]
 

@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Iterator
 
 from gpuscaler.generating.description.resolved import EXAMPLES_NAMESPACE, EXPORTER_NAMESPACE, Description
+from gpuscaler.generating.kubernetes.existing import exists
 from gpuscaler.generating.kubernetes.workloads.placing import places
 from gpuscaler.generating.writing.explained import Tree, because
-from gpuscaler.generating.writing.files import GeneratedFile, yaml_file
+from gpuscaler.generating.writing.files import GeneratedFile, Step, yaml_file
 
 
 def namespace_files(description: Description) -> Iterable[GeneratedFile]:
@@ -14,6 +15,28 @@ def namespace_files(description: Description) -> Iterable[GeneratedFile]:
         "the namespaces of gpuscaler, of its exporter, of the teams and of the examples",
         _namespaces(description),
         apply="kubectl apply --server-side --filename kubernetes/namespaces.yaml",
+        edit="once no pod of the teams' namespaces breaks the standard baseline, write `enforce` in place of `warn` and `audit`; until "
+        "then, the API server only warns"
+        if _reused(description)
+        else "",
+        checks=_checks(description),
+    )
+
+
+def _reused(description: Description) -> bool:
+    """Whether namespaces of teams may have pods already."""
+    return exists(description) and bool(description.teams)
+
+
+def _checks(description: Description) -> tuple[Step, ...]:
+    if not _reused(description):
+        return ()
+    names = " ".join(description.team_namespaces.values())
+    return (
+        Step(
+            say="This prints a warning for each pod that breaks it, in the namespaces that exist, and changes nothing:",
+            commands=f"kubectl label --dry-run=server --overwrite namespace {names} pod-security.kubernetes.io/enforce=baseline",
+        ),
     )
 
 
@@ -34,8 +57,7 @@ def _namespaces(description: Description) -> Iterator[Tree]:
         yield _namespace(
             namespace,
             f"The namespace of the team {team}. Its quota, its rights and its network policy apply to it as a whole.",
-            {"enforce": "baseline", "warn": "restricted"},
-            "Pods that could take over their node are refused; pods that merely lack settings of the stricter standard get a warning.",
+            *_standard_of_teams(description),
         )
     if any(place.namespace == EXAMPLES_NAMESPACE for place in places(description).values()):
         yield _namespace(
@@ -44,6 +66,18 @@ def _namespaces(description: Description) -> Iterator[Tree]:
             {"enforce": "restricted"},
             "The examples run as an ordinary user without privileges, and the API server refuses changes that would give them some.",
         )
+
+
+def _standard_of_teams(description: Description) -> tuple[dict[str, str], str]:
+    """Return the levels by mode, and why."""
+    if exists(description):
+        return {"warn": "baseline", "audit": "baseline"}, (
+            "Pods that could take over their node get a warning and an entry in the audit log. They are not refused: the namespace may "
+            "exist, and its pods, which were never checked, would not come back after their next restart."
+        )
+    return {"enforce": "baseline", "warn": "restricted"}, (
+        "Pods that could take over their node are refused; pods that merely lack settings of the stricter standard get a warning."
+    )
 
 
 def _namespace(name: str, why: str, levels: dict[str, str], why_levels: str) -> Tree:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from urllib.parse import urlsplit
 
 from gpuscaler.generating.description.resolved import Description
+from gpuscaler.generating.kubernetes.existing import exists
 from gpuscaler.generating.kubernetes.workloads.placing import places
 from gpuscaler.generating.writing.explained import Tree, because
 from gpuscaler.generating.writing.files import GeneratedFile, yaml_file
@@ -22,6 +23,7 @@ def network_policy_files(description: Description) -> Iterable[GeneratedFile]:
             "who may reach the pods of the teams and of the examples; needs a network that enforces policies",
             [policy for namespace in namespaces for policy in _policies(description, namespace)],
             apply="kubectl apply --server-side --filename kubernetes/network-policies.yaml",
+            edit=_edit(description),
         )
 
 
@@ -29,6 +31,13 @@ def prometheus_namespace(description: Description) -> str:
     """Return the namespace of Prometheus, if its URL is that of a Service."""
     labels = (urlsplit(description.prometheus).hostname or "").split(".")
     return labels[1] if len(labels) > 2 and labels[2] == "svc" else _MONITORING
+
+
+def _edit(description: Description) -> str:
+    ingress = "add the namespaces of ingress controllers and others that must reach pods of the teams to `from`"
+    if exists(description) and description.teams:
+        return f"{ingress}: where a namespace exists, its pods are cut off from all other namespaces as soon as the policy is there"
+    return ingress
 
 
 def _of_examples(description: Description) -> list[str]:

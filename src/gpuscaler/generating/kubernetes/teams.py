@@ -5,6 +5,7 @@ from typing import Final
 
 from gpuscaler.generating.description.resolved import EXPORTER_NAMESPACE, POOL_TAINT, Description
 from gpuscaler.generating.description.settings import TeamSettings
+from gpuscaler.generating.kubernetes.members import how_members_join
 from gpuscaler.generating.writing.explained import Tree, because
 from gpuscaler.generating.writing.files import GeneratedFile, yaml_file
 
@@ -24,11 +25,17 @@ def team_files(description: Description) -> Iterable[GeneratedFile]:
             "quotas of GPUs, rights of the teams, and which namespaces may use the pools of some teams",
             documents,
             apply="kubectl apply --server-side --filename kubernetes/teams.yaml",
-            edit=f"kubectl label namespace NAMESPACE {POOL_TAINT}={ALL_POOLS} for each namespace whose DaemonSets must run on every node, "
-            "such as log collectors; the policy refuses their pods otherwise"
-            if any(description.pool_teams.values())
-            else "",
+            edit="; ".join(filter(None, (how_members_join(description), _how_others_get_in(description)))),
         )
+
+
+def _how_others_get_in(description: Description) -> str:
+    if not any(description.pool_teams.values()):
+        return ""
+    return (
+        f"give namespaces whose DaemonSets must run on every node, such as log collectors, the label {POOL_TAINT}={ALL_POOLS}, since the "
+        "policy refuses their pods otherwise"
+    )
 
 
 def _documents(description: Description) -> Iterator[Tree]:

@@ -1,6 +1,6 @@
 """Values of gpuscaler's chart: for the controller and the metrics API, and for the exporter, which is a release of its own."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from gpuscaler.generating.aws.names import controller_role_arn, queue_url
@@ -8,44 +8,80 @@ from gpuscaler.generating.azure.names import CLIENT_ID_OUTPUT, resource_group
 from gpuscaler.generating.description.resolved import EXPORTER_NAMESPACE, Description
 from gpuscaler.generating.description.settings import IRSA, KOPS
 from gpuscaler.generating.kubernetes.device_plugin import KOPS_RUNTIME_CLASS
-from gpuscaler.generating.kubernetes.metrics import RULES
+from gpuscaler.generating.kubernetes.existing import exists
+from gpuscaler.generating.kubernetes.metrics import DUTY_CYCLE, RULES
 from gpuscaler.generating.kubernetes.network_policies import NAMESPACE_LABEL, prometheus_namespace
-from gpuscaler.generating.kubernetes.workloads.placing import DOLLARS
+from gpuscaler.generating.kubernetes.workloads.placing import DOLLARS, places
 from gpuscaler.generating.writing.explained import Tree, because
-from gpuscaler.generating.writing.files import GeneratedFile, yaml_file
+from gpuscaler.generating.writing.files import GeneratedFile, Step, yaml_file
 
 VALUES, EXPORTER_VALUES = "gpuscaler/values.yaml", "gpuscaler/exporter-values.yaml"
-#: Stands for an id that the description lacks or that only Azure knows.
-ID_PLACEHOLDER: Final = "00000000-0000-0000-0000-000000000000"
+#: Stand for the subscription's id if the description lacks it, and for the id of gpuscaler's identity, which Azure makes.
+SUBSCRIPTION_PLACEHOLDER: Final = "00000000-0000-0000-0000-000000000000"
+CLIENT_ID_PLACEHOLDER: Final = "REPLACE-ME-WITH-THE-CLIENT-ID"
+#: The port of the exporter, as the chart has it.
+_EXPORTER_PORT: Final = 9400
 _CHART: Final = '"$GPUSCALER/charts/gpuscaler"'
-_CLONE: Final = "set `GPUSCALER` to the folder of your clone of gpuscaler, and push the image that you built from it"
 
 
 def values_files(description: Description) -> Iterable[GeneratedFile]:
     rules = f" --values {RULES}" if description.prometheus else ""
-    fill = [_CLONE, *_to_fill_in(description)]
     yield yaml_file(
         VALUES,
         "gpuscaler itself" + (", and the API of GPU metrics" if description.prometheus else ""),
         [_values(description)],
         apply=f"helm upgrade --install gpuscaler {_CHART} --namespace {description.controller.namespace} --values {VALUES}{rules}",
-        edit="; ".join(fill),
+        checks=tuple(_checks(description)),
+        then=tuple(_letting_it_act(description)),
     )
     yield yaml_file(
         EXPORTER_VALUES,
         "the exporter of GPU metrics",
         [_exporter(description)],
         apply=f"helm upgrade --install gpuscaler {_CHART} --namespace {EXPORTER_NAMESPACE} --values {EXPORTER_VALUES}",
+        edit="see how your Prometheus finds what it scrapes. Jobs of the community's chart scrape pods with the annotations of this file. "
+        "The Prometheus Operator ignores them: with it, set `serviceMonitor.enabled: true`, and `serviceMonitor.labels` to those by which "
+        "it selects monitors"
+        if description.prometheus
+        else "",
+        then=tuple(_metric(description)),
     )
 
 
-def _to_fill_in(description: Description) -> Iterable[str]:
-    if description.cloud == "aws" and not description.cluster.account:
-        yield "replace the account's id 111122223333 by yours"
+def _checks(description: Description) -> Iterator[Step]:
+    """Yield what a person does between filling in the values and installing the chart."""
     if description.cloud == "azure":
-        yield f"replace the client id {ID_PLACEHOLDER} by what `terraform -chdir=terraform output -raw {CLIENT_ID_OUTPUT}` prints"
-        if not description.cluster.subscription:
-            yield "and the same id under subscriptions by that of your subscription"
+        # -i with a suffix is understood by the sed of Linux and by that of macOS.
+        yield Step(
+            say="Fill in the id of gpuscaler's identity, which Terraform made:",
+            commands=f'sed -i.bak "s/{CLIENT_ID_PLACEHOLDER}/$(terraform -chdir=terraform output -raw {CLIENT_ID_OUTPUT})/" {VALUES}',
+        )
+    yield Step(
+        say="Look at what gpuscaler finds in the account with your rights. Every pool that is listed will be managed; the described groups "
+        "should all be there:",
+        commands=f"gpuscaler validate {VALUES}\ngpuscaler pools --config {VALUES}\ngpuscaler doctor --config {VALUES}",
+    )
+
+
+def _letting_it_act(description: Description) -> Iterator[Step]:
+    """Yield how a dry run ends."""
+    if exists(description):
+        yield Step(
+            say="It plans and changes nothing. Read what it would do, for a day or more:",
+            commands=f"kubectl --namespace {description.controller.namespace} logs deployment/gpuscaler-controller --follow",
+        )
+        yield Step(say=f"To let it act, delete `dryRun: true` from `{VALUES}`, and run the command of helm again.")
+
+
+def _metric(description: Description) -> Iterator[Step]:
+    """Yield how a person sees that the metric of the autoscaler exists: exporter, Prometheus, rules and metrics API work together."""
+    place = places(description).get("inference")
+    if description.prometheus and place is not None:
+        path = f"/apis/custom.metrics.k8s.io/v1beta2/namespaces/{place.namespace}/pods/*/{DUTY_CYCLE}"
+        yield Step(
+            say="Once a pod of the model server uses a GPU, this prints its value. Until it does, the autoscaler shows `<unknown>`:",
+            commands=f"kubectl get --raw '{path}'",
+        )
 
 
 def _image(description: Description) -> Tree:
@@ -62,7 +98,8 @@ def _values(description: Description) -> Tree:
         **(_aws(description) if description.cloud == "aws" else _azure(description)),
         "limits": _limits(description),
     }
-    values = {"image": _image(description), **_controller(description), "config": config}
+    controller = {**_dry_run(description), **_identity(description)}
+    values = {"image": _image(description), **({"controller": controller} if controller else {}), "config": config}
     if description.prometheus:
         values["metrics"] = {
             "enabled": because("Serves GPU metrics to the HorizontalPodAutoscaler.", True),
@@ -72,31 +109,37 @@ def _values(description: Description) -> Tree:
     return values
 
 
-def _controller(description: Description) -> dict[str, Tree]:
+def _dry_run(description: Description) -> dict[str, Tree]:
+    if not exists(description):
+        return {}
+    why = (
+        "The cluster has run without gpuscaler so far, which would also manage groups that exist already. With this line it plans, logs "
+        "what it would do, and has no right to change anything. Delete the line to let it act."
+    )
+    return {"dryRun": because(why, True)}
+
+
+def _identity(description: Description) -> dict[str, Tree]:
     """Return the identity of the controller's pods. Where they may run is the chart's own default: not on machines that it can remove."""
     if description.cloud == "azure":
         return {
-            "controller": {
-                "serviceAccount": {
-                    "annotations": because(
-                        "Which managed identity the pods have. There is no secret that could leak.",
-                        {"azure.workload.identity/client-id": ID_PLACEHOLDER},
-                    )
-                },
-                "podLabels": because(
-                    "Only pods with this label get the token. The value is text, so it is quoted.", {"azure.workload.identity/use": "true"}
-                ),
-            }
+            "serviceAccount": {
+                "annotations": because(
+                    "Which managed identity the pods have. There is no secret that could leak.",
+                    {"azure.workload.identity/client-id": CLIENT_ID_PLACEHOLDER},
+                )
+            },
+            "podLabels": because(
+                "Only pods with this label get the token. The value is text, so it is quoted.", {"azure.workload.identity/use": "true"}
+            ),
         }
     if description.tool != KOPS and description.controller.identity == IRSA:
         return {
-            "controller": {
-                "serviceAccount": {
-                    "annotations": because(
-                        "IRSA: pods of this account exchange their token for credentials of the role. The role's trust names the account.",
-                        {"eks.amazonaws.com/role-arn": controller_role_arn(description)},
-                    )
-                }
+            "serviceAccount": {
+                "annotations": because(
+                    "IRSA: pods of this account exchange their token for credentials of the role. The role's trust names the account.",
+                    {"eks.amazonaws.com/role-arn": controller_role_arn(description)},
+                )
             }
         }
     return {}
@@ -126,7 +169,7 @@ def _azure(description: Description) -> dict[str, Tree]:
         "azure": {
             "subscriptions": [
                 {
-                    "id": because("The subscription that the cluster is in.", cluster.subscription or ID_PLACEHOLDER),
+                    "id": because("The subscription that the cluster is in.", cluster.subscription or SUBSCRIPTION_PLACEHOLDER),
                     "cluster": because(
                         "The cluster and its own resource group, not the one that begins with MC_: that one is read from the cluster.",
                         {"name": cluster.name, "resource_group": resource_group(description)},
@@ -153,7 +196,8 @@ def _limits(description: Description) -> Tree:
     return {
         "gpus": because(why_gpus, gpus),
         "dollars_per_hour": because(
-            "The sum of the prices of all machines stays below this, whatever is pending. A mistake in a workload costs no more.",
+            "gpuscaler buys nothing that would lift the sum of the prices of all machines above this, whatever is pending. Minimums are "
+            "not covered: the cloud keeps those machines running, whatever they cost.",
             int(dollars) if float(dollars).is_integer() else dollars,
         ),
     }
@@ -184,6 +228,12 @@ def _exporter(description: Description) -> Tree:
                 True,
             )
         }
+    if description.prometheus:
+        exporter["podAnnotations"] = because(
+            "Prometheus scrapes pods with these annotations where its jobs use them. Without a scrape there is no metric, and the "
+            "autoscaler stays where it is. Values are text, so they are quoted.",
+            {"prometheus.io/scrape": "true", "prometheus.io/port": str(_EXPORTER_PORT)},
+        )
     return {
         "image": _image(description),
         "controller": {

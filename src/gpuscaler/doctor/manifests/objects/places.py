@@ -1,15 +1,16 @@
-"""Pods with GPUs that no group of the same files takes: too many GPUs, a taint, a label."""
+"""Pods with GPUs that no group of the same files takes: too many GPUs, a taint, a label; and groups that no device plugin runs on."""
 
 from collections.abc import Iterable, Iterator
 
 from gpuscaler.doctor.documents import TEMPLATES, Document, containers_of, template_of
 from gpuscaler.doctor.findings import CRITICAL, WARNING, Finding
-from gpuscaler.doctor.manifests.groups.groups import Group, groups_of
+from gpuscaler.doctor.manifests.groups.groups import Group, Taint, groups_of
 from gpuscaler.doctor.manifests.linting import Lint, Mistake
 from gpuscaler.doctor.manifests.reading import Manifest, Manifests, Path
-from gpuscaler.model.well_known import ARRIVING_TAINT
+from gpuscaler.model.well_known import ARRIVING_TAINT, INSTANCE_TYPE_LABELS
 
 _NOWHERE = Mistake("L15", CRITICAL, "the pods stay pending, and no machine is bought for them")
+_UNSEEN = Mistake("L15", CRITICAL, "the GPUs of its nodes are never registered, and no pod can use them")
 _IDLE = Mistake("L15", WARNING, "the pods take room on machines with GPUs, and keep them from being removed")
 _GPU = "nvidia.com/gpu"
 #: Labels that clouds and programs set.
@@ -19,6 +20,7 @@ _SET_BY_OTHERS = ("kubernetes.io", "k8s.io", "amazonaws.com", "eksctl.io", "azur
 def find_homeless(manifests: Manifests) -> Iterable[Finding]:
     """L15: pods with GPUs that no group of the files has room for."""
     groups = [group for group in groups_of(manifests) if any(count or 0 for count in group.gpus(manifests.machines))]
+    yield from _closed_to_plugins([*_plugins(manifests)], groups)
     for manifest in manifests.of(*TEMPLATES):
         template = template_of(manifest.document)
         if template is None:
@@ -29,6 +31,53 @@ def find_homeless(manifests: Manifests) -> Iterable[Finding]:
             yield from _homeless(manifests, manifest, template, groups)
         elif not wanted and manifest.document.kind != "DaemonSet":
             yield from _idle(manifest, template, (*start, "spec", "tolerations"))
+
+
+def _plugins(manifests: Manifests) -> Iterator[tuple[Manifest, Document]]:
+    """The DaemonSets of device plugins that register GPUs of NVIDIA, and their pods."""
+    for manifest in manifests.of("DaemonSet"):
+        template = template_of(manifest.document)
+        if template is not None and any("nvidia/k8s-device-plugin" in item.text("image") for _, item in containers_of(template)):
+            yield manifest, template
+
+
+def _closed_to_plugins(plugins: list[tuple[Manifest, Document]], groups: list[Group]) -> Iterator[Finding]:
+    """Groups whose nodes the plugins of the files choose, but whose taints none of these tolerates."""
+    for group in groups:
+        choosing = [(manifest, template) for manifest, template in plugins if _may_choose(template, group)]
+        if choosing and all(_untolerated(template, group) for _, template in choosing):
+            manifest, template = choosing[0]
+            yield _UNSEEN.at(
+                manifest,
+                ("spec", "template", "spec", "tolerations"),
+                seen=f"none of {_untolerated(template, group)}",
+                expected=f"a toleration of every taint of group {group.name}, which has GPUs",
+                advice="add the toleration to the DaemonSet",
+            )
+
+
+def _may_choose(template: Document, group: Group) -> bool:
+    """Whether nothing that the files say of the group's nodes contradicts selector and affinity."""
+    known = {key: {value} for key, value in group.texts_at(group.labels).items()}
+    known |= {label: {name for _, name in group.types} for label in INSTANCE_TYPE_LABELS}
+    known |= {"kops.k8s.io/instancegroup": {group.name}} if group.maker == "kops" else {}
+    if any(key in known and value not in known[key] for key, value in template.pairs("spec", "nodeSelector").items()):
+        return False
+    terms = template.part("spec", "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution").parts("nodeSelectorTerms")
+    wanted = [
+        [(item.text("key"), item.texts("values")) for item in term.parts("matchExpressions") if item.text("operator") == "In"]
+        for term in terms
+    ]
+    return not wanted or any(all(key not in known or known[key] & set(values) for key, values in term) for term in wanted)
+
+
+def _untolerated(template: Document, group: Group) -> Taint | None:
+    for taint in group.taints:
+        passing = taint.effect == "PreferNoSchedule" or taint.key == ARRIVING_TAINT
+        tolerations = (item for item in template.parts("spec", "tolerations") if item.text("effect") in ("", taint.effect))
+        if not passing and not any(_tolerates(item, taint.key, taint.value) for item in tolerations):
+            return taint
+    return None
 
 
 def _gpus(template: Document) -> int:

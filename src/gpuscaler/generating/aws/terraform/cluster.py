@@ -7,7 +7,7 @@ users access to Kubernetes with EKS access entries".
 from collections.abc import Iterator
 
 from gpuscaler.generating.aws.eksctl import NO_METRICS_SERVER
-from gpuscaler.generating.aws.general import architecture, general_groups
+from gpuscaler.generating.aws.general import NETWORK_POLICIES, WHY_NETWORK_POLICIES, architecture, general_groups
 from gpuscaler.generating.aws.nodes import HOP_LIMIT, HTTP_TOKENS, ROOT_DEVICE, VOLUME_TYPE
 from gpuscaler.generating.aws.rights import pod_identity_trust
 from gpuscaler.generating.aws.terraform.access import assumed_by, attached, node_role, policy_arn
@@ -167,10 +167,20 @@ def _addons(cluster: str) -> Iterator[Tree]:
     yield because(trust.why, Block("resource", ("aws_iam_role", "addons"), role))
     attachment = {"for_each": each, "role": Expression("aws_iam_role.addons[each.key].name"), "policy_arn": policy_arn("each.value.policy")}
     yield because("The rights of each add-on.", Block("resource", ("aws_iam_role_policy_attachment", "addons"), attachment))
+    settings = ", ".join(f'{key} = "{value}"' for key, value in NETWORK_POLICIES.items())
     yield because(
         "What a node needs before it is Ready: addresses for pods and rules for Services. The agent gives pods the roles of their "
         "associations.",
-        Block("resource", ("aws_eks_addon", "nodes"), _addon(["vpc-cni", "kube-proxy", "eks-pod-identity-agent"])),
+        Block(
+            "resource",
+            ("aws_eks_addon", "nodes"),
+            {
+                **_addon(["vpc-cni", "kube-proxy", "eks-pod-identity-agent"]),
+                "configuration_values": because(
+                    WHY_NETWORK_POLICIES, Expression(f'each.key == "vpc-cni" ? jsonencode({{ {settings} }}) : null')
+                ),
+            },
+        ),
     )
 
 

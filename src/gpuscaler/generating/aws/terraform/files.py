@@ -6,8 +6,8 @@ Pod Identity association came with the provider's version 5.29, and arguments th
 
 from collections.abc import Iterable, Iterator
 
-from gpuscaler.generating.aws.eksctl_commands import protection_commands, quota_edits
-from gpuscaler.generating.aws.general import control_plane_zones
+from gpuscaler.generating.aws.eksctl_commands import kubeconfig_command, protection_commands, quota_edits
+from gpuscaler.generating.aws.general import control_plane_zones, unused_networks
 from gpuscaler.generating.aws.terraform.access import access_blocks
 from gpuscaler.generating.aws.terraform.cluster import cluster_blocks
 from gpuscaler.generating.aws.terraform.images import image_blocks
@@ -30,10 +30,14 @@ def terraform_files(description: Description) -> Iterator[GeneratedFile]:
     zones = ", ".join(f'"{zone}" = "subnet-…"' for zone in _zones(description))
     edit = f"write {_FOLDER}/terraform.tfvars with the subnets of the nodes, one for each zone: subnet_ids = {{ {zones} }}"
     created = description.cluster.create
-    apply = _APPLY
     if created:
-        edit += '. To reach the API server from outside the VPC, add your addresses: public_access_cidrs = ["…/32"]'
-        apply += f"\naws eks update-kubeconfig --region {description.cluster.region} --name {description.cluster.name}"
+        edit += (
+            f". The API server is open to {', '.join(description.cluster.api_access)}"
+            if description.cluster.api_access
+            else '. To reach the API server from outside the VPC, add your addresses: public_access_cidrs = ["…/32"]. Without '
+            "them, kubectl and helm work only where the VPC is reached"
+        )
+    apply = f"{_APPLY}\n{kubeconfig_command(description)}"
     if description.managed:
         why = "# EKS has no field for this: if the size of a group is lowered, AWS must not choose which machines end."
         apply = "\n".join((apply, why, *protection_commands(description)))
@@ -62,8 +66,33 @@ def terraform_files(description: Description) -> Iterator[GeneratedFile]:
         ("access.tf", "the roles of nodes and of gpuscaler, and the grant for the key of the disks", access_blocks(description)),
     )
     for name, about, blocks in files:
-        yield hcl_file(f"{_FOLDER}/{name}", about, blocks, edit=edit if name == "variables.tf" else "")
+        before = {
+            "variables.tf": edit,
+            "nodes.tf": "; ".join(unused_networks(description)),
+            "access.tf": "" if created else _access_edits(description),
+        }
+        yield hcl_file(f"{_FOLDER}/{name}", about, blocks, edit=before.get(name, ""))
     yield hcl_file(f"{_FOLDER}/outputs.tf", "the queue and the role, which gpuscaler's settings name", _outputs(), apply=apply)
+
+
+def _access_edits(description: Description) -> str:
+    """Return what a cluster that exists must have so that nodes and gpuscaler get access."""
+    name, region = description.cluster.name, description.cluster.region
+    edits = []
+    if description.controller.identity == IRSA:
+        associate = f"eksctl utils associate-iam-oidc-provider --region {region} --cluster {name} --approve"
+        edits.append(f"if IAM does not know the cluster's issuer of tokens (`aws iam list-open-id-connect-providers`), `{associate}`")
+    else:
+        agent = "kubectl --namespace kube-system get daemonset eks-pod-identity-agent"
+        edits.append(f"if `{agent}` finds none, write install_pod_identity_agent = true into terraform.tfvars")
+    if not description.managed:
+        mode = f"aws eks describe-cluster --region {region} --name {name} --query cluster.accessConfig.authenticationMode"
+        edits.append(
+            f"if `{mode}` says CONFIG_MAP, the cluster knows no access entries: allow them, which cannot be undone (`aws eks "
+            f"update-cluster-config --region {region} --name {name} --access-config authenticationMode=API_AND_CONFIG_MAP`), or leave the "
+            "entry out and add the role of the nodes to the ConfigMap aws-auth"
+        )
+    return "; ".join(edits)
 
 
 def _zones(description: Description) -> list[str]:
@@ -114,11 +143,13 @@ def _variables(description: Description) -> Iterator[Tree]:
     )
     if description.cluster.create:
         yield because(
-            "EKS by itself opens the public endpoint to the whole internet. Here it is closed unless you name the addresses that "
-            "you work from. While "
-            "it is closed, kubectl and helm must run where they reach the VPC.",
+            "EKS by itself opens the public endpoint to the whole internet. Here it is open to the addresses of cluster.api_access of the "
+            "description, and closed if there are none. While it is closed, kubectl and helm must run where they reach the VPC.",
             _variable(
-                "public_access_cidrs", "Addresses from which the API server may be reached over the internet.", "list(string)", default=[]
+                "public_access_cidrs",
+                "Addresses from which the API server may be reached over the internet.",
+                "list(string)",
+                default=list(description.cluster.api_access),
             ),
         )
     elif description.controller.identity != IRSA:

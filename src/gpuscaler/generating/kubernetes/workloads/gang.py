@@ -7,6 +7,7 @@ from gpuscaler.generating.description.resolved import Description
 from gpuscaler.generating.kubernetes.workloads import pods
 from gpuscaler.generating.kubernetes.workloads.placing import Place, places
 from gpuscaler.generating.kubernetes.workloads.training import IMAGE, job_pod, job_rules, restart_cost
+from gpuscaler.generating.kubernetes.workloads.trials import trial
 from gpuscaler.generating.writing.explained import Tree, because
 from gpuscaler.generating.writing.files import GeneratedFile, yaml_file
 
@@ -40,6 +41,7 @@ def gang_files(description: Description) -> Iterable[GeneratedFile]:
             f"{place.pods} pods that train together, on machines of one zone",
             _objects(description, place),
             apply="kubectl apply --server-side --filename workloads/gang.yaml",
+            trial=trial(description, place, "workloads/gang.yaml"),
         )
 
 

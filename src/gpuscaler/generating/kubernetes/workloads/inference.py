@@ -8,8 +8,9 @@ from gpuscaler.generating.kubernetes.classes import INFERENCE
 from gpuscaler.generating.kubernetes.metrics import DUTY_CYCLE
 from gpuscaler.generating.kubernetes.workloads import pods
 from gpuscaler.generating.kubernetes.workloads.placing import Place, places
+from gpuscaler.generating.kubernetes.workloads.trials import trial
 from gpuscaler.generating.writing.explained import Tree, because
-from gpuscaler.generating.writing.files import GeneratedFile, yaml_file
+from gpuscaler.generating.writing.files import GeneratedFile, Trial, yaml_file
 from gpuscaler.model.well_known import ZONE_LABELS
 
 #: vLLM's own image with CUDA 12.8, by the digest that several public Dockerfiles name (2026-11-26).
@@ -30,6 +31,7 @@ def inference_files(description: Description) -> Iterable[GeneratedFile]:
         "a model server with its Service and its disruption budget",
         _objects(description, place),
         apply="kubectl apply --server-side --filename workloads/inference.yaml",
+        trial=trial(description, place, "workloads/inference.yaml"),
     )
     if description.prometheus:
         yield yaml_file(
@@ -37,6 +39,10 @@ def inference_files(description: Description) -> Iterable[GeneratedFile]:
             "an autoscaler of the model server by the load of its GPUs",
             [_autoscaler(place)],
             apply="kubectl apply --server-side --filename workloads/hpa.yaml",
+            trial=Trial(
+                asks=f"It scales the model server, which must exist, from {place.pods} to at most {place.most} GPUs.",
+                remove="kubectl delete --filename workloads/hpa.yaml",
+            ),
         )
 
 

@@ -7,6 +7,7 @@ from gpuscaler.generating.description.resolved import Description
 from gpuscaler.generating.kubernetes.classes import storage_class
 from gpuscaler.generating.kubernetes.workloads import pods
 from gpuscaler.generating.kubernetes.workloads.placing import Place, places
+from gpuscaler.generating.kubernetes.workloads.trials import trial
 from gpuscaler.generating.writing.explained import Tree, because
 from gpuscaler.generating.writing.files import GeneratedFile, yaml_file
 
@@ -27,6 +28,7 @@ def notebook_files(description: Description) -> Iterable[GeneratedFile]:
             f"`kubectl --namespace {place.namespace} scale statefulset {_NAME} --replicas 0` ends it and keeps the disk",
             _objects(description, place),
             apply="kubectl apply --server-side --filename workloads/notebook.yaml",
+            trial=trial(description, place, "workloads/notebook.yaml", keeps="home-notebook-0"),
         )
 
 

@@ -1,13 +1,11 @@
-"""Which pool and which namespace each example uses, so that a machine, the limits and the team's quota admit it."""
+"""Which pool and which namespace each example uses, so that a machine, the limits and the team's quota admit it alone."""
 
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gpuscaler.clouds.azure.templates.node_templates import SPOT_TAINT
 from gpuscaler.generating.description.resolved import EXAMPLES_NAMESPACE, Description, NodeGroup
-from gpuscaler.generating.description.settings import KOPS
 from gpuscaler.model.offerings import SPOT
 from gpuscaler.model.taints import Taint
 
@@ -27,7 +25,7 @@ _SHARE: Final = 0.75
 class Place:
     """Where an example runs: ``pods`` with ``gpus`` each, in ``namespace``, on machines of ``groups``, which are all of one pool.
 
-    ``taints`` are all that its nodes may have in the long run. ``most`` is how many such pods quota and limits admit beside the others.
+    ``taints`` are all that its nodes may have in the long run. ``most`` is how many such pods quota and limits admit.
     """
 
     namespace: str
@@ -65,21 +63,52 @@ class Place:
 
 
 def places(description: Description) -> Mapping[str, Place]:
-    """Return the place of each example. An example is left out if no pool, limit and quota admit it."""
-    left = {team.name: math.inf if team.gpus is None else team.gpus for team in description.teams}
+    """Return the place of each example. An example is left out if no pool, limit and quota admit it.
+
+    Each is looked at alone: a person tries one after the other, and a quota need not have room for two.
+    """
+    quotas = _quotas(description)
     found = dict[str, Place]()
-    owners = dict[str, str]()
     for name in description.workloads:
         for team, place in _candidates(description, name):
-            if place.gpus * place.pods <= left.get(team, math.inf):
-                found[name], owners[name] = place, team
-                left[team] = left.get(team, math.inf) - place.gpus * place.pods
+            if not _beyond_limits(description, place) and place.gpus * place.pods <= quotas.get(team, math.inf):
+                found[name] = replace(place, most=_most(description, place, quotas.get(team, math.inf)))
                 break
-    return {name: replace(place, most=_most(description, place, left[owners[name]])) for name, place in found.items()}
+    return found
+
+
+def omitted(description: Description) -> list[str]:
+    """Return a sentence about each example that has no place: what each pool that could run it lacks."""
+    found, quotas = places(description), _quotas(description)
+    sentences = []
+    for name in (name for name in description.workloads if name not in found):
+        lacks = dict[str, list[str]]()
+        for team, place in _candidates(description, name):
+            lack = _beyond_limits(description, place) or (
+                f"the quota of team {team} is {_count(quotas[team], 'GPU')}, and it asks for {place.gpus * place.pods}"
+            )
+            lacks.setdefault(lack, []).append(place.pool)
+        reasons = [f"{_of_pools(pools)}: {lack}" for lack, pools in lacks.items()]
+        why = "; ".join(reasons) or "no pool has GPUs of NVIDIA in machines with x86 processors"
+        sentences.append(f"The example {name} is left out. {why[0].upper()}{why[1:]}.")
+    return sentences
+
+
+def _quotas(description: Description) -> Mapping[str, float]:
+    return {team.name: math.inf if team.gpus is None else team.gpus for team in description.teams}
+
+
+def _of_pools(pools: list[str]) -> str:
+    names = list(dict.fromkeys(pools))
+    return f"pool {names[0]}" if len(names) == 1 else f"pools {', '.join(names)}"
+
+
+def _count(number: float, noun: str) -> str:
+    return f"{number:g} {noun}" if number == 1 else f"{number:g} {noun}s"
 
 
 def _candidates(description: Description, name: str) -> Iterator[tuple[str, Place]]:
-    """Yield teams ("" for none) with places within the limits, best first: large examples prefer large machines, the others small ones."""
+    """Yield teams ("" for none) with places, best first: large examples prefer large machines, the others small ones."""
     pools = dict[str, list[NodeGroup]]()
     for group in filter(_runs_examples, description.groups):
         pools.setdefault(group.pool, []).append(group)
@@ -87,28 +116,18 @@ def _candidates(description: Description, name: str) -> Iterator[tuple[str, Plac
     sizes = {pool: (min(group.gpus for group in groups), price(description, groups)) for pool, groups in pools.items()}
     for pool in sorted(pools, key=sizes.__getitem__, reverse=name in _LARGE):
         teams = description.pool_teams.get(pool, ())
-        gpus = sizes[pool][0] if name in _LARGE else 1
         for team in teams or (*namespaces, ""):
-            place = Place(
-                namespace=namespaces.get(team, EXAMPLES_NAMESPACE),
-                pool=pool,
-                groups=tuple(pools[pool]),
-                taints=_taints(description, pools[pool]),
-                gpus=gpus,
-                pods=_PODS[name],
+            yield (
+                team,
+                Place(
+                    namespace=namespaces.get(team, EXAMPLES_NAMESPACE),
+                    pool=pool,
+                    groups=tuple(pools[pool]),
+                    taints=description.node_taints(pools[pool]),
+                    gpus=sizes[pool][0] if name in _LARGE else 1,
+                    pods=_PODS[name],
+                ),
             )
-            if _within_limits(description, place):
-                yield team, place
-
-
-def omitted(description: Description) -> list[str]:
-    """Return a sentence about each example that has no place."""
-    found = places(description)
-    return [
-        f"The example {name} is left out: no pool of NVIDIA's GPUs, quota and limit admit its {_PODS[name]} pods."
-        for name in description.workloads
-        if name not in found
-    ]
 
 
 def _runs_examples(group: NodeGroup) -> bool:
@@ -130,32 +149,31 @@ def price(description: Description, groups: list[NodeGroup]) -> float:
     return min(map(one, groups))
 
 
-def _machines(place: Place, pods: int) -> int:
-    return math.ceil(pods / (min(group.gpus for group in place.groups) // place.gpus))
+def machines(place: Place) -> int:
+    """Return how many machines the pods need, if they are the smallest of the pool."""
+    return math.ceil(place.pods / (min(group.gpus for group in place.groups) // place.gpus))
 
 
-def _within_limits(description: Description, place: Place) -> bool:
-    machines = _machines(place, place.pods)
-    gpus, dollars = description.controller.gpus, description.controller.dollars_per_hour
-    return (
-        machines <= max(group.max for group in place.groups)
-        and machines * min(group.gpus for group in place.groups) <= (math.inf if gpus is None else gpus)
-        and machines * price(description, list(place.groups)) <= (DOLLARS if dollars is None else dollars)
-    )
+def _beyond_limits(description: Description, place: Place) -> str:
+    """Return which limit the place's pods exceed, with what they need; "" if none."""
+    count, controller = machines(place), description.controller
+    need = f"it needs {_count(count, 'machine')}"
+    size = max(group.max for group in place.groups)
+    if count > size:
+        return f"max of a group is {size}, and {need}"
+    gpus = count * min(group.gpus for group in place.groups)
+    if controller.gpus is not None and gpus > controller.gpus:
+        return f"controller.gpus is {controller.gpus}, and {need} with {_count(gpus, 'GPU')} together"
+    limit, dollars = controller.dollars_per_hour, count * price(description, list(place.groups))
+    if dollars > (DOLLARS if limit is None else limit):
+        shown = f"{DOLLARS:g} by default" if limit is None else f"{limit:g}"
+        return f"controller.dollars_per_hour is {shown}, and {need}, for about {dollars:,.0f} dollars an hour"
+    return ""
 
 
-def _most(description: Description, place: Place, left: float) -> int:
+def _most(description: Description, place: Place, quota: float) -> int:
     """Return how many pods like the place's there may be."""
-    most = min(_MOST_REPLICAS, place.pods + left // place.gpus)
+    most = min(_MOST_REPLICAS, quota // place.gpus)
     return next(
-        (int(pods) for pods in range(int(most), place.pods, -1) if _within_limits(description, replace(place, pods=pods))), place.pods
+        (int(pods) for pods in range(int(most), place.pods, -1) if not _beyond_limits(description, replace(place, pods=pods))), place.pods
     )
-
-
-def _taints(description: Description, groups: list[NodeGroup]) -> tuple[Taint, ...]:
-    taints = [taint for group in groups for taint in group.taints]
-    if description.cloud == "azure" and any(group.market == SPOT for group in groups):
-        taints.append(SPOT_TAINT)  # AKS sets it on all nodes of spot pools.
-    if description.tool == KOPS and not any(taint.key.startswith(GPU) for taint in taints):
-        taints.append(Taint(GPU))  # kOps sets it on nodes with GPUs that have no such taint (its populate_instancegroup_spec.go).
-    return tuple(dict.fromkeys(taints))

@@ -103,7 +103,11 @@ def shared_memory(place: Place) -> tuple[Tree, Tree]:
 
 
 def metadata(name: str, place: Place) -> Tree:
-    return because("The quota of this namespace and the pool's taint admit the example.", {"name": name, "namespace": place.namespace})
+    why = (
+        f"The namespace of the example, whose pods may use the pool {place.pool}. If the namespace has a quota, it has room for this "
+        "example alone; several examples at the same time may not fit."
+    )
+    return because(why, {"name": name, "namespace": place.namespace})
 
 
 def labels(name: str) -> Tree:

@@ -7,6 +7,7 @@ from gpuscaler.generating.description.resolved import Description
 from gpuscaler.generating.kubernetes.classes import TRAINING, storage_class
 from gpuscaler.generating.kubernetes.workloads import pods
 from gpuscaler.generating.kubernetes.workloads.placing import Place, places
+from gpuscaler.generating.kubernetes.workloads.trials import trial
 from gpuscaler.generating.writing.explained import Tree, because
 from gpuscaler.generating.writing.files import GeneratedFile, yaml_file
 
@@ -56,6 +57,7 @@ def training_files(description: Description) -> Iterable[GeneratedFile]:
             "a training Job that saves its work and continues after an interruption",
             _objects(description, place),
             apply="kubectl apply --server-side --filename workloads/training.yaml",
+            trial=trial(description, place, "workloads/training.yaml"),
         )
 
 
