@@ -54,7 +54,7 @@ def pod_identity_trust(cluster: str, namespace: str, service_account: Tree) -> E
     }
     return because(
         "EKS Pod Identity takes the role for the pods that an association names, and tags its session with cluster, namespace and "
-        "ServiceAccount. The condition refuses associations with others, which somebody else in the account may make. Without "
+        "ServiceAccount. The condition refuses associations with others, which other people in the account may make. Without "
         "sts:TagSession, EKS gets no credentials.",
         {"Version": "2012-10-17", "Statement": [statement]},
     )
