@@ -50,6 +50,15 @@ def _environment(value: Json) -> Json:
     return {"env": [{"name": VISIBLE, **value}]}
 
 
+#: Lets members of two groups create pods: kubelets, and others.
+GROUPS = ("system:nodes", "people")
+RIGHTS: Json = {
+    "apiVersion": "rbac.authorization.k8s.io/v1",
+    "kind": "ClusterRoleBinding",
+    "metadata": {"name": "members"},
+    "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"},
+    "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": name} for name in GROUPS],
+}
 #: Pods that the policy must refuse outside the pool's teams, and pods that it must admit everywhere.
 REFUSED: Mapping[str, Json] = {
     "toleration of the pool": _spec({**NOTHING, "value": "notebooks"}),
@@ -83,14 +92,17 @@ class Seen:
     taken: int = 0
     pods: dict[tuple[str, str], int] = field(default_factory=dict)
     changes: dict[str, int] = field(default_factory=dict)
+    by_group: dict[str, int] = field(default_factory=dict)
+    warnings_of_types: Any = None
     of_system_class: dict[str, tuple[int, str]] = field(default_factory=dict)
 
 
 async def _send(
-    made: Stage, method: str, path: str, body: Json | list[Json], *, media: str = "json", **query: str
+    made: Stage, method: str, path: str, body: Json | list[Json], *, media: str = "json", group: str = "", **query: str
 ) -> tuple[int, str, Json]:
-    """Send ``body``. Returns status, the API server's warnings and its answer."""
-    asked = Request(method, path, query, {"content-type": f"application/{media}"}, msgspec.json.encode(body), 60.0)
+    """Send ``body``, as a member of ``group`` if there is one. Returns status, the API server's warnings and its answer."""
+    headers = {"content-type": f"application/{media}"} | ({"impersonate-user": "member", "impersonate-group": group} if group else {})
+    asked = Request(method, path, query, headers, msgspec.json.encode(body), 60.0)
     async with made.admin.transport.exchange(asked) as answer:
         content = b"".join([piece async for piece in answer.pieces])
     return answer.status, str(answer.headers.get("warning", "")), msgspec.json.decode(content)
@@ -104,11 +116,11 @@ async def _apply(made: Stage, obj: Json, seen: Seen, **more: str) -> None:
     seen.taken += status in {200, 201}
 
 
-async def _status(made: Stage, namespace: str, spec: Json, *, name: str = "", **more: Any) -> tuple[int, str]:
+async def _status(made: Stage, namespace: str, spec: Json, *, name: str = "", group: str = "", **more: Any) -> tuple[int, str]:
     """Create a pod, as a dry run unless it has a ``name``. Returns the status and the message."""
     body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name or "p"}, "spec": {**spec, **more}}
     query = {} if name else {"dryRun": "All"}
-    status, _, answer = await _send(made, "POST", f"/api/v1/namespaces/{namespace}/pods", body, **query)
+    status, _, answer = await _send(made, "POST", f"/api/v1/namespaces/{namespace}/pods", body, group=group, **query)
     return status, str(answer.get("message", ""))
 
 
@@ -144,6 +156,22 @@ async def _try_pods(made: Stage, seen: Seen) -> None:
     for namespace in ("research", "gpu-examples", "kube-system", "logs"):
         for name, spec in {**REFUSED, **ADMITTED}.items():
             seen.pods[namespace, name], _ = await _status(made, namespace, spec)
+    await _apply(made, RIGHTS, seen)
+    for group in GROUPS:
+
+        async def allowed(group: str = group) -> bool:
+            return (await _status(made, "gpu-examples", _spec(NOTHING), group=group))[0] == 201
+
+        await until(f"{group} may create pods", allowed)
+        seen.by_group[group], _ = await _status(made, "gpu-examples", REFUSED["name of a node"], group=group)
+
+    async def checked() -> bool:
+        policy = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/gpu-pool-notebooks"
+        _, _, answer = await _send(made, "GET", policy, {})
+        seen.warnings_of_types = answer.get("status", {}).get("typeChecking")
+        return seen.warnings_of_types is not None
+
+    await until("the types of the expressions are checked", checked)
 
 
 async def _try_changes(made: Stage, seen: Seen) -> None:
@@ -195,6 +223,14 @@ def test_only_the_pools_teams_get_pods_onto_it(seen: Seen) -> None:
     assert description(TEAMS).pool_teams["notebooks"] == ("research",)
     assert {key for key, status in seen.pods.items() if status == 403} == {("gpu-examples", name) for name in REFUSED}
     assert set(seen.pods.values()) == {201, 403}
+
+
+def test_kubelets_may_name_their_node_in_pods(seen: Seen) -> None:
+    assert seen.by_group == {"system:nodes": 201, "people": 403}
+
+
+def test_the_expressions_fit_the_types_of_pods(seen: Seen) -> None:
+    assert seen.warnings_of_types == {}
 
 
 def test_changes_add_no_way_onto_the_pool(seen: Seen) -> None:
