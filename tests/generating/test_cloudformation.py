@@ -137,7 +137,17 @@ def test_the_controller_has_the_rights_of_generate_iam(name: str) -> None:
 def test_eks_pod_identity_takes_the_role() -> None:
     (role,) = stack(EKS).of("AWS::IAM::Role").values()
     (trust,) = role["AssumeRolePolicyDocument"]["Statement"]
-    assert trust == {"Effect": "Allow", "Principal": {"Service": "pods.eks.amazonaws.com"}, "Action": ["sts:AssumeRole", "sts:TagSession"]}
+    condition = {
+        "aws:RequestTag/eks-cluster-name": description(EKS).cluster.name,
+        "aws:RequestTag/kubernetes-namespace": description(EKS).controller.namespace,
+        "aws:RequestTag/kubernetes-service-account": "gpuscaler-controller",
+    }
+    assert trust == {
+        "Effect": "Allow",
+        "Principal": {"Service": "pods.eks.amazonaws.com"},
+        "Action": ["sts:AssumeRole", "sts:TagSession"],
+        "Condition": {"StringEquals": condition},
+    }
 
 
 def test_a_token_of_the_controllers_serviceaccount_takes_the_role() -> None:

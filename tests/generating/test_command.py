@@ -57,3 +57,35 @@ def test_files_that_differ_are_counted(tmp_path: Path, edited: int, said: str) -
     done = generate(tmp_path, DESCRIPTION)
     assert (done.exit_code, done.stdout) == (2, "")
     assert said in done.stderr
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize(
+    ("link", "target"), [("README.md", "rc"), ("README.md", "there"), ("kubernetes", "."), ("kubernetes", "../out/eksctl")]
+)
+def test_no_symbolic_link_in_the_folder_is_followed(tmp_path: Path, link: str, target: str, force: bool) -> None:
+    output, victim = tmp_path / "out", tmp_path / "victim"
+    output.mkdir()
+    victim.mkdir()
+    (victim / "there").write_text("mine")
+    (output / link).symlink_to(victim / target)
+    done = generate(output, DESCRIPTION, *(["--force"] if force else []))
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert f"{output / link}: saw a symbolic link" in done.stderr
+    assert [path.name for path in victim.iterdir()] == ["there"]
+    assert (victim / "there").read_text() == "mine"
+    assert [path.name for path in output.iterdir()] == [link]
+
+
+def test_the_folder_itself_may_be_a_symbolic_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "real")
+    assert generate(tmp_path / "out", DESCRIPTION).exit_code == 0
+    assert (tmp_path / "real" / "README.md").exists()
+
+
+def test_control_characters_of_a_description_do_not_reach_the_terminal(tmp_path: Path) -> None:
+    done = generate(tmp_path, DESCRIPTION.replace("name: research", r'name: "a\e]0;pwn\a\u202e"') + '"k\\e[31m": 1\n')
+    assert done.exit_code == 2
+    assert r"\x1b]0;pwn\x07\u202e" in done.stderr
+    assert all(map(str.isprintable, done.stderr.split("\n")))

@@ -124,6 +124,20 @@ def test_gpus_and_memory_choose_the_cheapest_type_of_each_gpu_model() -> None:
             "saw 4, expected at least 5: min is that of each group, so minimums keep 4 machines running, with 4.02 dollars an hour",
         ),
         ("gpu_pools:", "teams: [{name: a, namespace: gpuscaler}]\ngpu_pools:", "saw the namespace gpuscaler, which is that of gpuscaler"),
+        ("gpu_pools:", "teams: [{name: kube-a}]\ngpu_pools:", "saw the namespace kube-a, which is that of Kubernetes"),
+        ("gpu_pools:", "teams: [{name: default}]\ngpu_pools:", "saw the namespace default, which is that of Kubernetes"),
+        ("gpu_pools:", "controller: {namespace: kube-system}\ngpu_pools:", "expected a namespace for gpuscaler alone"),
+        ("gpu_pools:", "controller: {namespace: kube-public}\ngpu_pools:", "expected a namespace for gpuscaler alone"),
+        ("gpu_pools:", "controller: {namespace: default}\ngpu_pools:", "which refuses network plugins"),
+        ("gpu_pools:", "controller: {image: 'system:masters'}\ngpu_pools:", "an image without its tag"),
+        ("gpu_pools:", "controller: {image: 'registry.example.com:5000/a:1'}\ngpu_pools:", "an image without its tag"),
+        ("gpu_pools:", "prometheus: http://p..svc\ngpu_pools:", "expected the URL of Prometheus"),
+        ("gpu_pools:", 'prometheus: "http://p.\'.svc"\ngpu_pools:', "expected the URL of Prometheus"),
+        ("gpu_pools:", 'prometheus: "http://p.svc/\\e]0;"\ngpu_pools:', "expected the URL of Prometheus"),
+        *(
+            ("gpu_pools:", f'teams: [{{name: a, group: "g{mark}- {{name: mallory}}"}}]\ngpu_pools:', "one line of printable characters")
+            for mark in ("\\n", "\\r", "\\N", "\\L", "\\P", "\\a", "\\u202e")
+        ),
         ("gpu_pools:", "teams: [{name: a}, {name: b, namespace: a}]\ngpu_pools:", "saw the namespace a, which is that of the team a"),
         ("name: research", "name: research, api_access: [203.0.113.7]", "expected a range of IPv4 addresses such as 203.0.113.7/32"),
         ("name: research", "name: research, api_access: [10.0.0.0/8]", "expected the public addresses"),
@@ -138,6 +152,16 @@ def test_mistakes_are_named(old: str, new: str, message: str) -> None:
         read_description(SMALLEST.replace(old, new))
     assert message in str(caught.value)
     assert all(problem.line for problem in caught.value.problems)
+
+
+def test_names_in_other_scripts_and_registries_with_ports_are_taken() -> None:
+    more = (
+        "teams: [{name: a, group: 'Équipe 研究 <a@example.com>'}]\ncontroller: {image: 'registry:5000/team/gpuscaler'}\n"
+        "prometheus: 'http://[fd00::1]:9090/prefix?a=b'\n"
+    )
+    described = read_description(SMALLEST + more)
+    assert described.teams[0].group == "Équipe 研究 <a@example.com>"
+    assert described.controller.image == "registry:5000/team/gpuscaler"
 
 
 @pytest.mark.parametrize(

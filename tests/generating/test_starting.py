@@ -90,6 +90,22 @@ def test_nodes_of_a_cluster_become_pools(tmp_path: Path) -> None:
     assert not described.cluster.create
 
 
+def test_labels_and_taints_that_kubernetes_would_refuse_are_left_out(tmp_path: Path) -> None:
+    bad = node("a", "g5.xlarge", "us-west-2a", team="vision")
+    injected = "gpu=x:NoSchedule\u2028teams: [{name: research, group: 'system:authenticated'}]\n#"
+    bad["metadata"]["labels"] |= {injected: "x", "own": "a\r\nb", "topology.kubernetes.io/region": "us\x85west"}
+    bad["spec"]["taints"] += [{"key": injected, "effect": "NoSchedule"}, {"key": "a", "value": "b\n", "effect": "NoSchedule"}]
+    done = describe(tmp_path, bad)
+    assert done.exit_code == 0, done.output
+    assert all(map(str.isprintable, done.stdout.split("\n")))
+    assert "Kubernetes would refuse these, so they are left out: label gpu=x" in " ".join(done.stdout.replace("#", "").split())
+    described = read_description(done.stdout.replace("us-east-1", "us-west-2"))
+    assert described.teams == ()
+    assert {(*group.labels.items(), *map(str, group.taints)) for group in described.groups} == {
+        (("team", "vision"), "nvidia.com/gpu=true:NoSchedule")
+    }
+
+
 def test_groups_that_are_missing_among_others_are_named(tmp_path: Path) -> None:
     spot = {"eks_dot_amazonaws_dot_com__capacityType": "SPOT"}
     done = describe(tmp_path, node("a", "g5.xlarge", "us-west-2a", **spot), node("b", "g5.xlarge", "us-west-2b"))

@@ -290,9 +290,27 @@ def test_rights_are_those_that_generate_iam_prints(planned: Callable[[str], Valu
 @needs_terraform
 def test_only_the_service_account_may_take_the_role(planned: Callable[[str], Values]) -> None:
     trust = json.loads(planned("managed")["aws_iam_role.gpuscaler"]["assume_role_policy"])["Statement"]
+    condition = {
+        "aws:RequestTag/eks-cluster-name": described("managed").cluster.name,
+        "aws:RequestTag/kubernetes-namespace": "gpuscaler",
+        "aws:RequestTag/kubernetes-service-account": "gpuscaler-controller",
+    }
     assert trust == [
-        {"Effect": "Allow", "Principal": {"Service": "pods.eks.amazonaws.com"}, "Action": ["sts:AssumeRole", "sts:TagSession"]}
+        {
+            "Effect": "Allow",
+            "Principal": {"Service": "pods.eks.amazonaws.com"},
+            "Action": ["sts:AssumeRole", "sts:TagSession"],
+            "Condition": {"StringEquals": condition},
+        }
     ]
+    for roles in (each(planned(name), "aws_iam_role.addons") for name in TEXTS if described(name).cluster.create):
+        accounts = {
+            name: json.loads(role["assume_role_policy"])["Statement"][0]["Condition"]["StringEquals"] for name, role in roles.items()
+        }
+        assert {name: equals["aws:RequestTag/kubernetes-service-account"] for name, equals in accounts.items()} == {
+            "vpc-cni": "aws-node",
+            "aws-ebs-csi-driver": "ebs-csi-controller-sa",
+        }
     association = planned("managed")["aws_eks_pod_identity_association.gpuscaler"]
     assert (association["namespace"], association["service_account"]) == ("gpuscaler", "gpuscaler-controller")
     (statement,) = json.loads(planned("self-managed")["aws_iam_role.gpuscaler"]["assume_role_policy"])["Statement"]

@@ -204,8 +204,14 @@ def _targets(done: "Conversion", sources: dict[str, _Source], output: Path, take
 
 
 def _check_place(target: Path, output: Path) -> None:
-    if target.is_symlink() or not target.resolve().is_relative_to(output.resolve()):
+    if link_below(output, target) is not None or not target.resolve().is_relative_to(output.resolve()):
         _refuse(f"{target}: saw a symbolic link, expected a file below {output}; remove the link")
+
+
+def link_below(output: Path, target: Path) -> Path | None:
+    """Return the first symbolic link on the way from the folder ``output``, which may be one, to ``target`` in it: nothing follows it."""
+    way = [output.joinpath(*target.relative_to(output).parts[:count]) for count in range(1, len(target.relative_to(output).parts) + 1)]
+    return next((path for path in way if path.is_symlink()), None)
 
 
 def _check(targets: _Targets, sources: dict[str, _Source], *, force: bool) -> None:

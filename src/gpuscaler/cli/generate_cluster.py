@@ -31,6 +31,7 @@ def cluster(*, file: Path, output: Path, explain: bool, force: bool) -> None:
     DESCRIPTION is a short file (- for standard input) that names the cloud, the cluster and the GPU pools. Nothing is applied: review the
     files, and apply them with your tools in the order that README.md in the folder states.
     """
+    from gpuscaler.cli.convert import link_below
     from gpuscaler.cli.printing import format_count
     from gpuscaler.generating.bundle import files_of, notes_of
     from gpuscaler.generating.description.reading import read_description
@@ -44,6 +45,9 @@ def cluster(*, file: Path, output: Path, explain: bool, force: bool) -> None:
     except SettingsError as error:
         _refuse(str(error))
     texts = {output / generated.path: generated.text(explain=explain) for generated in files_of(description)}
+    for path in texts:
+        if (link := link_below(output, path)) is not None:
+            _refuse(f"{link}: saw a symbolic link, expected a file or folder of its own below {output}; remove the link")
     different = [path for path, content in texts.items() if path.exists() and _differs(path, content)]
     if different and not force:
         listed = "".join(f"\n  {path}" for path in different)
@@ -106,7 +110,10 @@ def _differs(path: Path, content: str) -> bool:
 
 
 def _refuse(message: str) -> NoReturn:
-    click.echo(message, err=True)
+    """End with a message, which may have several lines. Descriptions are files of others: what they could do to a terminal is escaped."""
+    from gpuscaler.cli.printing import escape_controls
+
+    click.echo("\n".join(map(escape_controls, message.split("\n"))), err=True)
     sys.exit(2)
 
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from gpuscaler.generating.aws.names import base_name, kops_role_name
+from gpuscaler.generating.aws.names import SERVICE_ACCOUNT, base_name, kops_role_name
 from gpuscaler.generating.aws.notices import ENCRYPTED, RETENTION, RULES, TARGET_ID, Rule, queue_policy
 from gpuscaler.generating.aws.rights import controller_policy, irsa_trust, pod_identity_trust
 from gpuscaler.generating.description.resolved import Description
@@ -156,7 +156,7 @@ def _iam(resource: str) -> str:
 
 def _trust(description: Description) -> Explained:
     if not _by_token(description):
-        return pod_identity_trust()
+        return pod_identity_trust(description.cluster.name, description.controller.namespace, SERVICE_ACCOUNT)
     provider = f"${{{_PROVIDER}}}"
     arn = _iam(f"oidc-provider/{provider}")
     text = json.dumps(irsa_trust(description, provider=provider, provider_arn=arn), indent=2)

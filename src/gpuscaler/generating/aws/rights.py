@@ -1,7 +1,7 @@
 """The rights of gpuscaler's controller in an AWS account, and who may take them, with the reasons; the same for all tools.
 
-Source of the trust policies: the EKS user guide, "Create IAM role with trust policy required by EKS Pod Identity" and "Assign IAM roles to
-Kubernetes service accounts", 2026-11-26.
+Source of the trust policies: the EKS user guide, "Create IAM role with trust policy required by EKS Pod Identity" (with the tags that it
+adds, for conditions) and "Assign IAM roles to Kubernetes service accounts", 2026-11-26.
 """
 
 from collections.abc import Mapping
@@ -43,12 +43,19 @@ def controller_policy(description: Description, *, queue: Tree, node_role: Tree 
     )
 
 
-def pod_identity_trust() -> Explained:
-    """Return the trust policy of a role that EKS Pod Identity gives to pods."""
-    statement = {"Effect": "Allow", "Principal": {"Service": "pods.eks.amazonaws.com"}, "Action": ["sts:AssumeRole", "sts:TagSession"]}
+def pod_identity_trust(cluster: str, namespace: str, service_account: Tree) -> Explained:
+    """Return the trust policy of a role that EKS Pod Identity gives to pods of a ServiceAccount, which may be an expression of a tool."""
+    tags = {"eks-cluster-name": cluster, "kubernetes-namespace": namespace, "kubernetes-service-account": service_account}
+    statement = {
+        "Effect": "Allow",
+        "Principal": {"Service": "pods.eks.amazonaws.com"},
+        "Action": ["sts:AssumeRole", "sts:TagSession"],
+        "Condition": {"StringEquals": {f"aws:RequestTag/{key}": value for key, value in tags.items()}},
+    }
     return because(
         "EKS Pod Identity takes the role for the pods that an association names, and tags its session with cluster, namespace and "
-        "ServiceAccount. Without sts:TagSession, it gets no credentials.",
+        "ServiceAccount. The condition refuses associations with others, which other people in the account may make. Without "
+        "sts:TagSession, EKS gets no credentials.",
         {"Version": "2012-10-17", "Statement": [statement]},
     )
 

@@ -54,13 +54,25 @@ def check_zones(at: Cursor, cloud: str, region: str, zones: tuple[str, ...]) -> 
             zone.wrong('one of "1", "2" and "3", quoted')
 
 
+def _is_of_kubernetes(namespace: str) -> bool:
+    """Whether Kubernetes creates the namespace, or reserves its name (the prefix `kube-`)."""
+    return namespace == "default" or namespace.startswith("kube-")
+
+
 def check_teams(top: Cursor, settings: DescriptionSettings) -> None:
     """Report teams whose namespace is another one's (its quota and rights would be those of both), and groups that Azure cannot have."""
     refuse_twice(top, "teams", (team.name for team in settings.teams))
-    of = {"kube-system": "Kubernetes", settings.controller.namespace: "gpuscaler", EXPORTER_NAMESPACE: "the exporter"}
+    if _is_of_kubernetes(settings.controller.namespace):
+        top.descend("controller", "namespace").wrong(
+            "a namespace for gpuscaler alone, such as gpuscaler: it gets the Pod Security Standard restricted, which refuses network "
+            "plugins, storage drivers and device plugins"
+        )
+    of = {settings.controller.namespace: "gpuscaler", EXPORTER_NAMESPACE: "the exporter"}
     of[EXAMPLES_NAMESPACE] = "the examples"
     for at, team in zip(top.descend("teams").items() if settings.teams else (), settings.teams, strict=True):
         namespace = team.namespace or team.name
+        if _is_of_kubernetes(namespace):
+            of[namespace] = "Kubernetes"
         if namespace in of:
             at.add_problem(f"saw the namespace {namespace}, which is that of {of[namespace]}; add namespace: …, with a name of its own")
         if namespace:

@@ -1,6 +1,7 @@
 """The keys of the description. A person writes only what differs from the defaults."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated
 
 from gpuscaler.generating.description.addresses import ANYWHERE, CIDR
@@ -10,7 +11,7 @@ from gpuscaler.model.reading.cursor import Cursor
 from gpuscaler.model.taints import Taint
 from gpuscaler.settings.fields.kinds import FLAG, MEMORY, amount, choice, count, dns_label, list_of, names, text
 from gpuscaler.settings.fields.pool_kinds import LABELS, TAINTS
-from gpuscaler.settings.fields.table import Field, Group
+from gpuscaler.settings.fields.table import Field, Group, Kind, ReadContext
 
 #: The tools whose files are written, by cloud; the first is the default.
 TOOLS: Mapping[str, tuple[str, ...]] = {"aws": ("eksctl", "kops", "terraform"), "azure": ("terraform",)}
@@ -25,6 +26,24 @@ _CLUSTER_NAME = "[A-Za-z0-9]([A-Za-z0-9.-]{0,98}[A-Za-z0-9])?"
 #: Architectures of machines, by their names in Kubernetes.
 AMD64, ARM64 = ARCHITECTURES = ("amd64", "arm64")
 GIB = 2**30
+#: A registry, which may have a port, and a path: `a:b` alone would be an image with a tag.
+_IMAGE = r"([a-z0-9][a-z0-9.-]*(:[0-9]{1,5})?/)?[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)*"
+_HOST_PART = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+#: The host is a name or an IPv4 or IPv6 address: its parts become the values of labels.
+_URL = rf"https?://({_HOST_PART}(\.{_HOST_PART})*|\[[0-9A-Fa-f:.]+\])(:[0-9]{{1,5}})?(/[!-~]*)?"
+
+
+def _line(expected: str) -> Kind:
+    """Text of one line that is printable: neither a terminal nor a parser takes a part of it for something else."""
+    kind = text(expected)
+
+    def read(at: Cursor, context: ReadContext) -> str | None:
+        value: str | None = kind.read(at, context)
+        if value is not None and not value.isprintable():
+            at.wrong(f"{expected}: one line of printable characters")
+        return value
+
+    return replace(kind, read=read)
 
 
 class ClusterSettings(Group, frozen=True, gc=False):
@@ -160,7 +179,7 @@ class TeamSettings(Group, frozen=True, gc=False):
     ] = None
     group: Annotated[
         str,
-        text("a group of users"),
+        _line("a group of users"),
         Field(
             "group of users that may create workloads there; on Azure the object id of a group of Microsoft Entra ID",
             default="no RoleBinding is written",
@@ -174,7 +193,7 @@ class ControllerSettings(Group, frozen=True, gc=False):
     namespace: Annotated[str, dns_label("a namespace"), Field("its namespace")] = "gpuscaler"
     image: Annotated[
         str,
-        text("an image without its tag", pattern=r"[a-z0-9][a-z0-9._/:-]*"),
+        text("an image without its tag", pattern=_IMAGE),
         Field("the image that you built and pushed, without its tag"),
     ] = "registry.example.com/gpuscaler"
     identity: Annotated[str, choice(IDENTITIES), Field("how it gets its rights on EKS; on AKS it is always workload identity")] = (
@@ -209,7 +228,7 @@ class DescriptionSettings(Group, frozen=True, gc=False):
     controller: Annotated[ControllerSettings, Field("[gpuscaler itself](#controller)")] = ControllerSettings()
     prometheus: Annotated[
         str,
-        text("the URL of Prometheus, such as http://prometheus.monitoring.svc:9090", pattern=r"https?://[^\s@/]+(/\S*)?"),
+        text("the URL of Prometheus, such as http://prometheus.monitoring.svc:9090", pattern=_URL),
         Field("Prometheus, for autoscaling by GPU metrics", default="no HorizontalPodAutoscaler and no metrics API are written"),
     ] = ""
     workloads: Annotated[

@@ -10,11 +10,13 @@ from gpuscaler.catalogue.zones import cloud_of, region_of
 from gpuscaler.generating.description.settings import KOPS, TOOLS
 from gpuscaler.generating.writing.explained import Tree, because
 from gpuscaler.generating.writing.yaml_text import render_yaml
+from gpuscaler.model.labels import is_label_value, is_qualified_name
 from gpuscaler.model.nodes import Node, first_label
 from gpuscaler.model.offerings import ON_DEMAND, SPOT
 from gpuscaler.model.pools import Pool
 from gpuscaler.model.taints import Taint
 from gpuscaler.model.well_known import INSTANCE_TYPE_LABELS, MARKET_LABELS, POOL_LABEL, REGION_LABELS, ZONE_LABELS
+from gpuscaler.settings.fields.pool_kinds import EFFECTS
 
 #: Labels of these domains are set by Kubernetes, clouds, GPU vendors or autoscalers; no person has to name them.
 _FOREIGN = re.compile(
@@ -23,6 +25,8 @@ _FOREIGN = re.compile(
 )
 #: Taints of the same kind, which the files set by themselves, or which no file sets: readiness, spot, gpuscaler's.
 _FOREIGN_TAINT = re.compile(r"(node\.kubernetes\.io|node\.cloudprovider\.kubernetes\.io|gpuscaler\.io|kubernetes\.azure\.com)/.*")
+#: Characters of a label or taint that a comment shows.
+_SHOWN = 80
 #: Labels with the name of a node's group: of gpuscaler, AKS, EKS, eksctl, kOps and Karpenter.
 _GROUP_LABELS = (
     *(POOL_LABEL, "agentpool", "kubernetes.azure.com/agentpool", "eks.amazonaws.com/nodegroup", "alpha.eksctl.io/nodegroup-name"),
@@ -75,7 +79,7 @@ def of_nodes(nodes: Iterable[Node]) -> tuple[Sighting, ...]:
         if type_ is not None and type_.gpus:
             pool = first_label(node, _GROUP_LABELS)
             market = SPOT if SPOT in {MARKET_LABELS[key].get(node.labels.get(key, "")) for key in MARKET_LABELS} else ON_DEMAND
-            zone = first_label(node, ZONE_LABELS)
+            zone = _label(node, ZONE_LABELS)
             sightings.append(Sighting(pool, type_.name, market, zone, node.labels, node.taints))
     return tuple(sightings)
 
@@ -83,8 +87,8 @@ def of_nodes(nodes: Iterable[Node]) -> tuple[Sighting, ...]:
 def origin_of_nodes(nodes: Iterable[Node]) -> Origin:
     """Return what nodes show. On AKS, a label has the name of the node resource group, ``MC_GROUP_NAME_LOCATION``."""
     seen = tuple(nodes)
-    name = next((value for node in seen if (value := first_label(node, _CLUSTER_LABELS))), "")
-    region = next((value for node in seen if (value := first_label(node, REGION_LABELS))), "")
+    name = next((value for node in seen if (value := _label(node, _CLUSTER_LABELS))), "")
+    region = next((value for node in seen if (value := _label(node, REGION_LABELS))), "")
     subscription = next((found[1] for node in seen if (found := _SUBSCRIPTION.fullmatch(node.provider_id))), "")
     parts = name.split("_")
     if name.startswith("MC_") and len(parts) == 4:
@@ -92,8 +96,16 @@ def origin_of_nodes(nodes: Iterable[Node]) -> Origin:
     return Origin(cluster="" if name.startswith("MC_") else name, region=region, subscription=subscription)
 
 
+def _label(node: Node, keys: tuple[str, ...]) -> str:
+    """Return a label's value; "" for one that Kubernetes would refuse, since a file of nodes need not come from it."""
+    value = first_label(node, keys)
+    return value if is_label_value(value) else ""
+
+
 def write_description(sightings: Iterable[Sighting], origin: Origin) -> str | None:
     """Return a description as text with comments; None if nothing with a GPU was seen in a cloud that files are written for."""
+    sightings = tuple(sightings)
+    refused = sorted({text for sighting in sightings for text in _refused(sighting)})
     seen = list(dict.fromkeys(map(_hashable, sightings)))
     known = [(sighting, type_) for sighting in seen if (type_ := catalogue.lookup(sighting.instance_type)) is not None and type_.gpus]
     cloud = origin.cloud or next((type_.cloud for _, type_ in known), "")
@@ -125,7 +137,8 @@ def write_description(sightings: Iterable[Sighting], origin: Origin) -> str | No
     tree: dict[str, Tree] = {"cloud": cloud, **({"tool": KOPS} if cloud == "aws" and "." in origin.cluster else {}), "cluster": cluster}
     tree["gpu_pools"] = because(
         "Instance types that are bought alike are one pool. A group is written for each type, market and zone."
-        + (" Where max is missing, it was not found, and is 10." if any(sighting.max is None for sighting in usable) else ""),
+        + (" Where max is missing, it was not found, and is 10." if any(sighting.max is None for sighting in usable) else "")
+        + (f" Kubernetes would refuse these, so they are left out: {'; '.join(refused)}." if refused else ""),
         list(_pools(usable, zones, cloud)),
     )
     return render_yaml([tree], explain=True)
@@ -133,9 +146,24 @@ def write_description(sightings: Iterable[Sighting], origin: Origin) -> str | No
 
 def _hashable(sighting: Sighting) -> Sighting:
     """Return the sighting with the labels and taints that a person has to name."""
-    labels = {key: value for key, value in sighting.labels.items() if not _FOREIGN.fullmatch(key)}
-    taints = tuple(taint for taint in sighting.taints if not _FOREIGN_TAINT.fullmatch(taint.key))
+    labels = {key: value for key, value in sighting.labels.items() if not _FOREIGN.fullmatch(key) and _is_valid(key, value)}
+    taints = tuple(taint for taint in sighting.taints if not _FOREIGN_TAINT.fullmatch(taint.key) and _is_valid_taint(taint))
     return sighting._replace(labels=_Labels(sorted(labels.items())), taints=tuple(sorted(taints, key=str)))
+
+
+def _is_valid(key: str, value: str) -> bool:
+    """Whether Kubernetes accepts key and value of a label or taint."""
+    return is_qualified_name(key) and is_label_value(value)
+
+
+def _is_valid_taint(taint: Taint) -> bool:
+    return _is_valid(taint.key, taint.value) and taint.effect in EFFECTS
+
+
+def _refused(sighting: Sighting) -> Iterable[str]:
+    """Yield the labels and taints that Kubernetes would not accept; their beginnings, if they are long."""
+    yield from (f"label {key}={value}"[:_SHOWN] for key, value in sighting.labels.items() if not _is_valid(key, value))
+    yield from (f"taint {taint}"[:_SHOWN] for taint in sighting.taints if not _is_valid_taint(taint))
 
 
 class _Labels(dict[str, str]):

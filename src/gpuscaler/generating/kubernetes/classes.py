@@ -57,13 +57,18 @@ def _classes(description: Description) -> Iterator[Tree]:
         },
     )
     yield because(
-        "People wait for the answers of model servers. When no machine can be bought, they take GPUs from training, which continues later.",
+        "People wait for the answers of model servers, so these come first.",
         {
             "apiVersion": "scheduling.k8s.io/v1",
             "kind": "PriorityClass",
             "metadata": {"name": INFERENCE},
             "description": "Model servers that people wait for",
             "value": because("Above pods without a class (0) and far below the classes of the system (2000000000).", _INFERENCE_PRIORITY),
+            "preemptionPolicy": because(
+                "The scheduler places model servers first, and gpuscaler buys machines for them first. They end no pods: anyone may use "
+                "the class, and with PreemptLowerPriority could end the training of others. The field cannot be changed later.",
+                "Never",
+            ),
             "globalDefault": because("Pods get this priority only if they ask for it.", False),
         },
     )

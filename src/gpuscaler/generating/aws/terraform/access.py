@@ -99,7 +99,8 @@ def node_role(description: Description, label: str, name: str, why: str) -> Iter
 def _gpuscaler(description: Description) -> Iterator[Tree]:
     irsa = description.controller.identity == IRSA
     yield from _provider(description) if irsa else ()
-    trust = _irsa_trust(description) if irsa else pod_identity_trust()
+    account = (description.cluster.name, description.controller.namespace, SERVICE_ACCOUNT)
+    trust = _irsa_trust(description) if irsa else pod_identity_trust(*account)
     rights = controller_policy(description, queue=Expression("aws_sqs_queue.notices.arn"), node_role=_NODE_ROLE)
     yield Block(
         "resource",

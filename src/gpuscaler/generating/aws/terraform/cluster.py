@@ -161,7 +161,8 @@ def _addons(cluster: str) -> Iterator[Tree]:
     }
     why = "Add-ons that call AWS have roles of their own. Without them, the nodes' role would need these rights, and pods could use them."
     yield Block("locals", (), {"addon_roles": because(why, roles)})
-    trust, each = pod_identity_trust(), Expression("local.addon_roles")
+    trust = pod_identity_trust(cluster, "kube-system", Expression("each.value.service_account"))
+    each = Expression("local.addon_roles")
     role = {"for_each": each, "name": Expression(f'"{cluster[:40]}-${{each.key}}"'), "assume_role_policy": call("jsonencode", trust.value)}
     yield because(trust.why, Block("resource", ("aws_iam_role", "addons"), role))
     attachment = {"for_each": each, "role": Expression("aws_iam_role.addons[each.key].name"), "policy_arn": policy_arn("each.value.policy")}

@@ -133,7 +133,7 @@ def _deployment(description: Description, place: Place) -> Tree:
                     },
                 },
                 "spec": {
-                    "priorityClassName": because("People wait for the answers, so training gives way.", INFERENCE),
+                    "priorityClassName": because("People wait for the answers, so model servers come before training.", INFERENCE),
                     "terminationGracePeriodSeconds": because(
                         "The ten seconds of preStop, and requests that are being answered.", 25 if description.cloud == "azure" else 60
                     ),
