@@ -29,8 +29,8 @@ def pod_labels(workload: Json) -> Json:
     return get_mapping(get_mapping(pod_template(workload) or {}, "metadata"), "labels")
 
 
-def selects_pods(manifest: Json, labels: Iterable[Json]) -> bool:
-    """Whether ``manifest`` is a Service to pods of any of ``labels``, a budget of their disruption or a policy of their network."""
+def selector_of(manifest: Json) -> Json | None:
+    """The labels by which a Service selects pods, a budget those that it is for, or a policy of the network; None if there are none."""
     spec = get_mapping(manifest, "spec")
     if manifest.get("kind") == "Service":
         selector = spec.get("selector")
@@ -38,8 +38,8 @@ def selects_pods(manifest: Json, labels: Iterable[Json]) -> bool:
         described = get_mapping(spec, "selector" if manifest["kind"] == "PodDisruptionBudget" else "podSelector")
         selector = None if described.get("matchExpressions") else described.get("matchLabels")
     else:
-        return False
-    return isinstance(selector, dict) and bool(selector) and any(selector.items() <= pods.items() for pods in labels)
+        return None
+    return selector if isinstance(selector, dict) and selector else None
 
 
 def config_references(workload: Json) -> Iterator[tuple[str, str, bool]]:
@@ -97,12 +97,3 @@ def service_references(manifest: Json) -> Iterator[Json]:
         for holder in (conversion, get_mapping(conversion, "webhook")):
             for key in ("clientConfig", "webhookClientConfig"):
                 yield get_mapping(get_mapping(holder, key), "service")
-
-
-def mentions(value: object, words: tuple[str, ...]) -> bool:
-    """Whether a text within ``value`` contains one of ``words``."""
-    if isinstance(value, dict):
-        return any(mentions(item, words) for item in value.values())
-    if isinstance(value, list):
-        return any(mentions(item, words) for item in value)
-    return isinstance(value, str) and any(word in value for word in words)
