@@ -429,6 +429,42 @@ def test_a_cluster_whose_name_does_not_follow_from_its_group_is_not_guessed() ->
     assert run_file(secret, named)["azure"]["subscriptions"][0]["cluster"] == {"name": "my_prod", "resource_group": "my_prod_rg"}
 
 
+@pytest.mark.parametrize("place", ["data", "stringData"])
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"env": [{"name": "P", "valueFrom": {"secretKeyRef": {"name": "cluster-autoscaler-azure", "key": "password"}}}]},
+        {"envFrom": [{"secretRef": {"name": "cluster-autoscaler-azure"}, "prefix": "P"}], "env": [{"name": "P", "value": "$(Ppassword)"}]},
+        {"env": [{"name": "ARM_RESOURCE_GROUP", "valueFrom": {"secretKeyRef": {"name": "cluster-autoscaler-azure", "key": "password"}}}]},
+    ],
+)
+@pytest.mark.parametrize("command", [["cluster-autoscaler", "--x=$(P)", "--nodes=0:1:$(P)"], ["sh", "-c", "cluster-autoscaler --x=$P"]])
+def test_what_a_secret_has_is_never_shown(env: Json, command: list[str], place: str) -> None:
+    secret = azure_secret(password="hunter2") if place == "data" else {**azure_secret(), "stringData": {"password": "hunter2"}}
+    done = carry(secret, workload(command=[*command, "--cloud-provider=azure"], **env))
+    said = "".join(item.text for item in done.carried) + "".join(map(str, done.messages))
+    assert "--x=$" in said or done.carried == ()
+    assert "hunter2" not in said
+
+
+@pytest.mark.parametrize(
+    ("flag", "shown"),
+    [
+        ("--slack-hook=hunter2", "--slack-hook=…"),
+        ("--service_principal_secret=hun$ter2", "--service-principal-secret=…"),
+        ("--client-private-key=<hunter2>", "--client-private-key=…"),
+        ("--prometheus=https://me:hunter2@host", "--prometheus=…"),
+        ("--x=$(API_TOKEN)", "--x=$(API_TOKEN)"),
+        ("--keyed=yes", "--keyed=yes"),
+    ],
+)
+def test_values_of_flags_that_open_something_are_not_shown(flag: str, shown: str) -> None:
+    done = carry(workload("--cloud-provider=aws", flag, env=[{"name": "API_TOKEN", "value": "hunter2"}]))
+    said = "".join(item.text for item in done.carried) + "".join(map(str, done.messages))
+    assert f"{shown} is left out" in said
+    assert "hunter2" not in said
+
+
 def test_placeholders_stand_for_what_no_file_says_about_azure() -> None:
     described = workload("--cloud-provider=azure", "--node-group-auto-discovery=label:cluster-autoscaler-name=prod,min=1,max=20", env=ENV)
     config = run_file(azure_secret(SubscriptionID="<base64>"), described)

@@ -257,6 +257,12 @@ spec:
     assert template["spec"]["containers"][0]["env"] == [{"name": "N", "value": "3"}]
 
 
+def test_the_value_of_a_quoted_variable_is_not_shown() -> None:
+    pod = "{apiVersion: v1, kind: Pod, metadata: {name: x}, spec: {containers: [{name: c, env: [{name: DB_PASSWORD, value: 48151623}]}]}}"
+    _, notes = converted(pod)
+    assert notes == ["Pod x: quoted the environment variable DB_PASSWORD"]
+
+
 def test_the_removed_flag_of_kube_controller_manager_is_left_out() -> None:
     manifest = convert_one("""
 apiVersion: v1

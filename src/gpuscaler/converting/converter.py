@@ -116,4 +116,5 @@ def _quote(manifest: Json, add_note: AddNote) -> None:
         for variable in get_items(container, "env"):
             if isinstance(variable.get("value"), bool | int | float):
                 variable["value"] = text(variable["value"])
-                add_note(f'quoted the environment variable {variable.get("name")}: "{variable["value"]}"')
+                # Without its value, which may be a password.
+                add_note(f"quoted the environment variable {text(variable.get('name'))}")
