@@ -1,5 +1,6 @@
 """Autoscalers of nodes that become run files: their flags, what goes with them, and that every file is valid."""
 
+import re
 from base64 import b64encode
 from typing import Any
 
@@ -204,6 +205,28 @@ def test_an_identity_of_the_cloud_and_priorities_in_another_namespace_are_report
         "its identity in the cloud trusts this account only: gpuscaler's account needs an identity of its own" in note for note in listed
     )
     assert "gpuscaler reads it in kube-system only: move it there" in listed
+
+
+@pytest.mark.parametrize(
+    "user",
+    [
+        "{apiVersion: v1, kind: ServiceAccount, metadata: {name: default, namespace: N}, imagePullSecrets: [{name: shared}]}",
+        "{apiVersion: networking.k8s.io/v1, kind: Ingress, metadata: {name: i, namespace: N}, spec: {tls: [{secretName: shared}]}}",
+        "{apiVersion: cert-manager.io/v1, kind: Certificate, metadata: {name: c, namespace: N}, spec: {secretName: shared}}",
+        "{apiVersion: cert-manager.io/v1, kind: ClusterIssuer, metadata: {name: c}, spec: {acme: {privateKeySecretRef: {name: shared}}}}",
+        "{apiVersion: monitoring.coreos.com/v1, kind: PodMonitor, metadata: {name: m, namespace: N}, spec: {a: {name: shared, key: p}}}",
+        "{apiVersion: x.example/v1, kind: Odd, metadata: {name: o, namespace: N}, spec: {uses: [shared]}}",
+        "{apiVersion: networking.k8s.io/v1, kind: Ingress, metadata: {name: i, namespace: x, annotations: {a/auth-secret: N/shared}}}",
+        "{apiVersion: x.example/v1, kind: Odd, metadata: {name: o, namespace: x}, spec: {ref: {kind: Secret, name: shared, namespace: N}}}",
+    ],
+)
+def test_a_secret_that_any_other_object_mentions_stays(user: str) -> None:
+    described = workload(*AWS, envFrom=[{"secretRef": {"name": "shared"}}])
+    secret = "{apiVersion: v1, kind: Secret, metadata: {name: shared, namespace: kube-system}}\n"
+    assert "Secret/shared" not in remaining(carry(described, secret))
+    assert "Secret/shared" in remaining(carry(described, secret, re.sub(r"\bN\b", "kube-system", user)))
+    if "namespace: N" in user and "kind: Odd" not in user:
+        assert "Secret/shared" not in remaining(carry(described, secret, re.sub(r"\bN\b", "elsewhere", user)))
 
 
 def test_what_others_need_too_stays() -> None:

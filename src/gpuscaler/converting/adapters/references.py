@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable, Iterator
 
+from gpuscaler.converting.kinds import unknown_kind
 from gpuscaler.converting.objects import Json, containers, get_items, get_mapping, pod_template, text
 
 #: The annotation of a Secret with a token, which names the account.
 ACCOUNT_ANNOTATION = "kubernetes.io/service-account.name"
+_BOTH = frozenset({"Secret", "ConfigMap"})
 #: Lists of webhooks, each with the configuration of its client.
 _WEBHOOKS = ("ValidatingWebhookConfiguration", "MutatingWebhookConfiguration")
 
@@ -57,6 +59,36 @@ def config_references(workload: Json) -> Iterator[tuple[str, str, bool]]:
     for pull_secret in get_items(spec, "imagePullSecrets"):
         if pull_secret.get("name"):
             yield "Secret", text(pull_secret["name"]), False
+
+
+def mentions(manifest: Json) -> set[tuple[str, str, str | None]]:
+    """The Secrets and ConfigMaps that any object mentions: kind, name, and namespace, None if it may be any.
+
+    There are too many kinds for a table of their fields. What is below a key like ``secretName`` or ``configMapRef``, and the name beside
+    a ``key``, counts; for kinds that Kubernetes does not have, every text does. It is no mistake to find too many.
+    """
+    own = namespace_of(manifest) or None
+    always = _BOTH if unknown_kind(manifest) else frozenset[str]()
+    contents = {"data", "stringData", "binaryData"} if manifest.get("kind") in _BOTH else set()
+    found: set[tuple[str, str, str | None]] = set()
+    stack: list[tuple[object, frozenset[str], str | None]] = [
+        ({key: value for key, value in manifest.items() if key not in contents | {"kind", "apiVersion"}}, always, own)
+    ]
+    while stack:
+        value, kinds, namespace = stack.pop()
+        if isinstance(value, dict):
+            stated = value.get("namespace")
+            inner = stated if isinstance(stated, str) and stated else namespace
+            if isinstance(name := value.get("name"), str):
+                named = _BOTH if "key" in value else _BOTH & {text(value.get("kind"))}
+                found |= {(kind, name, inner) for kind in named}
+            stack += [(item, kinds | {kind for kind in _BOTH if kind.lower() in str(key).lower()}, inner) for key, item in value.items()]
+        elif isinstance(value, list):
+            stack += [(item, kinds, namespace) for item in value]
+        elif isinstance(value, str):
+            before, slash, name = value.rpartition("/")
+            found |= {(kind, name if slash else value, before if slash else namespace) for kind in kinds}
+    return found
 
 
 def _mounted(source: Json, secret_key: str) -> Iterator[tuple[str, str, bool]]:

@@ -11,6 +11,7 @@ from gpuscaler.converting.adapters.references import (
     account_secrets,
     config_references,
     key_of,
+    mentions,
     namespace_of,
     selector_of,
 )
@@ -34,7 +35,7 @@ def _placed(item: Json) -> _Key:
 
 
 class Needs:
-    """Which workloads need which objects, counted once for all autoscalers."""
+    """Which objects need which others, counted once for all autoscalers."""
 
     def __init__(self, objects: list[Json]) -> None:
         workloads = [item for item in objects if pod_template(item) is not None]
@@ -42,9 +43,11 @@ class Needs:
         for item in objects:
             self._by_key.setdefault(_placed(item), []).append(item)
         self._accounts = Counter((account_of(item), namespace_of(item)) for item in workloads)
-        self._configuration = Counter(
-            (kind, name, namespace_of(item)) for item in workloads for kind, name in {found[:2] for found in config_references(item)}
-        )
+        #: Objects that mention a Secret or ConfigMap, by that.
+        self._users: dict[tuple[str, str, str | None], set[int]] = {}
+        for item in objects:
+            for mentioned in mentions(item):
+                self._users.setdefault(mentioned, set()).add(id(item))
         pods = PodIndex(workloads)
         #: Objects that select the pods of one workload only, by that.
         self._selecting: dict[int, list[Json]] = {}
@@ -72,16 +75,20 @@ class Needs:
         workload = autoscaler.workload
         namespace, account = namespace_of(workload), account_of(workload)
         needed = {(kind, name, namespace) for kind, name, _ in config_references(workload)}
+        gone = {id(workload)}
         if account != "default" and self._accounts[account, namespace] == 1:
             for item in self._by_key.get(("ServiceAccount", account, namespace), ()):
                 annotations = get_mapping(get_mapping(item, "metadata"), "annotations")
+                gone.add(id(item))
                 yield item, f"only the autoscaler runs as it{_TRUST if _IDENTITIES & annotations.keys() else ''}"
             yield from self._rights(account, namespace)
             needed |= {("Secret", name, namespace) for name in self._tokens.get((account, namespace), ())}
         for item in self._selecting.get(id(workload), ()):
             yield item, "it selects the pods of the autoscaler only"
         for key in sorted(needed):
-            if self._configuration[key] <= 1 and key[:2] != PRIORITIES:
+            kind, name, _ = key
+            users = self._users.get(key, set()) | self._users.get((kind, name, None), set())
+            if users <= gone and key[:2] != PRIORITIES:
                 for item in self._by_key.get(key, ()):
                     yield item, _credentials(autoscaler, item) or "only the autoscaler needs it"
 
