@@ -95,6 +95,16 @@ def test_a_file_with_another_content_is_overwritten_only_with_force(folder: Path
     assert (output / "c.json").read_text() != "mine"
 
 
+def test_a_folder_with_nothing_but_a_run_file_is_no_error(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "gpuscaler"
+    folder.mkdir(parents=True)
+    (folder / "values.yaml").write_text("config: {cloud: aws, aws: {cluster: x}, pools: []}\n")
+    done = convert(tmp_path / "new")
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert "left out: saw a pools file or run file of gpuscaler" in done.stderr
+    assert convert(folder / "values.yaml").exit_code == 2
+
+
 def test_a_hard_link_to_an_input_is_an_input(folder: Path, tmp_path: Path) -> None:
     output = tmp_path / "new"
     output.mkdir()

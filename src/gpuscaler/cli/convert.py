@@ -108,12 +108,20 @@ def _refuse(message: str) -> None:
 
 def _refuse_useless(done: "Conversion", files: Iterable[Path], skipped: Iterable[_Skipped]) -> None:
     """Refuse a named file that cannot be read in full, since what is printed would lack objects, and files without any object."""
+    from gpuscaler.converting.kinds import RUN_FILE
+
     named = {_STANDARD_INPUT if str(file) == "-" else str(file) for file in files}
     for message in done.messages:
         if message.unreadable and message.file in named:
             reason = message.text.removeprefix("left out: ")
             _refuse(f"{message.file}:{message.line}: saw invalid YAML, expected Kubernetes objects: {reason}")
-    if done.objects == 0 and (done.messages or not done.files):
+    # A folder that this command wrote may have no object left but the run file.
+    is_done = (
+        bool(done.messages)
+        and all(RUN_FILE in message.text for message in done.messages)
+        and not named & {file.name for file in done.files}
+    )
+    if done.objects == 0 and (done.messages or not done.files) and not is_done:
         for line in (*map(str, done.messages), *(item.text for item in skipped)):
             click.echo(escape_controls(line), err=True)
         _refuse(f"{', '.join(map(str, files))}: saw no Kubernetes object, expected one at least; of folders, {_LISTED} are read")

@@ -62,7 +62,7 @@ def environment(container: Json, namespace: str, sources: Sources) -> dict[str, 
     """The variables of a container whose values are known: literals, and those from the ConfigMaps in ``sources``.
 
     Of a Secret, only names and ids of what is in the cloud are known, by their keys; nor is a variable known whose name says that it is a
-    key. Flags are shown in reports and in the run file, and whoever may write a workload may not be allowed to read the Secrets in it.
+    key. Flags are shown in reports and in the run file, and who may write a workload may not be allowed to read the Secrets in it.
     """
     known: dict[str, str] = {}
     for source in get_items(container, "envFrom"):
