@@ -380,6 +380,13 @@ def test_strings_stay_strings_for_other_yaml_parsers(value: str) -> None:
     assert f"a: '{value}'" in write([{"apiVersion": "v1", "kind": "ConfigMap", "data": {"a": value}}])
 
 
+@pytest.mark.parametrize("value", ["x\x85y", "a\u2028b\nc", "a\rb\n", "\u2029- x\n"])
+def test_line_breaks_of_unicode_stay_in_their_text(value: str) -> None:
+    objects = [{"apiVersion": "v1", "kind": "ConfigMap", "data": {"a": value}}]
+    assert read(write(objects)) == objects
+    assert yaml.safe_load(write(objects)) == objects[0]
+
+
 def test_an_anchor_is_converted_separately_in_each_place() -> None:
     text = "{apiVersion: v1, kind: List, items: [&x {apiVersion: batch/v1beta1, kind: CronJob, metadata: {name: a}}, *x]}"
     objects, _ = converted(text)
