@@ -1,5 +1,6 @@
 """Autoscalers of nodes that become run files: their flags, what goes with them, and that every file is valid."""
 
+import re
 from base64 import b64encode
 from typing import Any
 
@@ -208,6 +209,28 @@ def test_an_identity_of_the_cloud_and_priorities_in_another_namespace_are_report
         "its identity in the cloud trusts this account only: gpuscaler's account needs an identity of its own" in note for note in listed
     )
     assert "gpuscaler reads it in kube-system only: move it there" in listed
+
+
+@pytest.mark.parametrize(
+    "user",
+    [
+        "{apiVersion: v1, kind: ServiceAccount, metadata: {name: default, namespace: N}, imagePullSecrets: [{name: shared}]}",
+        "{apiVersion: networking.k8s.io/v1, kind: Ingress, metadata: {name: i, namespace: N}, spec: {tls: [{secretName: shared}]}}",
+        "{apiVersion: cert-manager.io/v1, kind: Certificate, metadata: {name: c, namespace: N}, spec: {secretName: shared}}",
+        "{apiVersion: cert-manager.io/v1, kind: ClusterIssuer, metadata: {name: c}, spec: {acme: {privateKeySecretRef: {name: shared}}}}",
+        "{apiVersion: monitoring.coreos.com/v1, kind: PodMonitor, metadata: {name: m, namespace: N}, spec: {a: {name: shared, key: p}}}",
+        "{apiVersion: x.example/v1, kind: Odd, metadata: {name: o, namespace: N}, spec: {uses: [shared]}}",
+        "{apiVersion: networking.k8s.io/v1, kind: Ingress, metadata: {name: i, namespace: x, annotations: {a/auth-secret: N/shared}}}",
+        "{apiVersion: x.example/v1, kind: Odd, metadata: {name: o, namespace: x}, spec: {ref: {kind: Secret, name: shared, namespace: N}}}",
+    ],
+)
+def test_a_secret_that_any_other_object_mentions_stays(user: str) -> None:
+    described = workload(*AWS, envFrom=[{"secretRef": {"name": "shared"}}])
+    secret = "{apiVersion: v1, kind: Secret, metadata: {name: shared, namespace: kube-system}}\n"
+    assert "Secret/shared" not in remaining(carry(described, secret))
+    assert "Secret/shared" in remaining(carry(described, secret, re.sub(r"\bN\b", "kube-system", user)))
+    if "namespace: N" in user and "kind: Odd" not in user:
+        assert "Secret/shared" not in remaining(carry(described, secret, re.sub(r"\bN\b", "elsewhere", user)))
 
 
 def test_what_others_need_too_stays() -> None:
@@ -476,6 +499,42 @@ def test_a_cluster_whose_name_does_not_follow_from_its_group_is_not_guessed() ->
     assert "cluster" not in run_file(secret, described)["azure"]["subscriptions"][0]
     named = workload("--cloud-provider=azure", "--nodes=0:8:gpu", "--cluster-name=my_prod", env=ENV)
     assert run_file(secret, named)["azure"]["subscriptions"][0]["cluster"] == {"name": "my_prod", "resource_group": "my_prod_rg"}
+
+
+@pytest.mark.parametrize("place", ["data", "stringData"])
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"env": [{"name": "P", "valueFrom": {"secretKeyRef": {"name": "cluster-autoscaler-azure", "key": "password"}}}]},
+        {"envFrom": [{"secretRef": {"name": "cluster-autoscaler-azure"}, "prefix": "P"}], "env": [{"name": "P", "value": "$(Ppassword)"}]},
+        {"env": [{"name": "ARM_RESOURCE_GROUP", "valueFrom": {"secretKeyRef": {"name": "cluster-autoscaler-azure", "key": "password"}}}]},
+    ],
+)
+@pytest.mark.parametrize("command", [["cluster-autoscaler", "--x=$(P)", "--nodes=0:1:$(P)"], ["sh", "-c", "cluster-autoscaler --x=$P"]])
+def test_what_a_secret_has_is_never_shown(env: Json, command: list[str], place: str) -> None:
+    secret = azure_secret(password="hunter2") if place == "data" else {**azure_secret(), "stringData": {"password": "hunter2"}}
+    done = carry(secret, workload(command=[*command, "--cloud-provider=azure"], **env))
+    said = "".join(item.text for item in done.carried) + "".join(map(str, done.messages))
+    assert "--x=$" in said or done.carried == ()
+    assert "hunter2" not in said
+
+
+@pytest.mark.parametrize(
+    ("flag", "shown"),
+    [
+        ("--slack-hook=hunter2", "--slack-hook=…"),
+        ("--service_principal_secret=hun$ter2", "--service-principal-secret=…"),
+        ("--client-private-key=<hunter2>", "--client-private-key=…"),
+        ("--prometheus=https://me:hunter2@host", "--prometheus=…"),
+        ("--x=$(API_TOKEN)", "--x=$(API_TOKEN)"),
+        ("--keyed=yes", "--keyed=yes"),
+    ],
+)
+def test_values_of_flags_that_open_something_are_not_shown(flag: str, shown: str) -> None:
+    done = carry(workload("--cloud-provider=aws", flag, env=[{"name": "API_TOKEN", "value": "hunter2"}]))
+    said = "".join(item.text for item in done.carried) + "".join(map(str, done.messages))
+    assert f"{shown} is left out" in said
+    assert "hunter2" not in said
 
 
 def test_placeholders_stand_for_what_no_file_says_about_azure() -> None:

@@ -95,6 +95,40 @@ def test_a_file_with_another_content_is_overwritten_only_with_force(folder: Path
     assert (output / "c.json").read_text() != "mine"
 
 
+def test_a_folder_with_nothing_but_a_run_file_is_no_error(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "gpuscaler"
+    folder.mkdir(parents=True)
+    (folder / "values.yaml").write_text("config: {cloud: aws, aws: {cluster: x}, pools: []}\n")
+    done = convert(tmp_path / "new")
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert "left out: saw a pools file or run file of gpuscaler" in done.stderr
+    assert convert(folder / "values.yaml").exit_code == 2
+
+
+def test_a_hard_link_to_an_input_is_an_input(folder: Path, tmp_path: Path) -> None:
+    output = tmp_path / "new"
+    output.mkdir()
+    (output / "a.yaml").hardlink_to(folder / "a.yaml")
+    done = convert(folder, "--output", output, "--force")
+    assert done.exit_code == 2
+    assert "saw a file that is read, expected another place for the output" in done.stderr
+    assert (folder / "a.yaml").read_text() == OLD
+
+
+def test_a_file_has_its_mode_before_it_has_its_name(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "c.json").chmod(0o600)
+    renamed: list[int] = []
+    replace = Path.replace
+
+    def watch(self: Path, target: Path) -> Path:
+        renamed.append(stat.S_IMODE(self.stat().st_mode) if target.name == "c.json" else 0o600)
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", watch)
+    assert convert(folder, "--output", tmp_path / "new").exit_code == 0
+    assert renamed == [0o600] * 3
+
+
 def test_nothing_is_written_through_symbolic_links_of_the_output(folder: Path, tmp_path: Path) -> None:
     output, elsewhere = tmp_path / "new", tmp_path / "elsewhere"
     elsewhere.mkdir()

@@ -257,6 +257,12 @@ spec:
     assert template["spec"]["containers"][0]["env"] == [{"name": "N", "value": "3"}]
 
 
+def test_the_value_of_a_quoted_variable_is_not_shown() -> None:
+    pod = "{apiVersion: v1, kind: Pod, metadata: {name: x}, spec: {containers: [{name: c, env: [{name: DB_PASSWORD, value: 48151623}]}]}}"
+    _, notes = converted(pod)
+    assert notes == ["Pod x: quoted the environment variable DB_PASSWORD"]
+
+
 def test_the_removed_flag_of_kube_controller_manager_is_left_out() -> None:
     manifest = convert_one("""
 apiVersion: v1
@@ -372,6 +378,13 @@ def test_written_objects_are_read_back_unchanged() -> None:
 @pytest.mark.parametrize("value", ["N", "y", "1e3", "0x1F", "010", "1_000", "1:30", "+1", ".5", "yes", "null", "2020-01-01", "0o7"])
 def test_strings_stay_strings_for_other_yaml_parsers(value: str) -> None:
     assert f"a: '{value}'" in write([{"apiVersion": "v1", "kind": "ConfigMap", "data": {"a": value}}])
+
+
+@pytest.mark.parametrize("value", ["x\x85y", "a\u2028b\nc", "a\rb\n", "\u2029- x\n"])
+def test_line_breaks_of_unicode_stay_in_their_text(value: str) -> None:
+    objects = [{"apiVersion": "v1", "kind": "ConfigMap", "data": {"a": value}}]
+    assert read(write(objects)) == objects
+    assert yaml.safe_load(write(objects)) == objects[0]
 
 
 def test_an_anchor_is_converted_separately_in_each_place() -> None:

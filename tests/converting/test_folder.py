@@ -95,7 +95,7 @@ apiVersion: autoscaling/v2beta1
 kind: HorizontalPodAutoscaler
 metadata: {name: web, labels: {version: 1.10}}
 spec:
-  maxReplicas: 0x10
+  maxReplicas: 16
   scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: web}
   metrics:
     - type: Pods  # per pod
@@ -252,3 +252,13 @@ def test_converting_what_was_converted_changes_nothing(objects: list[dict[str, o
     once = only(text)
     assert only(once) == once
     assert len(list(yaml.safe_load_all(once))) == len(objects)
+
+
+def test_a_number_that_would_become_text_is_not_written_again() -> None:
+    spec = "{template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, ports: [{containerPort: 0x50}]}]}}}"
+    text = f"{{apiVersion: extensions/v1beta1, kind: Deployment, metadata: {{name: x}}, spec: {spec}}}\n"
+    done = convert_files([("a.yaml", text)], image="ours:1")
+    assert done.failed
+    assert done.files[0].text == text
+    assert any("saw 0x50, which would become text" in message.text for message in done.messages)
+    assert "'0x50'" in convert_files([("a.yaml", text.replace("0x50", "'0x50'"))], image="ours:1").files[0].text

@@ -108,12 +108,20 @@ def _refuse(message: str) -> None:
 
 def _refuse_useless(done: "Conversion", files: Iterable[Path], skipped: Iterable[_Skipped]) -> None:
     """Refuse a named file that cannot be read in full, since what is printed would lack objects, and files without any object."""
+    from gpuscaler.converting.kinds import RUN_FILE
+
     named = {_STANDARD_INPUT if str(file) == "-" else str(file) for file in files}
     for message in done.messages:
         if message.unreadable and message.file in named:
             reason = message.text.removeprefix("left out: ")
             _refuse(f"{message.file}:{message.line}: saw invalid YAML, expected Kubernetes objects: {reason}")
-    if done.objects == 0 and (done.messages or not done.files):
+    # A folder that this command wrote may have no object left but the run file.
+    is_done = (
+        bool(done.messages)
+        and all(RUN_FILE in message.text for message in done.messages)
+        and not named & {file.name for file in done.files}
+    )
+    if done.objects == 0 and (done.messages or not done.files) and not is_done:
         for line in (*map(str, done.messages), *(item.text for item in skipped)):
             click.echo(escape_controls(line), err=True)
         _refuse(f"{', '.join(map(str, files))}: saw no Kubernetes object, expected one at least; of folders, {_LISTED} are read")
@@ -216,20 +224,42 @@ def link_below(output: Path, target: Path) -> Path | None:
 
 def _check(targets: _Targets, sources: dict[str, _Source], *, force: bool) -> None:
     """Refuse to write anything if one of the files cannot be written."""
-    inputs = {source.path.resolve() for source in sources.values()}
+    inputs = {identity for source in sources.values() if (identity := _identity(source.path))}
     for target, (data, _) in targets.items():
-        if target.resolve() in inputs:
+        # By what it is, not by its name: a hard link is the same file.
+        if (identity := _identity(target)) is not None and identity in inputs:
             _refuse(f"{target}: saw a file that is read, expected another place for the output")
         if target.is_dir():
             _refuse(f"{target}: saw a folder, expected a file; remove it or choose another place")
+        if target.exists() and not target.is_file():
+            _refuse(f"{target}: saw neither a file nor a folder, expected a file; choose another place")
         if not force and target.exists() and target.read_bytes() != data:
             _refuse(f"{target}: saw a file with another content, expected none; give --force to overwrite it, or choose another place")
 
 
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Device and number of a file; None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def _write(target: Path, data: bytes, mode: int) -> None:
+    """Write a file with its mode from the beginning, in place of what is there. Nothing is written through a link."""
+    new = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(data)
-        target.chmod(mode)
+        # A name that exists, even as a link, is refused; and renaming replaces a link, not its target.
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(data)
+                os.fchmod(stream.fileno(), mode)
+            new.replace(target)
+        except OSError:
+            new.unlink(missing_ok=True)
+            raise
     except OSError as error:
         _refuse(f"{target}: saw {error.strerror}, expected a place to write to")

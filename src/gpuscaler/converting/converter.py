@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from gpuscaler.converting.adapters import adapter
+from gpuscaler.converting.adapters.rights import only_reads
 from gpuscaler.converting.adapters.settling import fix_namespaces
 from gpuscaler.converting.objects import (
     AddNote,
@@ -43,8 +44,8 @@ def convert(objects: Iterable[Json], *, image: str) -> tuple[list[Json], list[No
     notes: list[Note] = []
     places = {id(manifest): place for place, manifest in enumerate(manifests)}
 
-    def add_object_note(manifest: Json, message: str) -> None:
-        notes.append(Note(name_of(manifest), message, places[id(manifest)]))
+    def add_object_note(manifest: Json, message: str, /, *, failed: bool = False) -> None:
+        notes.append(Note(name_of(manifest), message, places[id(manifest)], failed))
 
     fix_namespaces(manifests, add_object_note)
     roles = adapter.roles_of(adapter.service_accounts(manifests), manifests)
@@ -54,7 +55,7 @@ def convert(objects: Iterable[Json], *, image: str) -> tuple[list[Json], list[No
         try:
             _convert(manifest, add_note)
             adapter.convert(manifest, image, add_note)
-            if (text(manifest.get("kind")), text(get_mapping(manifest, "metadata").get("name"))) in roles:
+            if (text(manifest.get("kind")), text(get_mapping(manifest, "metadata").get("name"))) in roles and only_reads(manifest):
                 adapter.allow_watch(manifest, add_note)
         except Unconvertible as error:
             manifests[place] = before
@@ -115,4 +116,5 @@ def _quote(manifest: Json, add_note: AddNote) -> None:
         for variable in get_items(container, "env"):
             if isinstance(variable.get("value"), bool | int | float):
                 variable["value"] = text(variable["value"])
-                add_note(f'quoted the environment variable {variable.get("name")}: "{variable["value"]}"')
+                # Without its value, which may be a password.
+                add_note(f"quoted the environment variable {text(variable.get('name'))}")

@@ -1,7 +1,9 @@
 """Converts the texts of files together. What needs no change is written byte for byte, comments included."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -21,6 +23,8 @@ _PRIORITIES = (
     "release"
 )
 _NO_PRIORITIES = "expanderPriorities is left out: the chart makes nothing of it, since expander in extraArgs does not name priority"
+#: Numbers of YAML that are read as text here, and as numbers by kubectl.
+_NUMBER: Final = re.compile(r"(?<=[:,\[\s-] )[-+]?0[xXbBo][0-9a-fA-F_]+(?=\s*$|\s*[,\]}]|\s+#)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +147,7 @@ def convert_files(sources: Iterable[tuple[str, str]], *, image: str, carry: bool
             # Values of a chart that became a run file are not left out without a word.
             messages += [] if document.other and id(document) in left_out else _remarks(document)
             messages += said.get(id(document), [])
-            messages += [Message(name, document.first, remark)] if remark else []
+            messages += [Message(name, document.first, remark, failed=remark.startswith("not converted"))] if remark else []
         files.append(_file(name, text, documents, parts, with_objects=any(id(document) in made for document in documents)))
     return Conversion(tuple(files), tuple(messages), len(places) + sum(one.index >= len(places) for one in carried), tuple(carried))
 
@@ -183,7 +187,13 @@ def _render(document: SourceDocument, results: Sequence[Json | None]) -> tuple[s
         value = {"apiVersion": "v1", "kind": "List", "items": kept} if document.is_list else kept[0]
         return write_json(value), ""
     head, lost = _comments(document.text)
-    return head + write(kept), "comments within it are lost: so much of it changed that it is written again" if lost else ""
+    text = head + write(kept)
+    numbers = [number for number in _NUMBER.findall(document.text) if f"'{number}'" in text]
+    if numbers:
+        return document.text, f"not converted: saw {numbers[0]}, which would become text: write it as a decimal number"
+    if [item.data for part in read_documents("", text) for item in part.objects] != kept:
+        return document.text, "not converted: what would be written does not read as it should; correct it by hand"
+    return text, "comments within it are lost: so much of it changed that it is written again" if lost else ""
 
 
 def _edited(document: SourceDocument, item: Found, result: Json) -> str:

@@ -52,6 +52,8 @@ _FILES: Final = {
 _KARPENTER: Final = ("karpenter.sh", "karpenter.k8s.aws", "karpenter.azure.com")
 #: Keys of pools files and run files; a file with two of them is one.
 _OURS: Final = frozenset({"pools", "cloud", "region", "limits", "aws", "azure", "simulated", "pace"})
+#: What such a file is called.
+RUN_FILE: Final = "a pools file or run file of gpuscaler"
 
 
 def group_of(manifest: Json) -> str:
@@ -71,7 +73,7 @@ def not_an_object(data: Any, file: str = "") -> str:
         if name.startswith("Chart.") and "version" in data:
             return "the Chart.yaml of a Helm chart"
         if _is_ours(data) or (isinstance(data.get("config"), dict) and _is_ours(data["config"])):
-            return "a pools file or run file of gpuscaler"
+            return RUN_FILE
         if "kind" in data or "apiVersion" in data:
             return f"no {'apiVersion' if 'kind' in data else 'kind'}"
         return "no apiVersion and kind"

@@ -1,21 +1,25 @@
 """Objects as in files, and notes on changes to them."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import Struct
 
 Json = dict[str, Any]
 #: Notes a message about the object that is being converted.
 AddNote = Callable[[str], None]
-#: Notes a message about an object.
-AddObjectNote = Callable[[Json, str], None]
+
+
+class AddObjectNote(Protocol):
+    """Notes a message about an object. ``failed`` says that it does not work as it is, and that only a person may correct it."""
+
+    def __call__(self, manifest: Json, message: str, /, *, failed: bool = False) -> None: ...
 
 
 class Note(Struct, frozen=True):
     """A change in an object, or something to check. ``where`` is the object's kind and name, ``index`` its place among all objects.
 
-    ``failed`` says that the object could not be converted.
+    ``failed`` says that the object could not be converted, or does not work as it is.
     """
 
     where: str

@@ -12,6 +12,8 @@ from gpuscaler.converting.objects import Float, Integer, Json
 #: Text that is a number or a boolean in kubectl's YAML, but not in PyYAML's.
 _DOUBTFUL: Final = re.compile(r"[yYnN]|[-+.]?[0-9].*", re.DOTALL)
 
+_BREAKS: Final = re.compile("[\r\x85\u2028\u2029]")
+
 
 def write(objects: Iterable[Json]) -> str:
     """Write ``objects`` as YAML, one document for each."""
@@ -35,7 +37,8 @@ class _Dumper(yaml.SafeDumper):
         return True
 
     def represent_str(self, data: str) -> yaml.ScalarNode:
-        style = "|" if "\n" in data else "'" if _DOUBTFUL.fullmatch(data) else None
+        # Other line breaks, such as U+0085, would be read as a space or end the line.
+        style = '"' if _BREAKS.search(data) else "|" if "\n" in data else "'" if _DOUBTFUL.fullmatch(data) else None
         return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
 
     def represent_number(self, data: Float | Integer) -> yaml.ScalarNode:

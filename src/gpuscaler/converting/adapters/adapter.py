@@ -6,7 +6,7 @@ Source: prometheus-adapter v0.12 and its manifests; the write-up on HPA with GPU
 import re
 from collections.abc import Iterable
 
-from gpuscaler.converting.adapters.references import account_of, config_references, key_of, namespace_of, pod_labels, selects_pods
+from gpuscaler.converting.adapters.references import account_of, key_of, namespace_of
 from gpuscaler.converting.objects import AddNote, Json, Unconvertible, containers, get_items, get_mapping, text
 
 _IMAGE = re.compile(r"(^|/)(k8s-)?prometheus-adapter([-/:@]|$)")
@@ -21,13 +21,9 @@ def is_adapter(container: Json) -> bool:
     return _IMAGE.search(text(container.get("image"))) is not None or (isinstance(command, list) and command[:1] == ["/adapter"])
 
 
-def service_accounts(objects: Iterable[Json]) -> set[str]:
-    """The names of the service accounts that prometheus-adapter runs as."""
-    names = set()
-    for manifest in objects:
-        if any(map(is_adapter, containers(manifest))):
-            names.add(account_of(manifest))
-    return names
+def service_accounts(objects: Iterable[Json]) -> set[tuple[str, str]]:
+    """The service accounts that prometheus-adapter runs as: name and namespace, which is empty if it is not stated."""
+    return {(account_of(manifest), namespace_of(manifest)) for manifest in objects if any(map(is_adapter, containers(manifest)))}
 
 
 def convert(manifest: Json, image: str, add_note: AddNote) -> None:
@@ -67,39 +63,38 @@ def allow_watch(role: Json, add_note: AddNote) -> None:
             add_note(f"added the verb watch for {names}: objects are watched, not listed")
 
 
-def roles_of(names: set[str], objects: Iterable[Json]) -> set[tuple[str, str]]:
-    """The kinds and names of the roles that the service accounts of these ``names`` are bound to."""
+def roles_of(accounts: set[tuple[str, str]], objects: Iterable[Json]) -> set[tuple[str, str]]:
+    """The kinds and names of the roles that the service accounts are bound to."""
+    names = {name for name, namespace in accounts if not namespace}
     roles = set()
     for binding in objects:
         bound = any(
-            subject.get("kind") == "ServiceAccount" and text(subject.get("name")) in names for subject in get_items(binding, "subjects")
+            subject.get("kind") == "ServiceAccount"
+            and (text(subject.get("name")) in names or (text(subject.get("name")), text(subject.get("namespace"))) in accounts)
+            for subject in get_items(binding, "subjects")
         )
         if bound and isinstance(binding.get("roleRef"), dict):
             roles.add((text(binding["roleRef"].get("kind")), text(binding["roleRef"].get("name"))))
     return roles
 
 
-def service_namespace(objects: Iterable[Json]) -> str:
-    """The single namespace in which APIServices of metrics expect the Service, if the Service of that name is in no other."""
-    namespaces: dict[str, str] = {}
+def is_metrics_api(manifest: Json) -> bool:
+    """Whether ``manifest`` is the APIService of custom or external metrics."""
+    return manifest.get("kind") == "APIService" and text(get_mapping(manifest, "spec").get("group")).endswith(".metrics.k8s.io")
+
+
+def named_services(objects: Iterable[Json]) -> set[tuple[str, str]]:
+    """Names and namespaces of the Services that APIServices of metrics name, if these objects have the Service in no other namespace.
+
+    An API that two APIServices give to different Services does not count.
+    """
+    named: dict[str, set[tuple[str, str]]] = {}
     services: dict[str, set[str]] = {}
     for manifest in objects:
-        if manifest.get("kind") == "APIService" and text(get_mapping(manifest, "spec").get("group")).endswith(".metrics.k8s.io"):
+        if is_metrics_api(manifest):
             service = get_mapping(get_mapping(manifest, "spec"), "service")
-            namespaces[text(service.get("name"))] = text(service.get("namespace"))
+            named.setdefault(key_of(manifest)[1], set()).add((text(service.get("name")), text(service.get("namespace"))))
         elif manifest.get("kind") == "Service":
             services.setdefault(key_of(manifest)[1], set()).add(namespace_of(manifest))
-    expected = {namespace for name, namespace in namespaces.items() if namespace and services.get(name) in ({""}, {namespace})}
-    return expected.pop() if len(expected) == 1 else ""
-
-
-def adapter_objects(objects: list[Json]) -> list[Json]:
-    """prometheus-adapter's workloads with what selects their pods, their account, and what they mount."""
-    workloads = [manifest for manifest in objects if any(map(is_adapter, containers(manifest)))]
-    names = {("ServiceAccount", account_of(workload)) for workload in workloads}
-    names |= {(kind, name) for workload in workloads for kind, name, _ in config_references(workload)}
-    labels = [pod_labels(workload) for workload in workloads]
-    ours = {id(workload) for workload in workloads}
-    return workloads + [
-        manifest for manifest in objects if id(manifest) not in ours and (key_of(manifest) in names or selects_pods(manifest, labels))
-    ]
+    found = {pair for pairs in named.values() if len(pairs) == 1 for pair in pairs}
+    return {(name, namespace) for name, namespace in found if namespace and services.get(name) in ({""}, {namespace})}

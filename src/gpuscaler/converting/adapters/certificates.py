@@ -4,82 +4,68 @@ from base64 import b64decode
 from binascii import Error as Base64Error
 from collections.abc import Iterator
 
-from gpuscaler.converting.adapters.moving import AdapterWorkload, ObjectSet
+from gpuscaler.converting.adapters.placing import AdapterWorkload, ObjectSet
 from gpuscaler.converting.adapters.references import config_references, key_of, namespace_of
 from gpuscaler.converting.objects import Json, containers, ensure_mapping, get_mapping, text
 from gpuscaler.model.certificates import certificate_problems
 
 _FLAG = "--tls-cert-file"
-_INJECTED = "cert-manager.io/inject-ca-from"
 
 
 def is_issued(name: str, adapter: AdapterWorkload, lot: ObjectSet) -> bool:
-    """Whether cert-manager makes the Secret ``name``; if so, correct the namespace and the names of its Certificate."""
-    certificates = [
-        certificate
-        for certificate in lot.objects
-        if certificate.get("kind") == "Certificate" and text(get_mapping(certificate, "spec").get("secretName")) == name
-    ]
+    """Whether cert-manager makes the Secret ``name``; if so, complete the namespace and the names of its Certificate."""
+    certificates = lot.by_secret.get(name, [])
     for certificate in certificates:
-        before = namespace_of(certificate)
-        if before != adapter.namespace:
-            lot.move(certificate, adapter.namespace, "where the pods that need its Secret run")
-            _move_issuer(certificate, before, adapter, lot)
-            _follow(certificate, before, lot)
+        if not namespace_of(certificate) and adapter.is_known:
+            lot.add_namespace(certificate, adapter.namespace, "where the pods that need its Secret run")
+    here = [certificate for certificate in certificates if namespace_of(certificate) == adapter.namespace]
+    for certificate in here:
+        _check_issuer(certificate, lot)
         spec = ensure_mapping(certificate, "spec")
         names = listed if isinstance(listed := spec.get("dnsNames"), list) else []
         lacking = [host for host in adapter.hosts if host not in names]
         if lacking:
             spec["dnsNames"] = [*names, *lacking]
             lot.add_note(certificate, f"added the name {', '.join(lacking)}, which the API server uses")
+    if certificates and not here:
+        lot.refuse(
+            adapter.workload,
+            f"its pods need the Secret {name} in {adapter.namespace}; here {_titled(certificates[0])} makes it: write a Certificate "
+            f"in {adapter.namespace}, too, for {' and '.join(adapter.hosts) or 'the name of its Service'}",
+        )
     return bool(certificates)
 
 
-def _move_issuer(certificate: Json, before: str, adapter: AdapterWorkload, lot: ObjectSet) -> None:
-    """Move the Issuer of a Certificate with it, and the Secret of the Issuer."""
+def _titled(manifest: Json) -> str:
+    kind, name = key_of(manifest)
+    return f"{kind} {name} in {namespace_of(manifest) or 'no stated namespace'}"
+
+
+def _check_issuer(certificate: Json, lot: ObjectSet) -> None:
+    """Note an Issuer that is not where its Certificate is. It holds an authority, so it stays where it is."""
     reference = get_mapping(get_mapping(certificate, "spec"), "issuerRef")
-    name = text(reference.get("name"))
-    if text(reference.get("kind")) not in ("", "Issuer") or not name or lot.exists("Issuer", name, adapter.namespace):
-        return
-    issuers = [item for item in lot.named("Issuer", name) if namespace_of(item) == before]
-    is_shared = any(
-        item.get("kind") == "Certificate"
-        and namespace_of(item) == before
-        and text(get_mapping(get_mapping(item, "spec"), "issuerRef").get("name")) == name
-        for item in lot.objects
-    )
-    if not issuers or is_shared:
-        lot.add_note(certificate, f"its Issuer {name} has to be in {adapter.namespace}, too: copy it, or use a ClusterIssuer")
-        return
-    lot.move(issuers[0], adapter.namespace, "where its Certificate is")
-    authority = text(get_mapping(get_mapping(issuers[0], "spec"), "ca").get("secretName"))
-    for secret in lot.named("Secret", authority) if authority else ():
-        if namespace_of(secret) == before and lot.is_only_of(adapter, secret):
-            lot.move(secret, adapter.namespace, "where its Issuer is")
-
-
-def _follow(certificate: Json, before: str, lot: ObjectSet) -> None:
-    """Let cert-manager inject the authority of a Certificate from where it moved to."""
-    name, namespace = key_of(certificate)[1], namespace_of(certificate)
-    for item in lot.objects if before else ():
-        annotations = get_mapping(get_mapping(item, "metadata"), "annotations")
-        if annotations.get(_INJECTED) == f"{before}/{name}":
-            annotations[_INJECTED] = f"{namespace}/{name}"
-            lot.add_note(item, f"annotation {_INJECTED}: {before}/{name} became {namespace}/{name}")
+    name, namespace = text(reference.get("name")), namespace_of(certificate)
+    if text(reference.get("kind")) in ("", "Issuer") and lot.named("Issuer", name) and not lot.exists("Issuer", name, namespace):
+        lot.refuse(
+            certificate,
+            f"its Issuer {name} has to be in {namespace}, too, and here it is {_titled(lot.named('Issuer', name)[0])}: write one there, "
+            "or use a ClusterIssuer",
+        )
 
 
 def check_certificates(adapter: AdapterWorkload, lot: ObjectSet) -> None:
     """Note a served certificate that is not for the name that the API server uses."""
     instead = "or remove --tls-cert-file: gpuscaler metrics makes a certificate itself"
     mounted = {name for kind, name, _ in config_references(adapter.workload) if kind == "Secret"}
-    secrets = [manifest for manifest in lot.objects if manifest.get("kind") == "Secret" and key_of(manifest)[1] in mounted]
+    secrets = [secret for name in sorted(mounted) for secret in lot.named("Secret", name) if namespace_of(secret) == adapter.namespace]
+    is_issued_here = any(name in lot.by_secret for name in mounted)
     for key in certificate_keys(adapter.workload):
         certificates = [(secret, pem) for secret in secrets if (pem := _pem(secret, key))]
         for host in adapter.hosts:
             for served, pem in certificates:
                 for mistake in certificate_problems(pem, host=host):
                     lot.add_note(served, f"{key}: {mistake}, {instead}")
-            if not certificates and not any(manifest.get("kind") == "Certificate" for manifest in lot.objects):
+            if not certificates and not is_issued_here:
                 lot.add_note(
                     adapter.workload, f"make sure that the certificate {key} is for {host}, the name that the API server uses, {instead}"
                 )

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable, Iterator
 
+from gpuscaler.converting.kinds import unknown_kind
 from gpuscaler.converting.objects import Json, containers, get_items, get_mapping, pod_template, text
 
 #: The annotation of a Secret with a token, which names the account.
 ACCOUNT_ANNOTATION = "kubernetes.io/service-account.name"
+_BOTH = frozenset({"Secret", "ConfigMap"})
 #: Lists of webhooks, each with the configuration of its client.
 _WEBHOOKS = ("ValidatingWebhookConfiguration", "MutatingWebhookConfiguration")
 
@@ -29,8 +31,8 @@ def pod_labels(workload: Json) -> Json:
     return get_mapping(get_mapping(pod_template(workload) or {}, "metadata"), "labels")
 
 
-def selects_pods(manifest: Json, labels: Iterable[Json]) -> bool:
-    """Whether ``manifest`` is a Service to pods of any of ``labels``, a budget of their disruption or a policy of their network."""
+def selector_of(manifest: Json) -> Json | None:
+    """The labels by which a Service selects pods, a budget those that it is for, or a policy of the network; None if there are none."""
     spec = get_mapping(manifest, "spec")
     if manifest.get("kind") == "Service":
         selector = spec.get("selector")
@@ -38,8 +40,8 @@ def selects_pods(manifest: Json, labels: Iterable[Json]) -> bool:
         described = get_mapping(spec, "selector" if manifest["kind"] == "PodDisruptionBudget" else "podSelector")
         selector = None if described.get("matchExpressions") else described.get("matchLabels")
     else:
-        return False
-    return isinstance(selector, dict) and bool(selector) and any(selector.items() <= pods.items() for pods in labels)
+        return None
+    return selector if isinstance(selector, dict) and selector else None
 
 
 def config_references(workload: Json) -> Iterator[tuple[str, str, bool]]:
@@ -57,6 +59,36 @@ def config_references(workload: Json) -> Iterator[tuple[str, str, bool]]:
     for pull_secret in get_items(spec, "imagePullSecrets"):
         if pull_secret.get("name"):
             yield "Secret", text(pull_secret["name"]), False
+
+
+def mentions(manifest: Json) -> set[tuple[str, str, str | None]]:
+    """The Secrets and ConfigMaps that any object mentions: kind, name, and namespace, None if it may be any.
+
+    There are too many kinds for a table of their fields. What is below a key like ``secretName`` or ``configMapRef``, and the name beside
+    a ``key``, counts; for kinds that Kubernetes does not have, every text does. It is no mistake to find too many.
+    """
+    own = namespace_of(manifest) or None
+    always = _BOTH if unknown_kind(manifest) else frozenset[str]()
+    contents = {"data", "stringData", "binaryData"} if manifest.get("kind") in _BOTH else set()
+    found: set[tuple[str, str, str | None]] = set()
+    stack: list[tuple[object, frozenset[str], str | None]] = [
+        ({key: value for key, value in manifest.items() if key not in contents | {"kind", "apiVersion"}}, always, own)
+    ]
+    while stack:
+        value, kinds, namespace = stack.pop()
+        if isinstance(value, dict):
+            stated = value.get("namespace")
+            inner = stated if isinstance(stated, str) and stated else namespace
+            if isinstance(name := value.get("name"), str):
+                named = _BOTH if "key" in value else _BOTH & {text(value.get("kind"))}
+                found |= {(kind, name, inner) for kind in named}
+            stack += [(item, kinds | {kind for kind in _BOTH if kind.lower() in str(key).lower()}, inner) for key, item in value.items()]
+        elif isinstance(value, list):
+            stack += [(item, kinds, namespace) for item in value]
+        elif isinstance(value, str):
+            before, slash, name = value.rpartition("/")
+            found |= {(kind, name if slash else value, before if slash else namespace) for kind in kinds}
+    return found
 
 
 def _mounted(source: Json, secret_key: str) -> Iterator[tuple[str, str, bool]]:
@@ -97,12 +129,3 @@ def service_references(manifest: Json) -> Iterator[Json]:
         for holder in (conversion, get_mapping(conversion, "webhook")):
             for key in ("clientConfig", "webhookClientConfig"):
                 yield get_mapping(get_mapping(holder, key), "service")
-
-
-def mentions(value: object, words: tuple[str, ...]) -> bool:
-    """Whether a text within ``value`` contains one of ``words``."""
-    if isinstance(value, dict):
-        return any(mentions(item, words) for item in value.values())
-    if isinstance(value, list):
-        return any(mentions(item, words) for item in value)
-    return isinstance(value, str) and any(word in value for word in words)

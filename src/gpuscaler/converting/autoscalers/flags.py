@@ -19,17 +19,29 @@ _SHELL: Final = re.compile(r"(.*/)?(ba|da|a)?sh")
 #: What ends a command of a shell.
 _OPERATOR: Final = re.compile(r"[0-9]*[<>].*|&&|\|\|?|;|&")
 _COUNTED: Final = re.compile(r"-v+")
+#: Names of flags and variables whose values open something, by a word in them; and values with a password of an address.
+_KEYS: Final = re.compile(
+    r"(^|[-_.])(secrets?|keys?|tokens?|hooks?|webhooks?|password|passwd|passphrase|credentials?)($|[-_.])", re.IGNORECASE
+)
+#: Keys of Secrets of Cluster Autoscaler for Azure that say where the machines are, in small letters.
+_IDENTIFIERS: Final = frozenset({"subscriptionid", "resourcegroup", "noderesourcegroup", "clustername", "vmtype"})
+_PASSWORD: Final = re.compile(r"://[^/@\s]*@")
 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """A flag as it was given: ``name`` without dashes and with dashes for underscores; ``value`` is "true" if it has none."""
+    """A flag as it was given: ``name`` without dashes and with dashes for underscores; ``value`` is "true" if it has none.
+
+    As text, it has no value that is a key: reports go to logs and files that others read.
+    """
 
     name: str
     value: str
 
     def __str__(self) -> str:
-        return f"--{self.name}={self.value}"
+        hidden = _KEYS.search(self.name) or _PASSWORD.search(self.value)
+        is_reference = _REFERENCE.fullmatch(self.value) or _SHELL_VARIABLE.fullmatch(self.value)
+        return f"--{self.name}={'…' if hidden and not is_reference else self.value}"
 
     @property
     def is_placeholder(self) -> bool:
@@ -60,37 +72,53 @@ def sources_of(objects: Iterable[Json]) -> Sources:
 
 
 def environment(container: Json, namespace: str, sources: Sources) -> dict[str, str]:
-    """The variables of a container whose values are known: literals, and those from ``sources``."""
+    """The variables of a container whose values are known: literals, and those from the ConfigMaps in ``sources``.
+
+    Of a Secret, only names and ids of what is in the cloud are known, by their keys; nor is a variable known whose name says that it is a
+    key. Flags are shown in reports and in the run file, and who may write a workload may not be allowed to read the Secrets in it.
+    """
     known: dict[str, str] = {}
     for source in get_items(container, "envFrom"):
         prefix = text(source.get("prefix"))
         for key, kind in (("configMapRef", "ConfigMap"), ("secretRef", "Secret")):
             item = sources.get((kind, text(get_mapping(source, key).get("name")), namespace), {})
-            known |= {f"{prefix}{name}": value for name, value in _values(item).items()}
+            for name, value in _values(item).items():
+                _learn(known, f"{prefix}{name}", value)
     for variable in get_items(container, "env"):
         name, origin = text(variable.get("name")), get_mapping(variable, "valueFrom")
-        if "value" in variable:
-            known[name] = expand(text(variable["value"]), known)
+        value = expand(text(variable["value"]), known) if "value" in variable else None
         for key, kind in (("configMapKeyRef", "ConfigMap"), ("secretKeyRef", "Secret")):
-            reference = get_mapping(origin, key)
-            values = _values(sources.get((kind, text(reference.get("name")), namespace), {}))
-            if text(reference.get("key")) in values:
-                known[name] = values[text(reference["key"])]
+            if reference := get_mapping(origin, key):
+                item = sources.get((kind, text(reference.get("name")), namespace), {})
+                value = _values(item).get(text(reference.get("key")))
+        _learn(known, name, value)
     return known
 
 
-def _values(item: Json) -> dict[str, str]:
-    """The texts of a ConfigMap or Secret by key, without those that are no text."""
-    values = {}
-    for key, value in get_mapping(item, "data").items():
-        plain = text(value)
-        if item.get("kind") == "Secret":
-            try:
-                plain = b64decode(plain, validate=True).decode().strip()
-            except (Base64Error, ValueError):
-                continue
-        values[str(key)] = plain
-    return values | {str(key): text(value) for key, value in get_mapping(item, "stringData").items()}
+def _learn(known: dict[str, str], name: str, value: str | None) -> None:
+    """Note the value of a variable, which replaces an earlier one; None if it is not known."""
+    known.pop(name, None)
+    if value is not None and not _KEYS.search(name):
+        known[name] = value
+
+
+def _values(item: Json) -> dict[str, str | None]:
+    """The texts of a ConfigMap or Secret by key; None for those of a Secret that are no identifiers, or no text."""
+    if item.get("kind") != "Secret":
+        return {str(key): text(value) for key, value in get_mapping(item, "data").items()}
+    values: dict[str, str | None] = {}
+    for field in ("data", "stringData"):
+        for key, value in get_mapping(item, field).items():
+            known = re.sub("[-_]", "", str(key)).lower() in _IDENTIFIERS
+            values[str(key)] = (_decoded(text(value)) if field == "data" else text(value)) if known else None
+    return values
+
+
+def _decoded(value: str) -> str | None:
+    try:
+        return b64decode(value, validate=True).decode().strip()
+    except (Base64Error, ValueError):
+        return None
 
 
 def expand(word: str, known: Mapping[str, str]) -> str:

@@ -4,15 +4,16 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
+from gpuscaler.converting.adapters.placing import PodIndex
 from gpuscaler.converting.adapters.references import (
     ACCOUNT_ANNOTATION,
     account_of,
     account_secrets,
     config_references,
     key_of,
+    mentions,
     namespace_of,
-    pod_labels,
-    selects_pods,
+    selector_of,
 )
 from gpuscaler.converting.autoscalers.chart_values import PRIORITIES
 from gpuscaler.converting.autoscalers.recognising import ACS, OPENAI, Autoscaler
@@ -24,7 +25,6 @@ _TRUST: Final = ", and its identity in the cloud trusts this account only: gpusc
 #: Keys of Secrets that are credentials of a cloud, or whose values are.
 _AWS_KEYS: Final = frozenset({"aws-access-key-id", "aws-secret-access-key", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"})
 _AZURE_KEYS: Final = frozenset({"ClientID", "ClientSecret", "azure-sp-app-id", "azure-sp-secret", "ARM_CLIENT_ID", "ARM_CLIENT_SECRET"})
-_SELECTING: Final = ("Service", "PodDisruptionBudget", "NetworkPolicy")
 
 _Key = tuple[str, str, str]
 
@@ -34,7 +34,7 @@ def _placed(item: Json) -> _Key:
 
 
 class Needs:
-    """Which workloads need which objects, counted once for all autoscalers."""
+    """Which objects need which others, counted once for all autoscalers."""
 
     def __init__(self, objects: list[Json]) -> None:
         workloads = [item for item in objects if pod_template(item) is not None]
@@ -42,19 +42,18 @@ class Needs:
         for item in objects:
             self._by_key.setdefault(_placed(item), []).append(item)
         self._accounts = Counter((account_of(item), namespace_of(item)) for item in workloads)
-        self._configuration = Counter(
-            (kind, name, namespace_of(item)) for item in workloads for kind, name in {found[:2] for found in config_references(item)}
-        )
-        labels: dict[str, list[Json]] = {}
-        for item in workloads:
-            labels.setdefault(namespace_of(item), []).append(pod_labels(item))
-        #: Objects that select the pods of one workload only, by the namespace.
-        self._selecting: dict[str, list[Json]] = {}
+        #: Objects that mention a Secret or ConfigMap, by that.
+        self._users: dict[tuple[str, str, str | None], set[int]] = {}
         for item in objects:
-            if item.get("kind") in _SELECTING:
-                namespace = namespace_of(item)
-                if sum(selects_pods(item, [pods]) for pods in labels.get(namespace, ())) == 1:
-                    self._selecting.setdefault(namespace, []).append(item)
+            for mentioned in mentions(item):
+                self._users.setdefault(mentioned, set()).add(id(item))
+        pods = PodIndex(workloads)
+        #: Objects that select the pods of one workload only, by that.
+        self._selecting: dict[int, list[Json]] = {}
+        for item in objects:
+            selected = list(pods.selected(selector_of(item), namespace_of(item)))
+            if len(selected) == 1:
+                self._selecting.setdefault(id(selected[0]), []).append(item)
         #: Bindings of one account only, by the account, and all references to roles.
         self._bindings: dict[tuple[str, str], list[Json]] = {}
         for item in objects:
@@ -75,17 +74,20 @@ class Needs:
         workload = autoscaler.workload
         namespace, account = namespace_of(workload), account_of(workload)
         needed = {(kind, name, namespace) for kind, name, _ in config_references(workload)}
+        gone = {id(workload)}
         if account != "default" and self._accounts[account, namespace] == 1:
             for item in self._by_key.get(("ServiceAccount", account, namespace), ()):
                 annotations = get_mapping(get_mapping(item, "metadata"), "annotations")
+                gone.add(id(item))
                 yield item, f"only the autoscaler runs as it{_TRUST if _IDENTITIES & annotations.keys() else ''}"
             yield from self._rights(account, namespace)
             needed |= {("Secret", name, namespace) for name in self._tokens.get((account, namespace), ())}
-        for item in self._selecting.get(namespace, ()):
-            if selects_pods(item, [pod_labels(workload)]):
-                yield item, "it selects the pods of the autoscaler only"
+        for item in self._selecting.get(id(workload), ()):
+            yield item, "it selects the pods of the autoscaler only"
         for key in sorted(needed):
-            if self._configuration[key] <= 1 and key[:2] != PRIORITIES:
+            kind, name, _ = key
+            users = self._users.get(key, set()) | self._users.get((kind, name, None), set())
+            if users <= gone and key[:2] != PRIORITIES:
                 for item in self._by_key.get(key, ()):
                     yield item, _credentials(autoscaler, item) or "only the autoscaler needs it"
 
