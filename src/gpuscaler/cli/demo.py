@@ -228,11 +228,11 @@ class _Show:
 def _report(show: _Show, out: Path) -> None:
     """Print the summary and write the report, for an interrupted demo up to its end. A demo that had hardly started gets neither."""
     from gpuscaler.cli.demo_screen import decision_line, svg_picture
-    from gpuscaler.cli.printing import format_count
     from gpuscaler.cli.reporting import print_comparison, print_machines, write
     from gpuscaler.embedded.demo.accounting import PEER, explain_cost, simulate_peer
     from gpuscaler.embedded.demo.decisions import lines
     from gpuscaler.embedded.demo.report import inputs_of, result_of
+    from gpuscaler.model.quantities import format_count
     from gpuscaler.simulation.results.page import report_page
     from gpuscaler.simulation.results.report import document
 
@@ -263,7 +263,7 @@ def _report(show: _Show, out: Path) -> None:
 
 def _closing_sentence(finished: "Demo") -> str:
     from gpuscaler.cli.demo_screen import format_clock
-    from gpuscaler.cli.printing import format_count
+    from gpuscaler.model.quantities import format_count
 
     last, time_taken = finished.last, format_clock(finished.elapsed)
     if last is None or not (last.running or last.pending or finished.cluster.core.list()):

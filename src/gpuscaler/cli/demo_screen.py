@@ -12,11 +12,12 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from gpuscaler.cli.printing import escape_controls, format_count
+from gpuscaler.cli.printing import escape_controls
 from gpuscaler.control.records.events import happening as kinds
 from gpuscaler.control.records.words import format_dollars, format_duration
 from gpuscaler.embedded.demo.decisions import DecisionLine, lines
 from gpuscaler.embedded.demo.frames import Frame, Machine, Pending, PoolView
+from gpuscaler.model.quantities import format_count
 
 #: States of GPUs: the character of each, an ASCII character instead, and its colour.
 STATES = {"used": ("█", "#", "green"), "idle": ("░", ".", "yellow"), "arriving": ("▒", "+", "cyan"), "leaving": ("▚", "x", "magenta")}

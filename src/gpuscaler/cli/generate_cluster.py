@@ -32,9 +32,9 @@ def cluster(*, file: Path, output: Path, explain: bool, force: bool) -> None:
     files, and apply them with your tools in the order that README.md in the folder states.
     """
     from gpuscaler.cli.convert import link_below
-    from gpuscaler.cli.printing import format_count
     from gpuscaler.generating.bundle import files_of, notes_of
     from gpuscaler.generating.description.reading import read_description
+    from gpuscaler.model.quantities import format_count
     from gpuscaler.settings import SettingsError
 
     try:

@@ -192,8 +192,9 @@ def print_found(found: FoundPools) -> None:
     """Print the pools as tables."""
     from rich.table import Table
 
-    from gpuscaler.cli.printing import format_count, uncut_console
+    from gpuscaler.cli.printing import uncut_console
     from gpuscaler.clouds.discovery.describing import shortened_names
+    from gpuscaler.model.quantities import format_count
 
     console = uncut_console()
     console.print(f"{format_count(len(found.pools), 'pool')}, {len(found.set_aside)} skipped.\n")

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.quantities import format_count
 from gpuscaler.planning.plans import BlockedNode, Plan, Reason
 
 #: Maximum rows of a table; the rest is only counted. ``--json`` has everything.
@@ -188,7 +189,3 @@ def print_some(console: Console, lines: Iterable[str], total: int) -> None:
 def escape_controls(text: str) -> str:
     """Return ``text`` without control characters: names in files are untrusted, and a terminal would obey them."""
     return text if text.isprintable() else "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
-
-
-def format_count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

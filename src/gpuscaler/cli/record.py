@@ -267,7 +267,7 @@ class _Watch:
 
 def summarise(recording: "Recording", out: Path) -> None:
     """Print a summary of the recording to standard error."""
-    from gpuscaler.cli.printing import format_count
+    from gpuscaler.model.quantities import format_count
 
     jobs = format_count(len(recording.over) + sum(1 for _ in recording.open_rows()), "job")
     omitted = f"; {format_count(recording.unserved, 'pod')} that never started omitted" if recording.unserved else ""
@@ -277,7 +277,7 @@ def summarise(recording: "Recording", out: Path) -> None:
 
 def describe_spending(recording: "Recording") -> str:
     """Describe the machines and dollars by market."""
-    from gpuscaler.cli.printing import format_count
+    from gpuscaler.model.quantities import format_count
 
     hours: dict[str, float] = defaultdict(float)
     dollars, unknown = 0.0, 0

@@ -125,9 +125,9 @@ def replay_inputs(data: bytes, save: Path | None, *, as_json: bool) -> int:
     import msgspec
 
     from gpuscaler import __version__
-    from gpuscaler.cli.printing import format_count
     from gpuscaler.control.records.history.inputs import InputsError, unpack_decision
     from gpuscaler.control.records.history.replaying import replay_decision
+    from gpuscaler.model.quantities import format_count
 
     try:
         decision, version = unpack_decision(data)

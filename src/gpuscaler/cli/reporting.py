@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from gpuscaler.cli.printing import format_count, uncut_console
+from gpuscaler.cli.printing import uncut_console
+from gpuscaler.model.quantities import format_count
 from gpuscaler.simulation.measures.shares import Share
 from gpuscaler.simulation.results.figures import (
     AT_LEAST,

@@ -77,7 +77,8 @@ def print_status(status: "Status", now: float) -> None:
     from gpuscaler.control.records.status.removals import describe_removal
     from gpuscaler.control.records.status.reporting import OLD_SECONDS
     from gpuscaler.control.records.status.status import summary
-    from gpuscaler.control.records.words import format_count, format_duration
+    from gpuscaler.control.records.words import format_duration
+    from gpuscaler.model.quantities import format_count
 
     console = uncut_console()
     age = now - status.at

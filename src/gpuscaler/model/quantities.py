@@ -137,3 +137,8 @@ def format_quantity(quantity: Fraction | int, style: Style = "decimal") -> str:
     if style == "exponent":
         return f"{number}e{exponent}" if exponent else str(number)
     return f"{number}{_DECIMAL_SUFFIX[exponent]}"
+
+
+def format_count(number: int, noun: str) -> str:
+    """Return ``1 machine`` or ``2,000 machines``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

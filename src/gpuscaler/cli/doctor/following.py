@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from gpuscaler.cli.leading import NotInstalledError, read_status, why_no_controller, why_stopped
-from gpuscaler.control.records.words import format_count, format_duration
+from gpuscaler.control.records.words import format_duration
 from gpuscaler.doctor.documents import Document
 from gpuscaler.doctor.smoke.job import LABEL, SmokeTest, job_of
 from gpuscaler.doctor.smoke.timeline import FINISHED, GONE, ORDERED, REMOVED, Observation, Timeline
@@ -17,6 +17,7 @@ from gpuscaler.kube.errors import ApiError, Forbidden, NotFound, ServerError, To
 from gpuscaler.kube.resources import CORE_EVENTS, JOBS, NODES, PODS, Resource
 from gpuscaler.model.holds import BUYING
 from gpuscaler.model.pools import Pool
+from gpuscaler.model.quantities import format_count
 from gpuscaler.model.wire import UnreadableError, parse_timestamp
 
 _REVIEWS = Resource("authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False)

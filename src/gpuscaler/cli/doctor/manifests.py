@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuscaler.cli.doctor.output import Output, output_options
-from gpuscaler.cli.printing import escape_controls, format_count
+from gpuscaler.cli.printing import escape_controls
+from gpuscaler.model.quantities import format_count
 
 if TYPE_CHECKING:
     from gpuscaler.doctor.manifests.reading import Machine, Manifests

@@ -21,8 +21,8 @@ _DOCUMENT = re.compile(r"<<'\w+'$")
 
 def print_report(report: "Report", *, checks: int, read: str = "") -> None:
     """Print findings in groups, then what could not be checked, what was ``read``, and totals."""
-    from gpuscaler.cli.printing import format_count
     from gpuscaler.doctor.findings import count_words, grouped
+    from gpuscaler.model.quantities import format_count
 
     groups = grouped(report.findings)
     for group in groups:

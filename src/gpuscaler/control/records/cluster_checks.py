@@ -14,7 +14,6 @@ from gpuscaler.control.records.events.announcing import API_VERSIONS
 from gpuscaler.control.records.events.happening import FOUND, HistoryEvent
 from gpuscaler.control.records.events.latest import Latest
 from gpuscaler.control.records.status.doctor_status import DoctorStatus, describe_group, describe_mistake, doctor_status, first_fix
-from gpuscaler.control.records.words import format_count
 from gpuscaler.doctor.checks.all_checks import CHECKS
 from gpuscaler.doctor.checks.checking import Check
 from gpuscaler.doctor.evidence import Evidence
@@ -24,6 +23,7 @@ from gpuscaler.doctor.silencing import silence
 from gpuscaler.kube.events import EventRecorder, Reference
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
+from gpuscaler.model.quantities import format_count
 from gpuscaler.settings.run_settings import DoctorSettings
 
 #: The checks that need nothing but what the controller watches.

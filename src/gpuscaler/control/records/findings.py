@@ -3,13 +3,14 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from gpuscaler.control.records.words import format_count, format_duration, format_names
+from gpuscaler.control.records.words import format_duration, format_names
 from gpuscaler.lifecycle.observed.machine_index import Unpooled
 from gpuscaler.lifecycle.released_pools import ReleasedPool
 from gpuscaler.lifecycle.steering.binding import Unbinding
 from gpuscaler.model.accelerators import ACCELERATORS
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
+from gpuscaler.model.quantities import format_count
 from gpuscaler.model.well_known import ARRIVING_TAINT
 from gpuscaler.planning.capacity.pool_membership import Member
 from gpuscaler.planning.plans import Plan

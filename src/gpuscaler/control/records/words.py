@@ -26,10 +26,6 @@ def format_offering(key: OfferingKey) -> str:
     return f"{instance_type} {market}{where}" if instance_type else f"a machine of pool {pool}"
 
 
-def format_count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
 def format_forecast_and_price(forecast: Forecast, price: str) -> str:
     """``ready in about 3m40s, p95 6m, $1.01/h``; a forecast without observed machines says so."""
     return f"{format_forecast(forecast)}, {price}"

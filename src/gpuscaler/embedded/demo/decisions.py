@@ -6,7 +6,8 @@ from msgspec import Struct
 
 from gpuscaler.control.records.events import happening as kinds
 from gpuscaler.control.records.events.happening import HistoryEvent
-from gpuscaler.control.records.words import format_count, format_names
+from gpuscaler.control.records.words import format_names
+from gpuscaler.model.quantities import format_count
 
 #: The kinds of events that are shown, and the word for each.
 WORDS = {

@@ -5,9 +5,11 @@ from itertools import starmap
 
 from gpuscaler import catalogue
 from gpuscaler.catalogue import InstanceType
+from gpuscaler.catalogue.nearby import NearbyPrice, nearest_price
 from gpuscaler.generating.description.naming import group_names
 from gpuscaler.generating.description.resolved import POOL_TAINT, NodeGroup
 from gpuscaler.generating.description.settings import AMD64, GIB, GpuPoolSettings
+from gpuscaler.model.quantities import format_count
 from gpuscaler.model.reading.cursor import Cursor, did_you_mean
 from gpuscaler.model.taints import Taint
 
@@ -23,14 +25,14 @@ def types_of(at: Cursor, pool: GpuPoolSettings, cloud: str, region: str, notes: 
     counted = [type_ for type_ in sold if type_.gpus == pool.gpus and type_.gpu_manufacturer == "nvidia"]
     fitting = [type_ for type_ in counted if _has_memory(type_, pool.gpu_memory) and type_.arch == pool.arch]
     cheapest = dict[str, InstanceType]()
-    for type_ in sorted(fitting, key=lambda type_: (_price(type_, region), type_.name)):
+    for type_ in sorted(fitting, key=lambda type_: (nearest(type_, region).price.on_demand, type_.name)):
         cheapest.setdefault(type_.gpu_product or type_.gpu_karpenter_name, type_)
     if not cheapest:
         at.add_problem(_nothing_fits(pool, sold, counted, region or "any region"))
     elif len(fitting) > len(cheapest):
         chosen = ", ".join(type_.name for type_ in cheapest.values())
         notes.append(
-            f"Pool {pool.name}: of {len(fitting)} types with {plural(pool.gpus, 'GPU')}, the cheapest of each GPU model are used: "
+            f"Pool {pool.name}: of {len(fitting)} types with {format_count(pool.gpus, 'GPU')}, the cheapest of each GPU model are used: "
             f"{chosen}. To choose others, name them in types."
         )
     return list(cheapest.values())
@@ -57,15 +59,10 @@ def groups_of(cloud: str, pool: GpuPoolSettings, types: list[InstanceType], zone
     return starmap(group, group_names(cloud, pool.name, types, pool.markets, zones))
 
 
-def plural(count: int, noun: str) -> str:
-    """Return ``1 GPU`` or ``8 GPUs``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def _nothing_fits(pool: GpuPoolSettings, sold: list[InstanceType], counted: list[InstanceType], region: str) -> str:
     memory = f" of at least {pool.gpu_memory / 1e9:g} GB each" if pool.gpu_memory else ""
     built = f", on {pool.arch}" if pool.arch != AMD64 else ""
-    seen = f"saw {plural(pool.gpus, 'GPU')}{memory}{built}, for which no type is known in {region}"
+    seen = f"saw {format_count(pool.gpus, 'GPU')}{memory}{built}, for which no type is known in {region}"
     if not counted:
         counts = ", ".join(map(str, sorted({type_.gpus for type_ in sold if type_.gpu_manufacturer == "nvidia"})))
         return f"{seen}; known are types with {counts} GPUs of NVIDIA"
@@ -74,7 +71,7 @@ def _nothing_fits(pool: GpuPoolSettings, sold: list[InstanceType], counted: list
         return f"{seen}; those that there are have arch: {counted[0].arch}"
     largest = max(of_arch, key=lambda type_: type_.gpu_memory_mib)
     return (
-        f"{seen}; the largest memory of {plural(pool.gpus, 'GPU')} there is {_gigabytes(largest.gpu_memory_mib)} GB each, of "
+        f"{seen}; the largest memory of {format_count(pool.gpus, 'GPU')} there is {_gigabytes(largest.gpu_memory_mib)} GB each, of "
         f"{largest.name}; lower gpu_memory, or choose another region"
     )
 
@@ -89,9 +86,11 @@ def _has_memory(type_: InstanceType, least: int) -> bool:
     return (type_.gpu_memory_mib + 1) * 2**20 > least
 
 
-def _price(type_: InstanceType, region: str) -> float:
-    """Return the on-demand price in the region, or the lowest one anywhere."""
-    return (type_.prices.get(region) or min(type_.prices.values(), key=lambda price: price.on_demand)).on_demand
+def nearest(type_: InstanceType, region: str) -> NearbyPrice:
+    """Return the list price of a type in the region, or near it."""
+    found = nearest_price(type_.name, region)
+    assert found is not None, type_.name  # The catalogue has a price of each type somewhere.
+    return found
 
 
 def _known_type(at: Cursor, cloud: str) -> InstanceType | None:

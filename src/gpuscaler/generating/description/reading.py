@@ -12,11 +12,12 @@ from gpuscaler.generating.description.checking import (
     check_zones,
     refuse_twice,
 )
-from gpuscaler.generating.description.choosing import groups_of, plural, types_of
+from gpuscaler.generating.description.choosing import groups_of, types_of
 from gpuscaler.generating.description.limits import check_pool
 from gpuscaler.generating.description.remarks import check_minimums, remarks
 from gpuscaler.generating.description.resolved import Description, NodeGroup
 from gpuscaler.generating.description.settings import KOPS, MANAGED, TOOLS, DescriptionSettings
+from gpuscaler.model.quantities import format_count
 from gpuscaler.model.reading.cursor import MAX_VALUES, Cursor, Report, TooMuchError
 from gpuscaler.model.reading.document import read_document
 from gpuscaler.model.reading.errors import Problem, SettingsError
@@ -103,7 +104,7 @@ def _groups(top: Cursor, settings: DescriptionSettings, notes: list[str]) -> lis
         groups += added
     if known and len(groups) > MAX_GROUPS[cloud]:
         top.descend("gpu_pools").add_problem(
-            f"saw {plural(len(groups), 'group')} (a group for each type, market and zone), expected at most {MAX_GROUPS[cloud]}; "
+            f"saw {format_count(len(groups), 'group')} (a group for each type, market and zone), expected at most {MAX_GROUPS[cloud]}; "
             "name fewer types"
         )
     return groups

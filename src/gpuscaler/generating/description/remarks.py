@@ -10,14 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from gpuscaler import catalogue
-from gpuscaler.catalogue import InstanceType
-from gpuscaler.catalogue.nearby import NearbyPrice, nearest_price
-from gpuscaler.generating.description.choosing import plural
+from gpuscaler.generating.description.choosing import nearest
 from gpuscaler.generating.description.limits import MANAGED_GROUPS
 from gpuscaler.generating.description.resolved import Description, NodeGroup
 from gpuscaler.generating.description.settings import KOPS
 from gpuscaler.model.offerings import ON_DEMAND, SPOT
 from gpuscaler.model.pools import DEFAULT_DOLLARS
+from gpuscaler.model.quantities import format_count
 from gpuscaler.model.reading.cursor import Cursor
 
 #: The oldest and the newest minor version of Kubernetes 1 that new clusters can have, and the service. Sources above.
@@ -39,13 +38,13 @@ def check_minimums(top: Cursor, description: Description) -> None:
     dollars = sum(group.min * listed_price(group, region) for group in groups)
     priced = f"{_number(dollars)} dollars an hour{_by_the_catalogue(groups, region)}"
     for key, limit, needed, words in (
-        ("gpus", limits.gpus, gpus, plural(gpus, "GPU")),
+        ("gpus", limits.gpus, gpus, format_count(gpus, "GPU")),
         ("dollars_per_hour", limits.dollars_per_hour, dollars, priced),
     ):
         if limit is not None and needed > limit:
             top.descend("controller", key).add_problem(
                 f"saw {limit:g}, expected at least {math.ceil(needed)}: min is that of each group, so minimums keep "
-                f"{plural(sum(group.min for group in groups), 'machine')} running, with {words}; lower min, or raise the limit"
+                f"{format_count(sum(group.min for group in groups), 'machine')} running, with {words}; lower min, or raise the limit"
             )
 
 
@@ -66,19 +65,13 @@ def remarks(description: Description) -> Iterator[str]:
 
 def listed_price(group: NodeGroup, region: str) -> float:
     """Return the list price of a machine in dollars per hour, near the region if it is not known there; of spot, an estimate."""
-    listed = _nearest(group.instance_type, region).price
+    listed = nearest(group.instance_type, region).price
     return listed.spot if group.market == SPOT and listed.spot is not None else listed.on_demand
-
-
-def _nearest(type_: InstanceType, region: str) -> NearbyPrice:
-    found = nearest_price(type_.name, region)
-    assert found is not None, type_.name  # The catalogue has a price of each type somewhere.
-    return found
 
 
 def _by_the_catalogue(groups: Iterable[NodeGroup], region: str) -> str:
     """Return where prices are from."""
-    regions = sorted({_nearest(group.instance_type, region).region for group in groups})
+    regions = sorted({nearest(group.instance_type, region).region for group in groups})
     near = ", ".join(regions) if regions == [region] else f"{', '.join(regions)}, since not all of {region} are known"
     return f" by the catalogue's list prices of {near}"
 
@@ -89,8 +82,8 @@ def _minimums(description: Description) -> Iterator[str]:
         if least:
             dollars = sum(group.min * listed_price(group, region) for group in groups)
             yield (
-                f"Pool {pool}: min: {groups[0].min} in {plural(len(groups), 'group')} keeps {plural(least, 'machine')} "
-                f"({plural(sum(group.min * group.gpus for group in groups), 'GPU')}) running from the first command on, for about "
+                f"Pool {pool}: min: {groups[0].min} in {format_count(len(groups), 'group')} keeps {format_count(least, 'machine')} "
+                f"({format_count(sum(group.min * group.gpus for group in groups), 'GPU')}) running from the first command on, for about "
                 f"${_number(dollars)} an hour{_by_the_catalogue(groups, region)}. No limit of gpuscaler ends them."
             )
 
@@ -114,8 +107,8 @@ def _admitted(description: Description) -> Iterator[str]:
         needs = f"{needs}{math.ceil(machines * dollars[by_price[0]])}" if machines > admitted else ""
         stated = f"{_number(limit)}{'' if given is not None else ' (the default)'}"
         yield (
-            f"Pool {pool}: dollars_per_hour: {stated} admits {shown}. Its groups can have {plural(most, 'machine')}{needs}. Prices are "
-            f"those of {market} machines,{_by_the_catalogue(groups, region)}."
+            f"Pool {pool}: dollars_per_hour: {stated} admits {shown}. Its groups can have {format_count(most, 'machine')}{needs}. "
+            f"Prices are those of {market} machines,{_by_the_catalogue(groups, region)}."
         )
 
 

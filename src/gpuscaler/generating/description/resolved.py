@@ -68,10 +68,6 @@ class Description:
         """The namespace of each team."""
         return {team.name: team.namespace or team.name for team in self.teams}
 
-    @property
-    def has_spot(self) -> bool:
-        return any(group.market == "spot" for group in self.groups)
-
     def node_taints(self, groups: Iterable[NodeGroup]) -> tuple[Taint, ...]:
         """Return all taints that nodes of the groups have in the long run, each once: also those that the cloud or the tool adds."""
         taints = dict[Taint, None]()

@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 from gpuscaler import catalogue
 from gpuscaler.catalogue.zones import cloud_of, region_of
+from gpuscaler.generating.description.naming import short_type
 from gpuscaler.generating.description.settings import KOPS, TOOLS
 from gpuscaler.generating.writing.explained import Tree, because
 from gpuscaler.generating.writing.yaml_text import render_yaml
-from gpuscaler.model.labels import is_label_value, is_qualified_name
+from gpuscaler.model.labels import LabelSet, is_label_value, is_qualified_name
 from gpuscaler.model.nodes import Node, first_label
 from gpuscaler.model.offerings import ON_DEMAND, SPOT
 from gpuscaler.model.pools import Pool
@@ -148,7 +149,7 @@ def _hashable(sighting: Sighting) -> Sighting:
     """Return the sighting with the labels and taints that a person has to name."""
     labels = {key: value for key, value in sighting.labels.items() if not _FOREIGN.fullmatch(key) and _is_valid(key, value)}
     taints = tuple(taint for taint in sighting.taints if not _FOREIGN_TAINT.fullmatch(taint.key) and _is_valid_taint(taint))
-    return sighting._replace(labels=_Labels(sorted(labels.items())), taints=tuple(sorted(taints, key=str)))
+    return sighting._replace(labels=LabelSet(sorted(labels.items())), taints=tuple(sorted(taints, key=str)))
 
 
 def _is_valid(key: str, value: str) -> bool:
@@ -164,13 +165,6 @@ def _refused(sighting: Sighting) -> Iterable[str]:
     """Yield the labels and taints that Kubernetes would not accept; their beginnings, if they are long."""
     yield from (f"label {key}={value}"[:_SHOWN] for key, value in sighting.labels.items() if not _is_valid(key, value))
     yield from (f"taint {taint}"[:_SHOWN] for taint in sighting.taints if not _is_valid_taint(taint))
-
-
-class _Labels(dict[str, str]):
-    """Labels as part of a key."""
-
-    def __hash__(self) -> int:  # type: ignore[override]  # dict declares __hash__ as None
-        return hash(tuple(self.items()))
 
 
 def _pools(sightings: list[Sighting], zones: list[str], cloud: str) -> Iterable[Tree]:
@@ -198,7 +192,7 @@ def _pools(sightings: list[Sighting], zones: list[str], cloud: str) -> Iterable[
     names = set[str]()
     for entry in pools.values():
         missing_groups = [f"{market} in zone {zone}" for market, zone in entry.pop("missing")]
-        entry["name"] = _unique(entry["name"] or _type_name(entry["types"][0]), names)
+        entry["name"] = _unique(entry["name"] or short_type(entry["types"][0]), names)
         yield because(f"There is no group yet for {', '.join(missing_groups)}; one is written.", entry) if missing_groups else entry
 
 
@@ -214,10 +208,6 @@ def _stem(group: str) -> str:
     """Return the name of the pool that a group belongs to: ``train-g5-xlarge-spot-a`` belongs to ``train``, if its name says so."""
     name = re.sub("[^a-z0-9]+", "-", group.lower()).strip("-")
     return re.sub(r"(-(spot|on-demand|ondemand))?(-([a-z]|z[0-9]))?$", "", name)[:40].strip("-")
-
-
-def _type_name(instance_type: str) -> str:
-    return re.sub("[^a-z0-9]+", "-", instance_type.removeprefix("Standard_").lower()).strip("-")
 
 
 def _unique(name: str, taken: set[str]) -> str:

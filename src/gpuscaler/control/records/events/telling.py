@@ -13,7 +13,6 @@ from gpuscaler.control.records import costing
 from gpuscaler.control.records.events import happening as kinds
 from gpuscaler.control.records.events.happening import HistoryEvent
 from gpuscaler.control.records.words import (
-    format_count,
     format_dollars,
     format_duration,
     format_forecast,
@@ -31,6 +30,7 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import Owner, Pod
 from gpuscaler.model.pools import Policy
+from gpuscaler.model.quantities import format_count
 from gpuscaler.model.well_known import ARRIVING_TAINT
 from gpuscaler.planning.plans import Cut, Plan, Reason
 from gpuscaler.planning.state import offering_events

@@ -7,7 +7,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuscaler.control.records.events.latest import Latest
-from gpuscaler.control.records.words import format_count, format_dollars, format_duration
+from gpuscaler.control.records.words import format_dollars, format_duration
+from gpuscaler.model.quantities import format_count
 from gpuscaler.planning.capacity.pool_membership import Member
 from gpuscaler.planning.plans import BlockedNode
 from gpuscaler.planning.scale_down.decide import NOT_NOW

@@ -5,10 +5,11 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct
 
 from gpuscaler.control.records.events.latest import Latest
-from gpuscaler.control.records.words import format_count, format_dollars, format_duration
+from gpuscaler.control.records.words import format_dollars, format_duration
 from gpuscaler.kube.events import cut_to_bytes
 from gpuscaler.lifecycle.termination.eviction import is_saving, saves_until
 from gpuscaler.model.pods import Pod
+from gpuscaler.model.quantities import format_count
 from gpuscaler.planning.state.ledger.entries import CLEARING, DETACHING, DRAINING, ENDING, MARKING, REOPENING, WAITING, Removal
 
 #: Steps of a removal, in words.

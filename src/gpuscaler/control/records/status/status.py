@@ -21,7 +21,7 @@ from gpuscaler.control.records.status.doctor_status import DoctorStatus
 from gpuscaler.control.records.status.held import HeldMachines, held_machines
 from gpuscaler.control.records.status.misplaced import describe_misplaced
 from gpuscaler.control.records.status.removals import RemovalStatus, removal_statuses
-from gpuscaler.control.records.words import format_count, format_duration, format_offering
+from gpuscaler.control.records.words import format_duration, format_offering
 from gpuscaler.kube.events import cut_to_bytes
 from gpuscaler.lifecycle.memory import breakers_of
 from gpuscaler.lifecycle.node_health import device_plugins
@@ -34,6 +34,7 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.holds import ACTIVITIES, Holds
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Offering, Policy, guessed_offerings
+from gpuscaler.model.quantities import format_count
 from gpuscaler.planning.capacity.limits import limit_usage
 from gpuscaler.planning.capacity.pool_membership import Member, members
 from gpuscaler.planning.capacity.similar_offerings import possible_offerings

@@ -10,11 +10,12 @@ from gpuscaler.control.records.events.latest import Latest
 from gpuscaler.control.records.status.held import blocked_nodes
 from gpuscaler.control.records.status.removals import describe_eviction, describe_removal_progress
 from gpuscaler.control.records.status.status import StatusEntry, closed_reasons, describe_closed_machine, describe_ordered_machine
-from gpuscaler.control.records.words import format_count, format_dollars, format_duration, format_names, format_offering
+from gpuscaler.control.records.words import format_dollars, format_duration, format_names, format_offering
 from gpuscaler.lifecycle.node_health.unready import describe_unready
 from gpuscaler.lifecycle.steering.windows import describe_window
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
+from gpuscaler.model.quantities import format_count
 from gpuscaler.planning.capacity.idle import leaves_with_machine
 from gpuscaler.planning.capacity.pool_membership import members
 from gpuscaler.planning.scale_down.decide import NOT_NOW
