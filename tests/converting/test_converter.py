@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
+from gpuscaler.cli import main
 from gpuscaler.cli.metrics import metrics
 from gpuscaler.converting.converter import convert
 from gpuscaler.converting.reading import ManifestError, read
@@ -214,12 +216,49 @@ def test_only_the_version_changes_if_the_fields_are_the_same(old: str, kind: str
     assert notes == [f"{kind} n/x: {old} became {new}"]
 
 
-@pytest.mark.parametrize("kind", ["PodSecurityPolicy", "CustomResourceDefinition"])
-def test_objects_of_kinds_without_a_replacement_stay_unchanged(kind: str) -> None:
-    text = f"{{apiVersion: policy/v1beta1, kind: {kind}, metadata: {{name: x}}}}"
+@pytest.mark.parametrize(
+    ("version", "kind"),
+    [
+        ("policy/v1beta1", "PodSecurityPolicy"),
+        ("apiextensions.k8s.io/v1beta1", "CustomResourceDefinition"),
+        ("admissionregistration.k8s.io/v1beta1", "MutatingWebhookConfiguration"),
+        ("certificates.k8s.io/v1beta1", "CertificateSigningRequest"),
+    ],
+)
+def test_objects_of_removed_versions_with_other_fields_stay_unchanged_with_a_note(version: str, kind: str) -> None:
+    text = f"{{apiVersion: {version}, kind: {kind}, metadata: {{name: x}}}}"
     objects, notes = converted(text)
     assert objects == [yaml.safe_load(text)]
     assert notes[0].startswith(f"{kind} x: not converted: ")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        (
+            "apiVersion: autoscaling/v1\nkind: HorizontalPodAutoscaler\nmetadata: {name: x}\n"
+            "spec: {maxReplicas: 3, targetCPUUtilizationPercentage: 060, scaleTargetRef: {kind: Deployment, name: x, apiVersion: apps/v1}}\n"
+        ),
+        (
+            "apiVersion: extensions/v1beta1\nkind: Deployment\nmetadata: {name: x}\n"
+            "spec:\n  template:\n    metadata: {labels: {app: x, version: 1.10}}\n    spec: {containers: [{name: a, image: b}]}\n"
+        ),
+        (
+            "apiVersion: extensions/v1beta1\nkind: Deployment\nmetadata: {name: x}\nspec:\n  selector: {matchLabels: {version: 1.5}}\n"
+            "  template:\n    metadata: {labels: {version: 1.5}}\n    spec: {containers: [{name: a, image: b}]}\n"
+        ),
+    ],
+)
+def test_numbers_keep_their_value_and_selectors_agree_with_labels(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(text)
+    done = CliRunner().invoke(main, ["convert", str(tmp_path / "a.yaml")])
+    assert done.exit_code == 0, done.output
+    spec = yaml.safe_load(done.stdout)["spec"]
+    if "template" in spec:
+        assert spec["selector"]["matchLabels"] == spec["template"]["metadata"]["labels"]
+        assert all(isinstance(value, str) for value in spec["selector"]["matchLabels"].values())
+    else:
+        assert spec["metrics"][0]["resource"]["target"]["averageUtilization"] == 48
 
 
 def test_objects_of_current_versions_stay_unchanged() -> None:

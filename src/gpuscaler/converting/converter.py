@@ -24,11 +24,9 @@ from gpuscaler.converting.versions import horizontal, ingresses, workloads
 from gpuscaler.model.api_versions import removal_of
 
 _GROUPS = frozenset({"extensions/v1beta1", "apps/v1beta1", "apps/v1beta2"})
-_WORKLOADS = frozenset({"Deployment", "DaemonSet", "StatefulSet", "ReplicaSet"})
-_INGRESSES = frozenset({"extensions/v1beta1", "networking.k8s.io/v1beta1"})
 _AUTOSCALERS = frozenset({"autoscaling/v1", "autoscaling/v2beta1", "autoscaling/v2beta2"})
 #: Kinds without an automatic replacement.
-_REMOVED_KINDS = {
+_ADVICE = {
     "PodSecurityPolicy": "PodSecurityPolicies were removed in 1.25; label the namespace pod-security.kubernetes.io/enforce instead",
     "CustomResourceDefinition": "its schema has to be structural in apiextensions.k8s.io/v1; rewrite it",
 }
@@ -50,7 +48,7 @@ def convert(objects: Iterable[Json], *, image: str) -> tuple[list[Json], list[No
     fix_namespaces(manifests, add_object_note)
     roles = adapter.roles_of(adapter.service_accounts(manifests), manifests)
     for place, manifest in enumerate(manifests):
-        add_note = partial(_add_note, notes, name_of(manifest), place)
+        add_note = partial(add_object_note, manifest)
         before = copy.deepcopy(manifest)
         try:
             _convert(manifest, add_note)
@@ -59,28 +57,27 @@ def convert(objects: Iterable[Json], *, image: str) -> tuple[list[Json], list[No
                 adapter.allow_watch(manifest, add_note)
         except Unconvertible as error:
             manifests[place] = before
-            notes.append(Note(name_of(before), f"not converted: {error}", place, failed=True))
+            add_object_note(manifest, f"not converted: {error}", failed=True)
     return manifests, notes
-
-
-def _add_note(notes: list[Note], where: str, place: int, message: str) -> None:
-    notes.append(Note(where, message, place))
 
 
 def _convert(manifest: Json, add_note: AddNote) -> None:
     version, kind = text(manifest.get("apiVersion")), text(manifest.get("kind"))
-    if kind in _REMOVED_KINDS and version.endswith(("v1beta1", "v1alpha1")):
-        raise Unconvertible(_REMOVED_KINDS[kind])
-    if version in _GROUPS and kind in _WORKLOADS:
-        workloads.convert(manifest, add_note)
-    elif version in _INGRESSES and kind == "Ingress":
-        ingresses.convert(manifest, add_note)
-    elif version in _AUTOSCALERS and kind == "HorizontalPodAutoscaler":
+    removal = removal_of(version, kind)
+    if version in _AUTOSCALERS and kind == "HorizontalPodAutoscaler":
         horizontal.convert(manifest, add_note)
-    elif (removal := removal_of(version, kind)) is not None and removal.same and removal.instead:
+    elif removal is None:
+        if version in _GROUPS or version.startswith("autoscaling/v2beta"):
+            raise Unconvertible(f"API version {version} never had kind {kind}; correct the kind or the apiVersion")
+    elif removal.instead == "apps/v1":
+        workloads.convert(manifest, add_note)
+    elif kind == "Ingress":
+        ingresses.convert(manifest, add_note)
+    elif removal.same and removal.instead:
         manifest["apiVersion"] = removal.instead
-    elif version in _GROUPS or version.startswith("autoscaling/v2beta"):
-        raise Unconvertible(f"API version {version} never had kind {kind}; correct the kind or the apiVersion")
+    else:
+        instead = f"its fields differ in {removal.instead}; rewrite it" if removal.instead else "no version of it is left; remove it"
+        raise Unconvertible(_ADVICE.get(kind, f"{version} was removed in Kubernetes {removal.gone}: {instead}"))
     if manifest["apiVersion"] != version:
         add_note(f"{version} became {manifest['apiVersion']}")
     _advise(manifest, add_note)
@@ -106,6 +103,7 @@ def _quote(manifest: Json, add_note: AddNote) -> None:
     if template is not manifest:
         places |= {f"metadata.{key} of its pods": get_mapping(get_mapping(template, "metadata"), key) for key in ("labels", "annotations")}
     places["nodeSelector"] = get_mapping(get_mapping(template, "spec"), "nodeSelector")
+    places["spec.selector.matchLabels"] = get_mapping(get_mapping(get_mapping(manifest, "spec"), "selector"), "matchLabels")
     for place, values in places.items():
         for name, value in values.items():
             # This includes dates.

@@ -47,19 +47,11 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class ConvertedFile:
-    """What becomes of a file: ``parts`` are its documents in order, empty if nothing of it is left. ``same`` says that nothing changed."""
+    """What becomes of a file: ``text`` takes its place, empty if nothing of it is left; ``parts`` are its documents that are objects."""
 
     name: str
-    source: str
+    text: str
     parts: tuple[str, ...] = ()
-    same: bool = False
-
-    @property
-    def text(self) -> str:
-        """The content of the file that takes its place."""
-        if self.same:
-            return self.source
-        return "".join(self.parts) if self.name.endswith(".json") else join(self.parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +86,7 @@ def join(parts: Iterable[str]) -> str:
 def _in_stream(part: str) -> str:
     """A document as YAML: JSON may have tabs, YAML may not; and a directive is only valid at the beginning of a text."""
     if "\t" in part and is_json(part):
-        root, _ = tree_of(part)
-        return write([data_of(root)]) if root is not None else part
+        return part.replace("\t", " ")
     return "" if part.startswith("%") else part
 
 
@@ -167,11 +158,14 @@ def _remarks(document: SourceDocument) -> Iterable[Message]:
 
 
 def _file(name: str, text: str, documents: Sequence[SourceDocument], parts: Sequence[str], *, with_objects: bool) -> ConvertedFile:
-    same = all(part == document.text for part, document in zip(parts, documents, strict=True))
-    has_objects = with_objects or any(document.objects for document in documents)
     if any(is_kustomize(document.other) for document in documents):
-        return ConvertedFile(name, text, same=True)
-    return ConvertedFile(name, text, tuple(filter(None, parts)) if has_objects else (), same and has_objects)
+        return ConvertedFile(name, text)
+    if not with_objects and not any(document.objects for document in documents):
+        return ConvertedFile(name, "")
+    kept = tuple(filter(None, parts))
+    if any(part != document.text for part, document in zip(parts, documents, strict=True)):
+        text = "".join(kept) if name.endswith(".json") else join(kept)
+    return ConvertedFile(name, text, kept)
 
 
 def _render(document: SourceDocument, results: Sequence[Json | None]) -> tuple[str, str]:

@@ -45,11 +45,11 @@ def _replace(container: Json, image: str, add_note: AddNote) -> None:
     add_note(f"image: {container.get('image')} became {image}; use --image for the place where you pushed it")
     container["image"] = image
     container.pop("command", None)
-    words = [*command[1:], *args]
-    dropped = [text(word) for word in words if _DROPPED.match(text(word))]
+    words = [text(word) for word in (*command[1:], *args)]
+    dropped = [word for word in words if _DROPPED.match(word)]
     if dropped:
         add_note(f"removed {' '.join(dropped)}, which have no effect in gpuscaler metrics")
-    container["args"] = ["metrics", *(text(word) for word in words if text(word) not in dropped)]
+    container["args"] = ["metrics", *(word for word in words if not _DROPPED.match(word))]
 
 
 def allow_watch(role: Json, add_note: AddNote) -> None:

@@ -1,6 +1,6 @@
 """What objects refer to by name: the Secrets and ConfigMaps of pods, and the Services of APIServices and webhooks."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from gpuscaler.converting.kinds import unknown_kind
 from gpuscaler.converting.objects import Json, containers, get_items, get_mapping, pod_template, text
@@ -8,8 +8,6 @@ from gpuscaler.converting.objects import Json, containers, get_items, get_mappin
 #: The annotation of a Secret with a token, which names the account.
 ACCOUNT_ANNOTATION = "kubernetes.io/service-account.name"
 _BOTH = frozenset({"Secret", "ConfigMap"})
-#: Lists of webhooks, each with the configuration of its client.
-_WEBHOOKS = ("ValidatingWebhookConfiguration", "MutatingWebhookConfiguration")
 
 
 def namespace_of(manifest: Json) -> str:
@@ -105,27 +103,7 @@ def _named(source: Json, kinds: dict[str, str]) -> Iterator[tuple[str, str, bool
             yield kind, text(reference["name"]), reference.get("optional") is True
 
 
-def account_secrets(account: Json, objects: Iterable[Json]) -> Iterator[str]:
-    """The names of the Secrets that a ServiceAccount needs in its namespace: those that it lists, and its tokens."""
+def account_secrets(account: Json) -> Iterator[str]:
+    """The names of the Secrets that a ServiceAccount lists; they have to be in its namespace."""
     for key in ("secrets", "imagePullSecrets"):
         yield from (text(item["name"]) for item in get_items(account, key) if item.get("name"))
-    name = key_of(account)[1]
-    for manifest in objects:
-        annotations = get_mapping(get_mapping(manifest, "metadata"), "annotations")
-        if manifest.get("kind") == "Secret" and name and annotations.get(ACCOUNT_ANNOTATION) == name:
-            yield key_of(manifest)[1]
-
-
-def service_references(manifest: Json) -> Iterator[Json]:
-    """The references of an object of the whole cluster to Services: mappings with ``name`` and ``namespace``."""
-    spec = get_mapping(manifest, "spec")
-    if manifest.get("kind") == "APIService":
-        yield get_mapping(spec, "service")
-    elif manifest.get("kind") in _WEBHOOKS:
-        for webhook in get_items(manifest, "webhooks"):
-            yield get_mapping(get_mapping(webhook, "clientConfig"), "service")
-    elif manifest.get("kind") == "CustomResourceDefinition":
-        conversion = get_mapping(spec, "conversion")
-        for holder in (conversion, get_mapping(conversion, "webhook")):
-            for key in ("clientConfig", "webhookClientConfig"):
-                yield get_mapping(get_mapping(holder, key), "service")

@@ -19,7 +19,6 @@ from gpuscaler.converting.adapters.references import (
     namespace_of,
     pod_labels,
     selector_of,
-    service_references,
 )
 from gpuscaler.converting.adapters.rights import READER, is_known
 from gpuscaler.converting.objects import AddObjectNote, Json, containers, get_items, get_mapping, text
@@ -105,7 +104,8 @@ def _settle_account(adapter: AdapterWorkload, lot: ObjectSet) -> None:
         _settle(accounts[0], adapter, lot, "where the pods that run as it are")
     for account in accounts:
         if namespace_of(account) == adapter.namespace:
-            for name in sorted(set(account_secrets(account, lot.tokens_of(adapter.account)))):
+            tokens = (key_of(token)[1] for token in lot.tokens_of(adapter.account))
+            for name in sorted({*account_secrets(account), *tokens}):
                 _settle_config("Secret", name, adapter, lot, optional=True)
 
 
@@ -209,18 +209,18 @@ def _place_binding(binding: Json, adapter: AdapterWorkload, lot: ObjectSet, *, i
 def _check_services(adapters: list[AdapterWorkload], lot: ObjectSet) -> None:
     """Note APIServices that name a Service of prometheus-adapter in a namespace in which it is not."""
     by_service = {name: adapter for adapter in reversed(adapters) for name in adapter.services}
-    for manifest in lot.of_kind("APIService"):
-        for reference in service_references(manifest) if is_metrics_api(manifest) else ():
-            name, before = text(reference.get("name")), text(reference.get("namespace"))
-            adapter = by_service.get(name)
-            where = f"in {before}" if before else "without a namespace"
-            if adapter is not None and before != adapter.namespace and not lot.exists("Service", name, before):
-                lot.refuse(
-                    manifest,
-                    f"it names the Service {name} {where}, where none is among these objects; "
-                    f"{adapter.title} has one in {adapter.namespace}. It was not changed: write namespace: {adapter.namespace} if that "
-                    "workload is meant to serve these metrics",
-                )
+    for manifest in filter(is_metrics_api, lot.objects):
+        reference = get_mapping(get_mapping(manifest, "spec"), "service")
+        name, before = text(reference.get("name")), text(reference.get("namespace"))
+        adapter = by_service.get(name)
+        where = f"in {before}" if before else "without a namespace"
+        if adapter is not None and before != adapter.namespace and not lot.exists("Service", name, before):
+            lot.refuse(
+                manifest,
+                f"it names the Service {name} {where}, where none is among these objects; "
+                f"{adapter.title} has one in {adapter.namespace}. It was not changed: write namespace: {adapter.namespace} if that "
+                "workload is meant to serve these metrics",
+            )
 
 
 def _note_new_namespaces(adapters: list[AdapterWorkload], lot: ObjectSet) -> None:

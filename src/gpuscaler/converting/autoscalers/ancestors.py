@@ -121,8 +121,6 @@ def carry_acs(flags: list[Flag], draft: Draft, places: clouds.Places) -> None:
     flags = _effective(flags, draft)
     by_name = {flag.name: flag for flag in flags}
     group = by_name["resource-group"].value if "resource-group" in by_name else ""
-    if Flag("", group).is_placeholder:
-        group = ""
     clouds.set_azure(draft, places.first(("SUBSCRIPTION_ID", "AZURE_SUBSCRIPTION_ID"), clouds.UUID), _valid_group(group), "", "")
     for flag in flags:
         if flag.name == "resource-group":

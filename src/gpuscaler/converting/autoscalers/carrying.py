@@ -8,7 +8,7 @@ from gpuscaler.converting.autoscalers import ancestors, cluster_autoscaler
 from gpuscaler.converting.autoscalers.chart_values import CHART, PRIORITIES, PRIORITIES_NAMESPACE
 from gpuscaler.converting.autoscalers.clouds import VARIABLES, Places
 from gpuscaler.converting.autoscalers.draft import Draft
-from gpuscaler.converting.autoscalers.flags import mentions
+from gpuscaler.converting.autoscalers.flags import mentioned
 from gpuscaler.converting.autoscalers.leftovers import Needs
 from gpuscaler.converting.autoscalers.recognising import ACS, CLUSTER_AUTOSCALER, Autoscaler, autoscalers, installed_by
 from gpuscaler.converting.objects import Json, Note, containers, get_items, get_mapping, name_of, pod_template, text
@@ -108,8 +108,9 @@ def _unread_variables(autoscaler: Autoscaler) -> list[str]:
     words = [
         text(word) for key in ("command", "args") if isinstance(autoscaler.container.get(key), list) for word in autoscaler.container[key]
     ]
+    read = mentioned(words)
     names = dict.fromkeys(text(variable.get("name")) for variable in get_items(autoscaler.container, "env"))
-    return [name for name in names if name and name not in VARIABLES and not any(mentions(word, name) for word in words)]
+    return [name for name in names if name and name not in VARIABLES and name not in read]
 
 
 def _left_out(autoscaler: Autoscaler) -> str:

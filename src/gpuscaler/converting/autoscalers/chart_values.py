@@ -48,13 +48,12 @@ def workload_of(values: Any) -> Json | None:
     }
 
 
-def priorities_of(values: Any) -> Json | None:
+def priorities_of(values: Json) -> Json | None:
     """The ConfigMap of the priority expander that the chart makes of ``values``, in the namespace where gpuscaler reads it."""
-    if workload_of(values) is None or not (stated := values.get("expanderPriorities")):
-        return None
     expanders = [word.removeprefix("--expander=") for word in _arguments(values) if word.startswith("--expander=")]
     if "priority" not in (name.strip() for expander in expanders for name in expander.split(",")):
         return None
+    stated = values["expanderPriorities"]
     if isinstance(stated, dict):
         stated = write_value({int(text(key)) if text(key).isdecimal() else key: value for key, value in stated.items()})
     annotations = get_mapping(values, "priorityConfigMapAnnotations")

@@ -9,7 +9,7 @@ from gpuscaler.converting.autoscalers.cluster_autoscaler_flags import BOOLEANS, 
 from gpuscaler.converting.autoscalers.draft import OWN, SAME, UNSUPPORTED, Answer, Draft, UnusableError, duration, is_true, whole
 from gpuscaler.converting.autoscalers.flags import Flag, effective
 from gpuscaler.model.durations import parse_duration
-from gpuscaler.model.labels import label_value_of
+from gpuscaler.model.labels import is_qualified_name, label_value_of
 
 #: How long Cluster Autoscaler waits without the flag.
 _UNREADY: Final = "20m"
@@ -39,7 +39,6 @@ _LISTS: Final[Mapping[str, Callable[[str], str]]] = {
 }
 _NODES: Final = re.compile(r"(\d{1,9}):(\d{1,9}):(.+)", re.ASCII)
 _GPUS: Final = re.compile(r"([^:]+):(\d{1,9}):(\d{1,9})", re.ASCII)
-_LABEL_KEY: Final = re.compile(r"([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 #: How Cluster Autoscaler's clouds are called here; others are not driven.
 _CLOUDS: Final = {"aws": "aws", "azure": "azure"}
 _BY_PREFIX: Final = {"asg": "aws", "label": "azure"}
@@ -193,7 +192,7 @@ def _unready(flag: Flag, draft: Draft) -> None:
 
 
 def _startup(flag: Flag, draft: Draft) -> None:
-    if not _LABEL_KEY.fullmatch(flag.value):
+    if not is_qualified_name(flag.value):
         raise UnusableError("expected the key of a taint")
     taints = draft.every.setdefault("startup_taints", [])
     taints += [taint for effect in ("NoSchedule", "NoExecute") if (taint := f"{flag.value}:{effect}") not in taints]

@@ -162,6 +162,9 @@ _ANSWERS: Final = (
         "cloud-config",
     ),
     Row(NOT_NEEDED, "no other program is asked where to buy", "grpc-expander-cert grpc-expander-url"),
+    # For values without an answer of their own below.
+    Row(UNSUPPORTED, _UNREADY, "ok-total-unready-count max-total-unready-percentage"),
+    Row(UNSUPPORTED, _SYSTEM_PODS, "blocking-system-pod-distruption-timeout"),
 )
 #: Answers by the value of the flag.
 _BY_VALUE: Final[Mapping[tuple[str, str], Answer]] = {
@@ -196,13 +199,7 @@ _BY_VALUE: Final[Mapping[tuple[str, str], Answer]] = {
     ("ok-total-unready-count", "3"): Answer(OWN, _UNREADY),
     ("max-total-unready-percentage", "45"): Answer(OWN, _UNREADY),
 }
-#: Answers for all other values of the flags that have answers by value.
-_OTHERWISE: Final[Mapping[str, Answer]] = {
-    "ok-total-unready-count": Answer(UNSUPPORTED, _UNREADY),
-    "max-total-unready-percentage": Answer(UNSUPPORTED, _UNREADY),
-    "blocking-system-pod-distruption-timeout": Answer(UNSUPPORTED, _SYSTEM_PODS),
-}
-_BY_NAME: Final[Mapping[str, Answer]] = {**answers_by_name(_ANSWERS), **_OTHERWISE}
+_BY_NAME: Final = answers_by_name(_ANSWERS)
 #: Flags without a value, which take none from the next word.
 BOOLEANS: Final = frozenset(_TO_STANDARD_ERROR.split()) | frozenset(
     "add-dir-header async-node-groups aws-use-static-instance-list balance-similar-node-groups "

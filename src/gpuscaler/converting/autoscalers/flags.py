@@ -10,6 +10,7 @@ from typing import Final
 
 from gpuscaler.converting.adapters.references import key_of, namespace_of
 from gpuscaler.converting.objects import Json, get_items, get_mapping, text
+from gpuscaler.doctor.manifests.credentials import is_credential_name
 
 #: Values that only a person can fill in: variables that are not known, placeholders of examples and templates.
 _PLACEHOLDER: Final = re.compile(r"\$|<|\{\{")
@@ -39,7 +40,7 @@ class Flag:
     value: str
 
     def __str__(self) -> str:
-        hidden = _KEYS.search(self.name) or _PASSWORD.search(self.value)
+        hidden = _is_key(self.name) or _PASSWORD.search(self.value)
         is_reference = _REFERENCE.fullmatch(self.value) or _SHELL_VARIABLE.fullmatch(self.value)
         return f"--{self.name}={'…' if hidden and not is_reference else self.value}"
 
@@ -95,10 +96,14 @@ def environment(container: Json, namespace: str, sources: Sources) -> dict[str, 
     return known
 
 
+def _is_key(name: str) -> bool:
+    return is_credential_name(name) or _KEYS.search(name) is not None
+
+
 def _learn(known: dict[str, str], name: str, value: str | None) -> None:
     """Note the value of a variable, which replaces an earlier one; None if it is not known."""
     known.pop(name, None)
-    if value is not None and not _KEYS.search(name):
+    if value is not None and not _is_key(name):
         known[name] = value
 
 
@@ -126,9 +131,9 @@ def expand(word: str, known: Mapping[str, str]) -> str:
     return _REFERENCE.sub(lambda match: "$" if match["name"] is None else known.get(match["name"], match[0]), word)
 
 
-def mentions(word: str, name: str) -> bool:
-    """Whether ``word`` refers to the variable ``name``, as Kubernetes or a shell would read it."""
-    return any(match["name"] == name for pattern in (_REFERENCE, _SHELL_VARIABLE) for match in pattern.finditer(word))
+def mentioned(words: Iterable[str]) -> set[str | None]:
+    """The names of the variables that ``words`` refer to, as Kubernetes or a shell would read them."""
+    return {match["name"] for word in words for pattern in (_REFERENCE, _SHELL_VARIABLE) for match in pattern.finditer(word)}
 
 
 def command_line(container: Json, known: Mapping[str, str]) -> list[str]:

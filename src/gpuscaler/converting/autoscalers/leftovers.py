@@ -63,7 +63,7 @@ class Needs:
         self._tokens: dict[tuple[str, str], list[str]] = {}
         for item in objects:
             if item.get("kind") == "ServiceAccount":
-                self._tokens.setdefault((key_of(item)[1], namespace_of(item)), []).extend(account_secrets(item, ()))
+                self._tokens.setdefault((key_of(item)[1], namespace_of(item)), []).extend(account_secrets(item))
             elif item.get("kind") == "Secret" and (
                 owner := get_mapping(get_mapping(item, "metadata"), "annotations").get(ACCOUNT_ANNOTATION)
             ):

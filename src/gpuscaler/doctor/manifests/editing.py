@@ -328,3 +328,5 @@ class _Dumper(yaml.SafeDumper):
 
 
 _Dumper.add_representer(str, _Dumper.represent_str)
+_Dumper.add_multi_representer(int, _Dumper.represent_int)
+_Dumper.add_multi_representer(float, _Dumper.represent_float)
