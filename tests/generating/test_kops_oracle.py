@@ -10,9 +10,10 @@ from tests.conformance.asking import Oracle
 from tests.generating.building import kops
 
 from gpuscaler import catalogue
-from gpuscaler.generating.aws.names import SERVICE_ACCOUNT, controller_role_arn, kops_role_name
+from gpuscaler.generating.aws.names import controller_role_arn, kops_role_name
 from gpuscaler.generating.bundle import files_of
 from gpuscaler.generating.description.reading import read_description
+from gpuscaler.generating.description.resolved import SERVICE_ACCOUNT
 
 pytestmark = pytest.mark.kops
 

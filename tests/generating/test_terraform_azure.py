@@ -15,10 +15,10 @@ from tests.generating.terraform.running import TerraformError, needs_terraform, 
 from gpuscaler.cli.generate import azure_role
 from gpuscaler.clouds.azure.api.rights import custom_roles, federated_credential
 from gpuscaler.clouds.azure.templates.node_templates import taint_of
-from gpuscaler.generating.azure.names import CLIENT_ID_OUTPUT, SERVICE_ACCOUNT
+from gpuscaler.generating.azure.names import CLIENT_ID_OUTPUT
 from gpuscaler.generating.azure.terraform import PROVIDER_VERSIONS, azure_terraform_files
 from gpuscaler.generating.description.reading import read_description
-from gpuscaler.generating.description.resolved import Description
+from gpuscaler.generating.description.resolved import SERVICE_ACCOUNT, Description
 
 TABLE = table()
 WIDE = """

@@ -10,10 +10,10 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from gpuscaler.generating.aws.names import SERVICE_ACCOUNT, base_name, kops_role_name
+from gpuscaler.generating.aws.names import base_name, kops_role_name
 from gpuscaler.generating.aws.notices import ENCRYPTED, RETENTION, RULES, TARGET_ID, Rule, queue_policy
 from gpuscaler.generating.aws.rights import controller_policy, irsa_trust, pod_identity_trust
-from gpuscaler.generating.description.resolved import Description
+from gpuscaler.generating.description.resolved import SERVICE_ACCOUNT, Description
 from gpuscaler.generating.description.settings import EKSCTL, IRSA, KOPS
 from gpuscaler.generating.writing.explained import Explained, Tree, because
 from gpuscaler.generating.writing.files import GeneratedFile, yaml_file

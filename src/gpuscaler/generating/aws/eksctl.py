@@ -16,8 +16,8 @@ from typing import Final
 from gpuscaler.generating.aws.eksctl_commands import cluster_edits, create_commands, identity_commands, identity_edits
 from gpuscaler.generating.aws.eksctl_groups import general_group, gpu_group, like_the_first
 from gpuscaler.generating.aws.general import NETWORK_POLICIES, WHY_NETWORK_POLICIES, control_plane_zones, general_groups
-from gpuscaler.generating.aws.names import SERVICE_ACCOUNT, controller_role_arn
-from gpuscaler.generating.description.resolved import Description
+from gpuscaler.generating.aws.names import controller_role_arn
+from gpuscaler.generating.description.resolved import SERVICE_ACCOUNT, Description
 from gpuscaler.generating.description.settings import EKSCTL, IRSA, POD_IDENTITY
 from gpuscaler.generating.writing.explained import Tree, because
 from gpuscaler.generating.writing.files import GeneratedFile, yaml_file

@@ -1,6 +1,6 @@
 """The InstanceGroups of kOps for GPUs, and what the cluster's own spec must have.
 
-Facts from the sources of kOps 1.35.0 (2026-03-18), read 2026-11-26; tests/generating/kops_oracle asks the same code:
+Facts from the sources of kOps 1.35.0 (2026-03-18), read 2026-11-26; tests/generating/oracle asks the same code:
 
 - kOps tags a group with the labels and taints of its nodes by itself, but not with the two tags of Cluster Autoscaler's discovery.
 - Where its own NVIDIA runtime is on, it labels nodes of GPU machines ``kops.k8s.io/gpu=1`` and taints them ``nvidia.com/gpu:NoSchedule``,
@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from gpuscaler.generating.aws.general import unused_networks
-from gpuscaler.generating.aws.names import SERVICE_ACCOUNT, controller_policy_arn
+from gpuscaler.generating.aws.names import controller_policy_arn
 from gpuscaler.generating.aws.nodes import ACCELERATOR, HOP_LIMIT, HTTP_TOKENS, VOLUME_TYPE, discovery_tags, node_labels, node_taints
-from gpuscaler.generating.description.resolved import GPU_TAINT, POOL_TAINT, Description, NodeGroup
+from gpuscaler.generating.description.resolved import GPU_TAINT, POOL_TAINT, SERVICE_ACCOUNT, Description, NodeGroup
 from gpuscaler.generating.description.settings import KOPS
 from gpuscaler.generating.writing.explained import Tree, because
 from gpuscaler.generating.writing.files import GeneratedFile, yaml_file

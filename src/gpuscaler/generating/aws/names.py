@@ -3,13 +3,11 @@
 import base64
 from typing import Final
 
-from gpuscaler.generating.description.resolved import Description
+from gpuscaler.generating.description.resolved import SERVICE_ACCOUNT, Description
 from gpuscaler.generating.description.settings import KOPS
 
 #: Stands for the account's id where the description has none; a person replaces it.
 ACCOUNT_PLACEHOLDER = "111122223333"
-#: The ServiceAccount of the controller, as the chart names it for a release with the name gpuscaler.
-SERVICE_ACCOUNT: Final = "gpuscaler-controller"
 #: Characters of a role's name in IAM.
 _ROLE_NAME: Final = 64
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from gpuscaler.clouds.aws.discovery.iam import policy
-from gpuscaler.generating.aws.names import SERVICE_ACCOUNT, partition, queue_arn
-from gpuscaler.generating.description.resolved import Description
+from gpuscaler.generating.aws.names import partition, queue_arn
+from gpuscaler.generating.description.resolved import SERVICE_ACCOUNT, Description
 from gpuscaler.generating.description.settings import KOPS
 from gpuscaler.generating.writing.explained import Explained, Tree, because
 

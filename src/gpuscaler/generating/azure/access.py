@@ -10,8 +10,8 @@ from typing import Any
 from gpuscaler.clouds.azure.api.ids import cluster_path, group_path
 from gpuscaler.clouds.azure.api.rights import custom_roles, federated_credential
 from gpuscaler.generating.azure.cluster import cluster
-from gpuscaler.generating.azure.names import SERVICE_ACCOUNT, identity_name, resource_group
-from gpuscaler.generating.description.resolved import Description
+from gpuscaler.generating.azure.names import identity_name, resource_group
+from gpuscaler.generating.description.resolved import SERVICE_ACCOUNT, Description
 from gpuscaler.generating.writing.explained import Tree, because
 from gpuscaler.generating.writing.hcl import Block, Expression, Nested
 

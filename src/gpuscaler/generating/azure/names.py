@@ -6,8 +6,6 @@ from gpuscaler.generating.description.resolved import Description
 
 #: The output of Terraform with the client id of gpuscaler's identity, for the annotation of the ServiceAccount in the chart's values.
 CLIENT_ID_OUTPUT: Final = "client_id"
-#: The ServiceAccount that the chart creates for a release called gpuscaler.
-SERVICE_ACCOUNT: Final = "gpuscaler-controller"
 #: The agent pool that AKS's own pods run on, and what the names of those of other machines without GPUs begin with. Names of GPU pools
 #: never equal them: those end with a market, and perhaps a zone.
 SYSTEM_POOL: Final = "system"

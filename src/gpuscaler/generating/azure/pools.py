@@ -10,7 +10,7 @@ from typing import Final
 from gpuscaler.clouds.azure.templates.node_templates import SPOT_TAINT
 from gpuscaler.generating.azure.cluster import MAX_PODS, WHY_PODS, cluster
 from gpuscaler.generating.description.resolved import POOL_TAINT, Description, NodeGroup
-from gpuscaler.generating.writing.explained import Tree, because
+from gpuscaler.generating.writing.explained import Tree, because, plain
 from gpuscaler.generating.writing.hcl import Block, Expression, Nested
 from gpuscaler.model.offerings import ON_DEMAND, SPOT
 from gpuscaler.model.taints import Taint
@@ -21,10 +21,9 @@ def pool_blocks(description: Description) -> Iterator[Tree]:
     """Yield a block for each group. The first of each market has all reasons; the others differ in few values."""
     seen = set[str]()
     for group in description.groups:
-        block = Block(
-            "resource", ("azurerm_kubernetes_cluster_node_pool", group.name), _pool(description, group, first=group.market not in seen)
-        )
-        yield because(_summary(group, first=group.market not in seen), block)
+        first, body = group.market not in seen, _pool(description, group)
+        block = Block("resource", ("azurerm_kubernetes_cluster_node_pool", group.name), body if first else plain(body))
+        yield because(_summary(group, first=first), block)
         seen.add(group.market)
 
 
@@ -35,63 +34,62 @@ def _summary(group: NodeGroup, *, first: bool) -> str:
     return text if first else f"{text} The reasons are those of the first pool of this market."
 
 
-def _pool(description: Description, group: NodeGroup, *, first: bool) -> dict[str, Tree]:
-    def why(reason: str, value: Tree) -> Tree:
-        return because(reason, value) if first else value
-
+def _pool(description: Description, group: NodeGroup) -> dict[str, Tree]:
     spot, private, driver = group.market == SPOT, description.cluster.private, _driver(group)
     body: dict[str, Tree] = {
-        "name": why(
+        "name": because(
             "At most 12 lower-case letters and digits: the pool's name, the number of its type if there are several, the market and the "
             "zone. gpuscaler's run file names the pool so.",
             group.name,
         ),
         "kubernetes_cluster_id": Expression(f"{cluster(description)}.id"),
-        "orchestrator_version": why(
+        "orchestrator_version": because(
             "The version of the cluster, so that its pools follow it.", Expression(f"{cluster(description)}.kubernetes_version")
         )
         if description.cluster.create
         else None,
-        "vm_size": why(
+        "vm_size": because(
             f"{group.gpus} GPU{'s' if group.gpus > 1 else ''} a machine. A pool of several sizes would leave the choice to Azure.",
             group.instance_type.name,
         ),
-        "mode": why("A pool of mode System could not go to zero, and would attract AKS's own pods.", "User"),
-        "priority": why("The market. It cannot be changed later.", "Spot" if spot else "Regular"),
-        "eviction_policy": why("Evicted machines go away. Deallocate would leave stopped ones that keep quota and disks.", "Delete")
+        "mode": because("A pool of mode System could not go to zero, and would attract AKS's own pods.", "User"),
+        "priority": because("The market. It cannot be changed later.", "Spot" if spot else "Regular"),
+        "eviction_policy": because("Evicted machines go away. Deallocate would leave stopped ones that keep quota and disks.", "Delete")
         if spot
         else None,
-        "spot_max_price": why(
+        "spot_max_price": because(
             "-1 is the on-demand price. A lower limit would evict machines when the price rises above it, and grant none.", -1
         )
         if spot
         else None,
-        "zones": why(
+        "zones": because(
             "One zone for each pool: volumes and gangs need the zone that was chosen, and one that is sold out stops no other.",
             [group.zone],
         )
         if group.zone
         else None,
-        "auto_scaling_enabled": why("gpuscaler scales this pool. AKS's autoscaler beside it would undo what gpuscaler does.", False),
-        "node_count": why(
+        "auto_scaling_enabled": because("gpuscaler scales this pool. AKS's autoscaler beside it would undo what gpuscaler does.", False),
+        "node_count": because(
             "No machine until a pod needs one. The minimum and the maximum are settings of gpuscaler, which buys the machines.", 0
         ),
-        "scale_down_mode": why("Machines that are not needed are deleted. Stopped ones would keep quota and disks.", "Delete"),
-        "gpu_driver": why(_WHY_DRIVER[driver], driver),
-        "os_sku": why("Azure Linux gets no automatic security patches on GPU nodes.", "Ubuntu"),
-        "os_disk_size_gb": why("Images with CUDA take tens of GiB each. The size is the description's, in GiB.", group.disk_gib),
-        "os_disk_type": why("A disk of this size fits all sizes of machines; an ephemeral one only those with a local disk.", "Managed"),
-        "max_pods": why(WHY_PODS, MAX_PODS),
-        "node_public_ip_enabled": why(
+        "scale_down_mode": because("Machines that are not needed are deleted. Stopped ones would keep quota and disks.", "Delete"),
+        "gpu_driver": because(_WHY_DRIVER[driver], driver),
+        "os_sku": because("Azure Linux gets no automatic security patches on GPU nodes.", "Ubuntu"),
+        "os_disk_size_gb": because("Images with CUDA take tens of GiB each. The size is the description's, in GiB.", group.disk_gib),
+        "os_disk_type": because(
+            "A disk of this size fits all sizes of machines; an ephemeral one only those with a local disk.", "Managed"
+        ),
+        "max_pods": because(WHY_PODS, MAX_PODS),
+        "node_public_ip_enabled": because(
             "Nodes have private addresses only." if private else "Nodes have public addresses, as the description says.", not private
         ),
-        "node_labels": _labels(group, first=first) or None,
-        "node_taints": _taints(group, first=first) or None,
+        "node_labels": _labels(group) or None,
+        "node_taints": _taints(group) or None,
         # AKS refuses this of spot pools.
-        "upgrade_settings": why("An upgrade adds one machine at a time; its GPUs need quota, too.", Nested({"max_surge": "1"}))
+        "upgrade_settings": because("An upgrade adds one machine at a time; its GPUs need quota, too.", Nested({"max_surge": "1"}))
         if not spot
         else None,
-        "lifecycle": why(
+        "lifecycle": because(
             "gpuscaler changes the number of machines. Without this, each run of Terraform would delete all of them.",
             Nested({"ignore_changes": [Expression("node_count")]}),
         ),
@@ -112,17 +110,17 @@ def _driver(group: NodeGroup) -> str:
     return "Install" if known else "None"
 
 
-def _labels(group: NodeGroup, *, first: bool) -> dict[str, Tree]:
+def _labels(group: NodeGroup) -> dict[str, Tree]:
     if group.market != SPOT:
         return dict(group.labels)
     reason = "AKS puts this label on spot nodes. It stands here because Terraform would remove it otherwise."
-    return {SPOT_TAINT.key: because(reason, SPOT_TAINT.value) if first else SPOT_TAINT.value, **group.labels}
+    return {SPOT_TAINT.key: because(reason, SPOT_TAINT.value), **group.labels}
 
 
-def _taints(group: NodeGroup, *, first: bool) -> list[Tree]:
+def _taints(group: NodeGroup) -> list[Tree]:
     taints = [taint for taint in group.taints if taint.key != ARRIVING_TAINT]
     taints += [SPOT_TAINT] if group.market == SPOT else []
-    return [because(_why_taint(taint), str(taint)) if first else str(taint) for taint in taints]
+    return [because(_why_taint(taint), str(taint)) for taint in taints]
 
 
 def _why_taint(taint: Taint) -> str:

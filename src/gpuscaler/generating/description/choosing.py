@@ -9,6 +9,7 @@ from gpuscaler.catalogue.nearby import NearbyPrice, nearest_price
 from gpuscaler.generating.description.naming import group_names
 from gpuscaler.generating.description.resolved import POOL_TAINT, NodeGroup
 from gpuscaler.generating.description.settings import AMD64, GIB, GpuPoolSettings
+from gpuscaler.model.offerings import SPOT
 from gpuscaler.model.quantities import format_count
 from gpuscaler.model.reading.cursor import Cursor, did_you_mean
 from gpuscaler.model.taints import Taint
@@ -91,6 +92,12 @@ def nearest(type_: InstanceType, region: str) -> NearbyPrice:
     found = nearest_price(type_.name, region)
     assert found is not None, type_.name  # The catalogue has a price of each type somewhere.
     return found
+
+
+def listed_price(group: NodeGroup, region: str) -> float:
+    """Return the list price of a machine in dollars per hour, near the region if it is not known there; of spot, an estimate."""
+    listed = nearest(group.instance_type, region).price
+    return listed.spot if group.market == SPOT and listed.spot is not None else listed.on_demand
 
 
 def _known_type(at: Cursor, cloud: str) -> InstanceType | None:

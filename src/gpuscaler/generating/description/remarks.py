@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from gpuscaler import catalogue
-from gpuscaler.generating.description.choosing import nearest
+from gpuscaler.generating.description.choosing import listed_price, nearest
 from gpuscaler.generating.description.limits import MANAGED_GROUPS
 from gpuscaler.generating.description.resolved import Description, NodeGroup
 from gpuscaler.generating.description.settings import KOPS
@@ -61,12 +61,6 @@ def remarks(description: Description) -> Iterator[str]:
             f"There are {groups} managed node groups (one for each type, market and zone), and EKS allows {MANAGED_GROUPS} in a cluster "
             "by default: raise the quota, or name fewer types or zones."
         )
-
-
-def listed_price(group: NodeGroup, region: str) -> float:
-    """Return the list price of a machine in dollars per hour, near the region if it is not known there; of spot, an estimate."""
-    listed = nearest(group.instance_type, region).price
-    return listed.spot if group.market == SPOT and listed.spot is not None else listed.on_demand
 
 
 def _by_the_catalogue(groups: Iterable[NodeGroup], region: str) -> str:

@@ -18,6 +18,10 @@ POOL_TAINT = "gpu-pool"
 EXPORTER_NAMESPACE, EXAMPLES_NAMESPACE = "gpu-exporter", "gpu-examples"
 
 
+#: The ServiceAccount of the controller, as the chart names it for a release with the name gpuscaler.
+SERVICE_ACCOUNT = "gpuscaler-controller"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeGroup:
     """Machines of one shape, market and zone: what gpuscaler sees as a pool, with nothing in it that a cloud could choose or even out.

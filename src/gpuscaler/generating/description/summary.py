@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from gpuscaler.generating.description.remarks import listed_price
+from gpuscaler.generating.description.choosing import listed_price
 from gpuscaler.generating.description.resolved import Description, NodeGroup
 
 #: The columns, and whether they are numbers. The price is that of a machine, by market.

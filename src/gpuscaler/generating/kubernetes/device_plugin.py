@@ -15,6 +15,7 @@ on AKS (AgentBaker's template of containerd's configuration, ``default_runtime_n
 from collections.abc import Iterable
 from typing import Final
 
+from gpuscaler.generating.aws.kops import GROUP_LABEL
 from gpuscaler.generating.description.resolved import GPU_TAINT, Description, NodeGroup
 from gpuscaler.generating.description.settings import EKSCTL, KOPS
 from gpuscaler.generating.writing.explained import Tree, because
@@ -28,7 +29,6 @@ NAME: Final = "nvidia-device-plugin-daemonset"
 _FOLDER: Final = "/var/lib/kubelet/device-plugins"
 #: The RuntimeClass that kOps creates.
 KOPS_RUNTIME_CLASS: Final = "nvidia"
-_KOPS_GROUP: Final = "kops.k8s.io/instancegroup"
 
 
 _OTHERS: Final = Step(
@@ -116,7 +116,7 @@ def _daemon_set(description: Description, name: str, groups: tuple[NodeGroup, ..
 def _affinity(description: Description, groups: tuple[NodeGroup, ...]) -> Tree:
     if description.tool == KOPS:
         names = [group.name for group in groups]
-        terms: list[Tree] = [{"matchExpressions": [{"key": _KOPS_GROUP, "operator": "In", "values": names}]}]
+        terms: list[Tree] = [{"matchExpressions": [{"key": GROUP_LABEL, "operator": "In", "values": names}]}]
         why = "Only the instance groups that kOps' own plugin does not reach, so that no node has two plugins."
     else:
         types = list(dict.fromkeys(group.instance_type.name for group in groups))

@@ -11,9 +11,10 @@ from gpuscaler.generating.kubernetes.device_plugin import KOPS_RUNTIME_CLASS
 from gpuscaler.generating.kubernetes.existing import exists
 from gpuscaler.generating.kubernetes.metrics import DUTY_CYCLE, RULES
 from gpuscaler.generating.kubernetes.network_policies import NAMESPACE_LABEL, prometheus_namespace
-from gpuscaler.generating.kubernetes.workloads.placing import DOLLARS, places
+from gpuscaler.generating.kubernetes.workloads.placing import places
 from gpuscaler.generating.writing.explained import Tree, because
 from gpuscaler.generating.writing.files import GeneratedFile, Step, yaml_file
+from gpuscaler.model.pools import DEFAULT_DOLLARS
 
 VALUES, EXPORTER_VALUES = "gpuscaler/values.yaml", "gpuscaler/exporter-values.yaml"
 #: Stand for the subscription's id if the description lacks it, and for the id of gpuscaler's identity, which Azure makes.
@@ -192,7 +193,7 @@ def _limits(description: Description) -> Tree:
         if controller.gpus is None
         else "Over all pools, whatever their maximums are."
     )
-    dollars = DOLLARS if controller.dollars_per_hour is None else controller.dollars_per_hour
+    dollars = DEFAULT_DOLLARS if controller.dollars_per_hour is None else controller.dollars_per_hour
     return {
         "gpus": because(why_gpus, gpus),
         "dollars_per_hour": because(

@@ -6,8 +6,8 @@ Commands: eksctl's user guide, "Work with node groups" and "EKS Pod Identity Ass
 from collections.abc import Iterator, Sequence
 
 from gpuscaler.generating.aws.eksctl import CLUSTER_PATH, IDENTITY_PATH
-from gpuscaler.generating.aws.names import SERVICE_ACCOUNT, base_name
-from gpuscaler.generating.description.resolved import EXPORTER_NAMESPACE, Description
+from gpuscaler.generating.aws.names import base_name
+from gpuscaler.generating.description.resolved import EXPORTER_NAMESPACE, SERVICE_ACCOUNT, Description
 from gpuscaler.generating.description.settings import EKSCTL, KOPS, TERRAFORM
 from gpuscaler.generating.kubernetes.existing import exists
 from gpuscaler.generating.kubernetes.values import VALUES

@@ -73,6 +73,6 @@ def yaml_file(
     )
 
 
-def text_file(path: str, about: str, text: str, *, apply: str = "") -> GeneratedFile:
+def text_file(path: str, about: str, text: str) -> GeneratedFile:
     """Return a file whose text is the same with and without reasons."""
-    return GeneratedFile(path=path, about=about, apply=apply, render=lambda _explain: text)
+    return GeneratedFile(path=path, about=about, render=lambda _explain: text)

@@ -7,9 +7,9 @@ Sources, 2026-11-26: the EKS user guide, "Amazon EKS node IAM role", "How EKS Po
 from collections.abc import Iterator
 
 from gpuscaler.doctor.checks.aws.keys import GRANTED
-from gpuscaler.generating.aws.names import SERVICE_ACCOUNT, base_name, partition
+from gpuscaler.generating.aws.names import base_name, partition
 from gpuscaler.generating.aws.rights import controller_policy, irsa_trust, pod_identity_trust
-from gpuscaler.generating.description.resolved import Description
+from gpuscaler.generating.description.resolved import SERVICE_ACCOUNT, Description
 from gpuscaler.generating.description.settings import IRSA
 from gpuscaler.generating.writing.explained import Explained, Tree, because
 from gpuscaler.generating.writing.hcl import Block, Expression, call

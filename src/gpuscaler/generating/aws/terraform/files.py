@@ -65,12 +65,12 @@ def terraform_files(description: Description) -> Iterator[GeneratedFile]:
         ("notices.tf", "the queue of notices about machines, and the rules that fill it", notice_blocks(description)),
         ("access.tf", "the roles of nodes and of gpuscaler, and the grant for the key of the disks", access_blocks(description)),
     )
+    before = {
+        "variables.tf": edit,
+        "nodes.tf": "; ".join(unused_networks(description)),
+        "access.tf": "" if created else _access_edits(description),
+    }
     for name, about, blocks in files:
-        before = {
-            "variables.tf": edit,
-            "nodes.tf": "; ".join(unused_networks(description)),
-            "access.tf": "" if created else _access_edits(description),
-        }
         yield hcl_file(f"{_FOLDER}/{name}", about, blocks, edit=before.get(name, ""))
     yield hcl_file(f"{_FOLDER}/outputs.tf", "the queue and the role, which gpuscaler's settings name", _outputs(), apply=apply)
 

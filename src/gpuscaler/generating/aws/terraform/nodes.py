@@ -16,7 +16,7 @@ from gpuscaler.generating.aws.nodes import ClusterFacts, discovery_tags, node_co
 from gpuscaler.generating.aws.terraform.cluster import disk, metadata_options
 from gpuscaler.generating.aws.terraform.images import ami_type, image_path, why_image
 from gpuscaler.generating.description.resolved import Description, NodeGroup
-from gpuscaler.generating.writing.explained import Explained, Tree, because
+from gpuscaler.generating.writing.explained import Explained, Tree, because, plain
 from gpuscaler.generating.writing.hcl import Block, Expression, Nested, call
 from gpuscaler.model.well_known import POOL_LABEL
 
@@ -32,7 +32,7 @@ def group_blocks(description: Description) -> Iterator[Tree]:
     entries: dict[str, Tree] = {}
     for name, groups in machines.items():
         fields = _fields(groups, managed=description.managed)
-        entries[name] = {key: value if not entries else value.value for key, value in fields.items()}
+        entries[name] = plain(fields) if entries else fields
     yield because("Which machines are wanted. Change sizes, zones and markets here.", Block("locals", (), {"machines": entries}))
     name_text = '"${name}-${place[0]}-${substr(place[1], -1, 1)}"'
     text = (

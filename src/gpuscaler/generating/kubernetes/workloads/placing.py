@@ -1,17 +1,17 @@
 """Which pool and which namespace each example uses, so that a machine, the limits and the team's quota admit it alone."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from gpuscaler.generating.description.choosing import listed_price
 from gpuscaler.generating.description.resolved import EXAMPLES_NAMESPACE, Description, NodeGroup
-from gpuscaler.model.offerings import SPOT
+from gpuscaler.model.pools import DEFAULT_DOLLARS
+from gpuscaler.model.quantities import format_count
 from gpuscaler.model.taints import Taint
 
 GPU: Final = "nvidia.com/gpu"
-#: The limit in dollars per hour, where the description has none.
-DOLLARS: Final = 100.0
 #: Pods of each example. Those of large ones have whole machines, those of the others one GPU.
 _PODS: Final[Mapping[str, int]] = {"training": 1, "gang": 2, "notebook": 1, "inference": 2}
 _LARGE: Final = frozenset({"training", "gang"})
@@ -85,7 +85,7 @@ def omitted(description: Description) -> list[str]:
         lacks = dict[str, list[str]]()
         for team, place in _candidates(description, name):
             lack = _beyond_limits(description, place) or (
-                f"the quota of team {team} is {_count(quotas[team], 'GPU')}, and it asks for {place.gpus * place.pods}"
+                f"the quota of team {team} is {format_count(int(quotas[team]), 'GPU')}, and it asks for {place.gpus * place.pods}"
             )
             lacks.setdefault(lack, []).append(place.pool)
         reasons = [f"{_of_pools(pools)}: {lack}" for lack, pools in lacks.items()]
@@ -101,10 +101,6 @@ def _quotas(description: Description) -> Mapping[str, float]:
 def _of_pools(pools: list[str]) -> str:
     names = list(dict.fromkeys(pools))
     return f"pool {names[0]}" if len(names) == 1 else f"pools {', '.join(names)}"
-
-
-def _count(number: float, noun: str) -> str:
-    return f"{number:g} {noun}" if number == 1 else f"{number:g} {noun}s"
 
 
 def _candidates(description: Description, name: str) -> Iterator[tuple[str, Place]]:
@@ -135,18 +131,9 @@ def _runs_examples(group: NodeGroup) -> bool:
     return group.instance_type.gpu_manufacturer == "nvidia" and group.instance_type.arch == "amd64"
 
 
-def price(description: Description, groups: list[NodeGroup]) -> float:
-    """Return the lowest price of a machine of the groups, in dollars per hour: in the region, or anywhere if it is not known there."""
-    region = description.cluster.region
-
-    def one(group: NodeGroup) -> float:
-        prices = group.instance_type.prices
-        known = prices.get(region) or min(prices.values(), key=lambda price: price.on_demand)
-        if group.market != SPOT:
-            return known.on_demand
-        return known.on_demand / 2 if known.spot is None else known.spot
-
-    return min(map(one, groups))
+def price(description: Description, groups: Iterable[NodeGroup]) -> float:
+    """Return the lowest list price of a machine of the groups, in dollars per hour."""
+    return min(listed_price(group, description.cluster.region) for group in groups)
 
 
 def machines(place: Place) -> int:
@@ -157,16 +144,16 @@ def machines(place: Place) -> int:
 def _beyond_limits(description: Description, place: Place) -> str:
     """Return which limit the place's pods exceed, with what they need; "" if none."""
     count, controller = machines(place), description.controller
-    need = f"it needs {_count(count, 'machine')}"
+    need = f"it needs {format_count(count, 'machine')}"
     size = max(group.max for group in place.groups)
     if count > size:
         return f"max of a group is {size}, and {need}"
     gpus = count * min(group.gpus for group in place.groups)
     if controller.gpus is not None and gpus > controller.gpus:
-        return f"controller.gpus is {controller.gpus}, and {need} with {_count(gpus, 'GPU')} together"
-    limit, dollars = controller.dollars_per_hour, count * price(description, list(place.groups))
-    if dollars > (DOLLARS if limit is None else limit):
-        shown = f"{DOLLARS:g} by default" if limit is None else f"{limit:g}"
+        return f"controller.gpus is {controller.gpus}, and {need} with {format_count(gpus, 'GPU')} together"
+    limit, dollars = controller.dollars_per_hour, count * price(description, place.groups)
+    if dollars > (DEFAULT_DOLLARS if limit is None else limit):
+        shown = f"{DEFAULT_DOLLARS:g} by default" if limit is None else f"{limit:g}"
         return f"controller.dollars_per_hour is {shown}, and {need}, for about {dollars:,.0f} dollars an hour"
     return ""
 

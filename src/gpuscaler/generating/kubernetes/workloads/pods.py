@@ -17,9 +17,7 @@ SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - in a container, which has it t
 _HOME: Final = "/tmp"  # noqa: S108 - in a container
 
 
-def pod_spec(
-    description: Description, place: Place, container: Tree, volumes: Iterable[Tree] = (), *, group: int = USER
-) -> dict[str, Tree]:
+def pod_spec(description: Description, place: Place, container: Tree, volumes: Iterable[Tree], *, group: int = USER) -> dict[str, Tree]:
     """Return the parts of a pod's specification that follow from its place, its container and its volumes."""
     spec: dict[str, Tree] = {}
     if description.tool == KOPS:
@@ -57,9 +55,8 @@ def pod_spec(
             {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": group, "fsGroup": group, "seccompProfile": {"type": "RuntimeDefault"}},
         ),
         "containers": [container],
+        "volumes": list(volumes),
     }
-    if volumes := list(volumes):
-        spec["volumes"] = volumes
     return spec
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from gpuscaler.generating.description.choosing import nearest
 from gpuscaler.generating.description.resolved import Description
 from gpuscaler.generating.kubernetes.workloads.placing import Place, machines
 from gpuscaler.generating.writing.files import Trial
@@ -30,15 +31,10 @@ def _types(place: Place) -> str:
 
 
 def _price(description: Description, place: Place) -> str:
-    region = description.cluster.region
-    known = [
-        machines(replace(place, groups=(group,))) * group.instance_type.prices[region].on_demand
-        for group in place.groups
-        if region in group.instance_type.prices
-    ]
-    if not known:
-        return f"no list price is known in {region}"
-    low, high = f"{min(known):,.2f}", f"{max(known):,.2f}"
+    near = [(machines(replace(place, groups=(group,))), nearest(group.instance_type, description.cluster.region)) for group in place.groups]
+    amounts = [count * found.price.on_demand for count, found in near]
+    low, high = f"{min(amounts):,.2f}", f"{max(amounts):,.2f}"
     amount = low if low == high else f"{low} to {high}"
+    regions = ", ".join(sorted({found.region for _, found in near}))
     spot = "; spot machines cost less" if SPOT in place.markets else ""
-    return f"about {amount} dollars an hour at the list price on demand in {region}{spot}"
+    return f"about {amount} dollars an hour at the list price on demand in {regions}{spot}"
