@@ -237,7 +237,7 @@ def test_objects_of_removed_versions_with_other_fields_stay_unchanged_with_a_not
     [
         (
             "apiVersion: autoscaling/v1\nkind: HorizontalPodAutoscaler\nmetadata: {name: x}\n"
-            "spec: {maxReplicas: 3, targetCPUUtilizationPercentage: 060, scaleTargetRef: {kind: Deployment, name: x, apiVersion: apps/v1}}\n"
+            "spec: {maxReplicas: 3, targetCPUUtilizationPercentage: 060, scaleTargetRef: {kind: Deployment, name: x}}\n"
         ),
         (
             "apiVersion: extensions/v1beta1\nkind: Deployment\nmetadata: {name: x}\n"
