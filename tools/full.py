@@ -1,7 +1,8 @@
 """``make full [PARTS="soak e2e"]``: runs all checks, including slow ones. Parts continue after failures; the end is a table.
 
 Writes ``build/full.txt`` and ``build/full.json``, with the commit and the result of each part, and the output of each part to
-``build/full``. Exits with 1 if a part failed.
+``build/full``. Results of earlier runs on the same commit stay in the table, so that the parts can be run one by one. Exits with 1 if any
+result in the table is a failure.
 """
 
 import json
@@ -65,13 +66,30 @@ def main(wanted: Sequence[str]) -> int:
         "python": platform.python_version(),
         "cores": os.cpu_count(),
     }
-    ended: list[PartResult] = []
+    ended = earlier(about)
     for name, *arguments in chosen:
-        ended.append(run(name, arguments))
+        ended[name] = run(name, arguments)
         # After each part, so that an interrupted run keeps its results so far.
-        write(about, ended)
+        write(about, in_order(ended))
     print(f"\n{(OUT / 'full.txt').read_text()}", end="")
-    return 1 if any(part.status for part in ended) else 0
+    return 1 if any(part.status for part in ended.values()) else 0
+
+
+def earlier(about: dict[str, Any]) -> dict[str, PartResult]:
+    """The results so far by part, if they are of the same commit, unchanged then and now; ``began`` is when the first run began."""
+    try:
+        record = json.loads((OUT / "full.json").read_text())
+    except FileNotFoundError:
+        return {}
+    same = ("commit", "changed", "python", "cores")
+    if not about["commit"] or about["changed"] or any(record[name] != about[name] for name in same):
+        return {}
+    about["began"] = record["began"]
+    return {part["part"]: PartResult(**part) for part in record["parts"]}
+
+
+def in_order(ended: Mapping[str, PartResult]) -> list[PartResult]:
+    return [ended[name] for name, *_ in PARTS if name in ended]
 
 
 def output_of(*command: str) -> str:

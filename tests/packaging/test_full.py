@@ -26,6 +26,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def committed(folder: Path) -> None:
+    """Make the folder a repository with a commit, in which build outputs are ignored."""
+    (folder / ".gitignore").write_text("build\n")
+    for command in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "all", "--allow-empty"]):
+        subprocess.run(["git", "-c", "user.name=A", "-c", "user.email=a@example.com", *command], cwd=folder, check=True)
+
+
 def full(folder: Path, *parts: str) -> "subprocess.CompletedProcess[str]":
     environ = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
     return subprocess.run([sys.executable, str(PROGRAM), *parts], cwd=folder, env=environ, check=False, capture_output=True, text=True)
@@ -66,6 +73,40 @@ def test_all_parts_run_if_none_is_named(folder: Path) -> None:
     parts = [part["part"] for part in json.loads((folder / "build" / "full.json").read_text())["parts"]]
     assert {"test", "check", "conformance", "oracle", "mutants", "charts", "soak", "properties", "interpreters", "bench"} < set(parts)
     assert len([part for part in parts if part.startswith("e2e-")]) == 7
+
+
+def parts_of(folder: Path) -> list[tuple[str, int]]:
+    return [(part["part"], part["status"]) for part in json.loads((folder / "build" / "full.json").read_text())["parts"]]
+
+
+def test_parts_can_be_run_one_by_one_on_a_commit_and_a_part_that_runs_again_replaces_its_result(folder: Path) -> None:
+    committed(folder)
+    full(folder, "soak")
+    done = full(folder, "oracle")
+    assert parts_of(folder) == [("oracle", 2), ("soak", 0)]
+    assert done.returncode == 1
+    # An earlier failure counts until its part passes.
+    assert full(folder, "demo").returncode == 1
+    (folder / "make").write_text(MAKE.replace("exit 2", "exit 0"))
+    subprocess.run(["git", "update-index", "--assume-unchanged", "make"], cwd=folder, check=True)
+
+    done = full(folder, "oracle")
+
+    assert done.returncode == 0
+    assert parts_of(folder) == [("demo", 0), ("oracle", 0), ("soak", 0)]
+
+
+@pytest.mark.parametrize("change", ["committed", "in the working tree"])
+def test_results_of_other_code_are_not_kept(folder: Path, change: str) -> None:
+    committed(folder)
+    full(folder, "soak")
+    (folder / "new").write_text("")
+    if change == "committed":
+        committed(folder)
+
+    full(folder, "demo")
+
+    assert parts_of(folder) == [("demo", 0)]
 
 
 def test_an_unknown_part_is_rejected_before_any_part_runs(folder: Path) -> None:

@@ -11,7 +11,7 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.table import Mask, NodeTable
-from gpuscaler.planning.capacity.limits import Fleet, LimitUsage, fleets, limit_usage
+from gpuscaler.planning.capacity.limits import Fleet, LimitUsage, counted_gpus, fleets, limit_usage
 from gpuscaler.planning.capacity.node_templates import Templates
 from gpuscaler.planning.capacity.pool_membership import Member, Membership
 from gpuscaler.planning.capacity.upcoming import Promised, upcoming_nodes
@@ -201,8 +201,10 @@ def build_inventory(
     names += tuple(waiting)
     min_gpus = None
     if keeping is not None:
-        usages = {**node_pools.usages, **{machine_id: limit_usage(coming[machine_id], member) for machine_id, member in pools.items()}}
-        of_rows = [Minimum(OPEN) if (usage := usages.get(name)) is None else keeping.on(usage.pool, usage.gpus) for name in names]
+        not_kept = Minimum(OPEN)
+        minimums = {name: keeping.on(usage.pool, usage.gpus) for name, usage in node_pools.usages.items()}
+        minimums.update({name: keeping.on(member.pool.name, counted_gpus(coming[name], member)) for name, member in pools.items()})
+        of_rows = [minimums.get(name, not_kept) for name in names]
         min_gpus = MinGpus.of(of_rows, count_gpus)
     usable = np.array(ready, dtype=np.bool_)
     return NodeInventory(cluster.nodes, node_pools, coming, registered, pools, Rows(table, min_gpus), usable, names)
