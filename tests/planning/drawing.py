@@ -2,10 +2,29 @@
 
 from typing import Any
 
+import msgspec
 from hypothesis import strategies as st
-from tests.planning.building import ARCH, HOST, JOB, NOW, REPLICAS, ZONE, affinity, near, node, offering, pod, spec, spread, term
+from tests.planning.building import (
+    ARCH,
+    GPU,
+    HOST,
+    JOB,
+    NOW,
+    REPLICAS,
+    ZONE,
+    affinity,
+    amounts_of,
+    near,
+    node,
+    offering,
+    pod,
+    spec,
+    spread,
+    term,
+)
 from tests.planning.replaying import Case
 
+from gpuscaler.model.accelerators import GPU_MILLI
 from gpuscaler.model.cluster import Item
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.offerings import OfferingKey
@@ -181,3 +200,22 @@ def cases(draw: st.DrawFn) -> Case:
         items.append(Workload("DaemonSet", "system", "agent", template=spec(requests=AGENT, tolerations=everywhere)))
         daemons = {**AGENT, "pods": 1}
     return Case(tuple(items), policy, draw(states(policy, items)), daemons)
+
+
+@st.composite
+def pods_without_rules(draw: st.DrawFn) -> tuple[list[Pod], Policy]:
+    """Up to six pods without rules, and machines without limits. GPUs are whole, or in thousandths as in traces."""
+    thousandths = draw(st.booleans())
+    resource, unit = (GPU_MILLI, 1000) if thousandths else (GPU, 1)
+    offered = [offering(name, price, gpus=gpus, cpu=cpu, memory=memory) for name, price, gpus, cpu, memory in TYPES]
+    if thousandths:
+        offered = [
+            msgspec.structs.replace(each, allocatable={**each.allocatable, resource: unit * each.allocatable.get(GPU, 0)})
+            for each in offered
+        ]
+    amounts = st.sampled_from((unit, unit, 2 * unit, 3 * unit, 8 * unit, *((140, 460) if thousandths else ())))
+    drawn = [
+        pod(f"p{number}", spec(requests={**amounts_of(cpu=draw(st.sampled_from((1, 3, 7)))), resource: draw(amounts)}))
+        for number in range(draw(st.integers(2, 6)))
+    ]
+    return drawn, Policy((Pool("main", tuple(offered)),))

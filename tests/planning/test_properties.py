@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.planning.building import ARCH, HOST, NOW, PRODUCT, ZONE
-from tests.planning.drawing import cases
+from tests.planning.drawing import cases, pods_without_rules
 from tests.planning.replaying import Case, assert_comes_true, carry_out, existing_room, offerings_of, planned_nodes
 from tests.soaking import examples
 
@@ -21,6 +21,7 @@ from gpuscaler.model.pools import Policy
 from gpuscaler.planning.feasibility.snapshot import Room
 from gpuscaler.planning.planner import plan
 from gpuscaler.planning.plans import Plan, PlannedMachine
+from gpuscaler.planning.state import State
 
 #: One fixed draw, so that a run fails because of a change and not by chance; for a longer search set `derandomize=False` and more examples.
 SEARCH = settings(max_examples=examples(40), derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
@@ -230,3 +231,16 @@ def assert_machines_can_open(made: Plan) -> None:
         assert ready, f"a circle: {after}"
         for name in ready:
             del after[name]
+
+
+@settings(SEARCH, max_examples=examples(60))
+@given(pods_without_rules())
+def test_pods_without_rules_cost_no_more_together_than_apart_and_no_bound_says_so(drawn: tuple[list[Pod], Policy]) -> None:
+    drawn_pods, policy = drawn
+    alone = sum(plan(Cluster.of([each]), State(), policy, NOW).cost_per_hour for each in drawn_pods)
+
+    together = plan(Cluster.of(drawn_pods), State(), policy, NOW)
+
+    assert not together.unplaced
+    assert together.cost_per_hour <= alone + 1e-6
+    assert together.lower_bound_per_hour <= alone + 1e-6

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuscaler.model.accelerators import GPU_MILLI, count_accelerators
+from gpuscaler.model.accelerators import count_accelerators
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.offerings import OfferingKey
@@ -22,10 +22,8 @@ from gpuscaler.model.taints import untolerated
 from gpuscaler.model.well_known import ARCH, HOSTNAME
 from gpuscaler.model.workloads import Workload
 from gpuscaler.planning.feasibility.min_gpus import OPEN, CountGpus, MinGpus, Minimums, requested_gpus
+from gpuscaler.planning.feasibility.resources import BOUNDLESS
 from gpuscaler.planning.mix.problem import MixKind, Solution
-
-#: Room for any demand: templates check resources separately, and the filters only need the resource to exist.
-BOUNDLESS = 2**60
 
 
 @dataclass(frozen=True)
@@ -134,15 +132,12 @@ class Templates:
 
     @cached_property
     def boundless(self) -> tuple[Node, ...]:
-        """The templates with unlimited resources, for checks that are not about resources.
-
-        Devices that traces divide keep their number, because each one is a cell of its own.
-        """
+        """The templates with unlimited resources, for checks that are not about resources."""
         return tuple(
             Node(
                 name=node.name,
                 labels=node.labels,
-                allocatable={name: amount if name == GPU_MILLI else BOUNDLESS for name, amount in node.allocatable.items() if amount > 0},
+                allocatable={name: BOUNDLESS for name, amount in node.allocatable.items() if amount > 0},
                 taints=node.taints,
             )
             for node in self.nodes

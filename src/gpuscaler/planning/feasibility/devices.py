@@ -11,6 +11,7 @@ import numpy as np
 
 from gpuscaler.model.accelerators import GPU_MILLI
 from gpuscaler.model.table import Array, Mask, NodeTable
+from gpuscaler.planning.feasibility.resources import BOUNDLESS
 
 WHOLE = 1000
 #: Marks a device that a request does not fit on: more than any device can have free.
@@ -21,11 +22,16 @@ _Load = tuple[tuple[int, ...], ...]
 
 
 class Devices:
-    """Devices of the rows that have any. ``_free`` has a line for each of these rows, padded with -1."""
+    """Devices of the rows that have any. ``_free`` has a line for each of these rows, padded with -1.
+
+    Rows that offer :data:`~gpuscaler.planning.feasibility.resources.BOUNDLESS` devices take every request, and their use is not recorded.
+    """
 
     def __init__(self, table: NodeTable) -> None:
         self.table = table
-        counts = table.allocatable(GPU_MILLI) // WHOLE
+        offered = table.allocatable(GPU_MILLI)
+        self._boundless = offered >= BOUNDLESS
+        counts = np.where(self._boundless, 0, offered // WHOLE)
         self._rows = np.flatnonzero(counts > 0)
         self._line = {int(row): line for line, row in enumerate(self._rows)}
         self._free = np.full((len(self._rows), int(counts.max(initial=0))), -1, dtype=np.int64)
@@ -41,7 +47,7 @@ class Devices:
 
     def copies(self, amount: int) -> Array:
         """How many more requests of ``amount`` fit on each row."""
-        fits = np.zeros(len(self.table), dtype=np.int64)
+        fits = np.where(self._boundless, BOUNDLESS // amount, 0)
         if amount <= WHOLE:
             fits[self._rows] = np.maximum(self._free // amount, 0).sum(axis=1)
         else:
@@ -49,7 +55,7 @@ class Devices:
         return fits
 
     def passes(self, amount: int) -> Mask:
-        mask = np.zeros(len(self.table), dtype=np.bool_)
+        mask: Mask = self._boundless.copy()
         if amount <= WHOLE:
             mask[self._rows] = (self._free >= amount).any(axis=1)
         else:

@@ -11,6 +11,8 @@ from gpuscaler.model.table import Array, Mask, NodeTable
 PODS = "pods"
 #: More copies than any row can take: the result if nothing bounds them.
 UNBOUNDED = 2**62
+#: Offered by rows for checks that are not about resources: the filters only need the resource to exist.
+BOUNDLESS = 2**60
 #: Resources shown in binary units.
 _BYTES = ("memory", "ephemeral-storage")
 
