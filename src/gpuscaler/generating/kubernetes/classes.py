@@ -6,7 +6,7 @@ from typing import Final
 from gpuscaler.generating.description.resolved import Description
 from gpuscaler.generating.description.settings import TERRAFORM
 from gpuscaler.generating.writing.explained import Tree, because
-from gpuscaler.generating.writing.files import GeneratedFile, yaml_file
+from gpuscaler.generating.writing.files import GeneratedFile, objects_file
 
 #: Priorities: of training, below that of pods without a class (0) and above the default ``priority_cutoff`` (-10); and of model servers.
 TRAINING, INFERENCE = "gpu-training", "gpu-inference"
@@ -24,12 +24,11 @@ _KEY: Final = (
 
 
 def class_files(description: Description) -> Iterable[GeneratedFile]:
-    yield yaml_file(
+    yield objects_file(
         "kubernetes/classes.yaml",
         "priorities of training and of model servers"
         + (", and the class of their volumes; it needs the EBS CSI driver" if description.cloud == "aws" else ""),
         _classes(description),
-        apply="kubectl apply --server-side --filename kubernetes/classes.yaml",
         edit=_KEY if description.cloud == "aws" and description.tool == TERRAFORM else "",
     )
 

@@ -6,15 +6,14 @@ from gpuscaler.generating.description.resolved import EXAMPLES_NAMESPACE, EXPORT
 from gpuscaler.generating.kubernetes.existing import exists
 from gpuscaler.generating.kubernetes.workloads.placing import places
 from gpuscaler.generating.writing.explained import Tree, because
-from gpuscaler.generating.writing.files import GeneratedFile, Step, yaml_file
+from gpuscaler.generating.writing.files import GeneratedFile, Step, objects_file
 
 
 def namespace_files(description: Description) -> Iterable[GeneratedFile]:
-    yield yaml_file(
+    yield objects_file(
         "kubernetes/namespaces.yaml",
         "the namespaces of gpuscaler, of its exporter, of the teams and of the examples",
         _namespaces(description),
-        apply="kubectl apply --server-side --filename kubernetes/namespaces.yaml",
         edit="once no pod of the teams' namespaces breaks the standard baseline, write `enforce` in place of `warn` and `audit`; until "
         "then, the API server only warns"
         if _reused(description)

@@ -7,7 +7,7 @@ from gpuscaler.generating.description.resolved import Description
 from gpuscaler.generating.kubernetes.existing import exists
 from gpuscaler.generating.kubernetes.workloads.placing import places
 from gpuscaler.generating.writing.explained import Tree, because
-from gpuscaler.generating.writing.files import GeneratedFile, yaml_file
+from gpuscaler.generating.writing.files import GeneratedFile, objects_file
 
 #: The label that Kubernetes sets on each namespace.
 NAMESPACE_LABEL = "kubernetes.io/metadata.name"
@@ -18,11 +18,10 @@ _MONITORING = "monitoring"
 def network_policy_files(description: Description) -> Iterable[GeneratedFile]:
     namespaces = dict.fromkeys([*description.team_namespaces.values(), *_of_examples(description)])
     if namespaces:
-        yield yaml_file(
+        yield objects_file(
             "kubernetes/network-policies.yaml",
             "who may reach the pods of the teams and of the examples; needs a network that enforces policies",
             [policy for namespace in namespaces for policy in _policies(description, namespace)],
-            apply="kubectl apply --server-side --filename kubernetes/network-policies.yaml",
             edit=_edit(description),
         )
 

@@ -7,7 +7,7 @@ from gpuscaler.generating.description.resolved import EXPORTER_NAMESPACE, POOL_T
 from gpuscaler.generating.description.settings import TeamSettings
 from gpuscaler.generating.kubernetes.members import how_members_join
 from gpuscaler.generating.writing.explained import Tree, because
-from gpuscaler.generating.writing.files import GeneratedFile, yaml_file
+from gpuscaler.generating.writing.files import GeneratedFile, objects_file
 
 #: Value of the label ``gpu-pool`` of namespaces whose pods may run in the pools of all teams.
 ALL_POOLS: Final = "all"
@@ -20,11 +20,10 @@ _SYSTEM_CLASSES: Final = ("system-cluster-critical", "system-node-critical")
 def team_files(description: Description) -> Iterable[GeneratedFile]:
     documents = tuple(_documents(description))
     if documents:
-        yield yaml_file(
+        yield objects_file(
             "kubernetes/teams.yaml",
             "quotas of GPUs, rights of the teams, and which namespaces may use the pools of some teams",
             documents,
-            apply="kubectl apply --server-side --filename kubernetes/teams.yaml",
             edit="; ".join(filter(None, (how_members_join(description), _how_others_get_in(description)))),
         )
 

@@ -73,6 +73,19 @@ def yaml_file(
     )
 
 
+def objects_file(
+    path: str,
+    about: str,
+    objects: Iterable[Tree],
+    *,
+    edit: str = "",
+    checks: tuple[Step, ...] = (),
+    trial: Trial | None = None,
+) -> GeneratedFile:
+    """Return a file of Kubernetes objects, which ``kubectl apply`` creates."""
+    return yaml_file(path, about, objects, apply=f"kubectl apply --server-side --filename {path}", edit=edit, checks=checks, trial=trial)
+
+
 def text_file(path: str, about: str, text: str) -> GeneratedFile:
     """Return a file whose text is the same with and without reasons."""
     return GeneratedFile(path=path, about=about, render=lambda _explain: text)

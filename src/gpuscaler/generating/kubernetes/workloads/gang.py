@@ -9,7 +9,7 @@ from gpuscaler.generating.kubernetes.workloads.placing import Place, places
 from gpuscaler.generating.kubernetes.workloads.training import IMAGE, job_pod, job_rules, restart_cost
 from gpuscaler.generating.kubernetes.workloads.trials import trial
 from gpuscaler.generating.writing.explained import Tree, because
-from gpuscaler.generating.writing.files import GeneratedFile, yaml_file
+from gpuscaler.generating.writing.files import GeneratedFile, objects_file
 
 _NAME: Final = "gang"
 _PORT: Final = 29500
@@ -36,11 +36,10 @@ torch.distributed.destroy_process_group()
 def gang_files(description: Description) -> Iterable[GeneratedFile]:
     place = places(description).get("gang")
     if place is not None:
-        yield yaml_file(
+        yield objects_file(
             "workloads/gang.yaml",
             f"{place.pods} pods that train together, on machines of one zone",
             _objects(description, place),
-            apply="kubectl apply --server-side --filename workloads/gang.yaml",
             trial=trial(description, place, "workloads/gang.yaml"),
         )
 

@@ -10,7 +10,7 @@ from gpuscaler.generating.kubernetes.workloads import pods
 from gpuscaler.generating.kubernetes.workloads.placing import Place, places
 from gpuscaler.generating.kubernetes.workloads.trials import trial
 from gpuscaler.generating.writing.explained import Tree, because
-from gpuscaler.generating.writing.files import GeneratedFile, Trial, yaml_file
+from gpuscaler.generating.writing.files import GeneratedFile, Trial, objects_file
 from gpuscaler.model.well_known import ZONE_LABELS
 
 #: vLLM's own image with CUDA 12.8, by the digest that several public Dockerfiles name (2026-11-26).
@@ -26,19 +26,17 @@ def inference_files(description: Description) -> Iterable[GeneratedFile]:
     place = places(description).get("inference")
     if place is None:
         return
-    yield yaml_file(
+    yield objects_file(
         "workloads/inference.yaml",
         "a model server with its Service and its disruption budget",
         _objects(description, place),
-        apply="kubectl apply --server-side --filename workloads/inference.yaml",
         trial=trial(description, place, "workloads/inference.yaml"),
     )
     if description.prometheus:
-        yield yaml_file(
+        yield objects_file(
             "workloads/hpa.yaml",
             "an autoscaler of the model server by the load of its GPUs",
             [_autoscaler(place)],
-            apply="kubectl apply --server-side --filename workloads/hpa.yaml",
             trial=Trial(
                 asks=f"It scales the model server, which must exist, from {place.pods} to at most {place.most} GPUs.",
                 remove="kubectl delete --filename workloads/hpa.yaml",

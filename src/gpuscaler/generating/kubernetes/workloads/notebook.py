@@ -9,7 +9,7 @@ from gpuscaler.generating.kubernetes.workloads import pods
 from gpuscaler.generating.kubernetes.workloads.placing import Place, places
 from gpuscaler.generating.kubernetes.workloads.trials import trial
 from gpuscaler.generating.writing.explained import Tree, because
-from gpuscaler.generating.writing.files import GeneratedFile, yaml_file
+from gpuscaler.generating.writing.files import GeneratedFile, objects_file
 
 #: Jupyter's own image with PyTorch and CUDA 12. Its user jovyan has the id 1000 and the group 100, which owns the home folder.
 IMAGE: Final = "quay.io/jupyter/pytorch-notebook:cuda12-python-3.11.8"
@@ -22,12 +22,11 @@ _PORT: Final = 8888
 def notebook_files(description: Description) -> Iterable[GeneratedFile]:
     place = places(description).get("notebook")
     if place is not None:
-        yield yaml_file(
+        yield objects_file(
             "workloads/notebook.yaml",
             "a notebook with a GPU and a disk of its own; "
             f"`kubectl --namespace {place.namespace} scale statefulset {_NAME} --replicas 0` ends it and keeps the disk",
             _objects(description, place),
-            apply="kubectl apply --server-side --filename workloads/notebook.yaml",
             trial=trial(description, place, "workloads/notebook.yaml", keeps="home-notebook-0"),
         )
 

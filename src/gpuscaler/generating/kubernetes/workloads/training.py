@@ -9,7 +9,7 @@ from gpuscaler.generating.kubernetes.workloads import pods
 from gpuscaler.generating.kubernetes.workloads.placing import Place, places
 from gpuscaler.generating.kubernetes.workloads.trials import trial
 from gpuscaler.generating.writing.explained import Tree, because
-from gpuscaler.generating.writing.files import GeneratedFile, yaml_file
+from gpuscaler.generating.writing.files import GeneratedFile, objects_file
 
 #: PyTorch's own image with CUDA 12.8, by the digest that several public Dockerfiles name (2026-11-26).
 IMAGE: Final = "pytorch/pytorch:2.8.0-cuda12.8-cudnn9-runtime@sha256:417bd75df6365104c283ea4c1651fb3530d9eb5a4c2fafa51943cff2a94e6385"
@@ -52,11 +52,10 @@ print("done", flush=True)
 def training_files(description: Description) -> Iterable[GeneratedFile]:
     place = places(description).get("training")
     if place is not None:
-        yield yaml_file(
+        yield objects_file(
             "workloads/training.yaml",
             "a training Job that saves its work and continues after an interruption",
             _objects(description, place),
-            apply="kubectl apply --server-side --filename workloads/training.yaml",
             trial=trial(description, place, "workloads/training.yaml"),
         )
 
