@@ -15,7 +15,7 @@ from gpuscaler.planning.capacity.limits import Fleet, LimitUsage, fleets, limit_
 from gpuscaler.planning.capacity.node_templates import Templates
 from gpuscaler.planning.capacity.pool_membership import Member, Membership
 from gpuscaler.planning.capacity.upcoming import Promised, upcoming_nodes
-from gpuscaler.planning.feasibility.min_gpus import OPEN, CountGpus, MinGpus, Minimum, Minimums, requested_gpus
+from gpuscaler.planning.feasibility.min_gpus import UNKEPT, MinGpus, Minimums, SizeOf, requested_size
 from gpuscaler.planning.feasibility.snapshot import Room, Rows
 from gpuscaler.planning.state import State
 
@@ -106,10 +106,10 @@ class CapacityBuilder:
         self._behind: tuple[Templates, Rows] | None = None
         self._wide: tuple[Rows, Rows] | None = None
 
-    def build(self, cluster: Cluster, state: State, count_gpus: CountGpus = requested_gpus) -> CapacitySnapshot:
+    def build(self, cluster: Cluster, state: State, size_of: SizeOf = requested_size) -> CapacitySnapshot:
         """Return rows for nodes and upcoming machines. A registered machine of the ledger is one row, as its offering promises (I3).
 
-        ``count_gpus`` counts the GPUs of a pod where they are compared with the minimum of a machine.
+        ``size_of`` gives the size of a pod where it is compared with the minimum of a machine.
         """
         coming, warnings = upcoming_nodes(cluster, self._offerings, state, self._promised)
         registered = {m.node: m.id for m in state.upcoming if m.id in coming and m.node in cluster.nodes}
@@ -118,11 +118,12 @@ class CapacityBuilder:
         if (
             inventory is None
             or inventory.nodes is not cluster.nodes
-            or (inventory.rows.min_gpus is not None and inventory.rows.min_gpus.count is not count_gpus)
+            or (inventory.rows.min_gpus is not None and inventory.rows.min_gpus.size_of is not size_of)
             or (inventory.coming, inventory.registered, inventory.pools, inventory.unlisted) != (coming, registered, pools, state.unlisted)
         ):
             node_pools = self._node_pools(cluster.nodes, state.unlisted)
-            inventory = build_inventory(cluster, node_pools, coming, registered, pools, keeping=self._keeping, count_gpus=count_gpus)
+            types = {m.id: (m.pool, m.instance_type) for m in state.upcoming if m.id in coming} if self._keeping is not None else {}
+            inventory = build_inventory(cluster, node_pools, coming, registered, pools, types, keeping=self._keeping, size_of=size_of)
             inventory = self._inventory = replace(inventory, unlisted=state.unlisted)
         else:
             inventory.rows.forget()
@@ -184,11 +185,15 @@ def build_inventory(
     coming: Mapping[str, Node],
     registered: Mapping[str, str],
     pools: Mapping[str, Member],
+    types: Mapping[str, tuple[str, str]],
     *,
     keeping: Minimums | None,
-    count_gpus: CountGpus,
+    size_of: SizeOf,
 ) -> NodeInventory:
-    """Build a :class:`NodeInventory`; ``keeping`` is None if no pool keeps its machines closed."""
+    """Build a :class:`NodeInventory`.
+
+    ``types`` are the pools and instance types of upcoming machines. ``keeping`` is None if no pool keeps its machines closed.
+    """
     table = cluster.table
     if registered:
         table = table.followed_by([coming[registered[node.name]] if node.name in registered else node for node in table.nodes])
@@ -201,9 +206,9 @@ def build_inventory(
     names += tuple(waiting)
     min_gpus = None
     if keeping is not None:
-        usages = {**node_pools.usages, **{machine_id: limit_usage(coming[machine_id], member) for machine_id, member in pools.items()}}
-        of_rows = [Minimum(OPEN) if (usage := usages.get(name)) is None else keeping.on(usage.pool, usage.gpus) for name in names]
-        min_gpus = MinGpus.of(of_rows, count_gpus)
+        machines = {name: (usage.pool, usage.instance_type, usage.gpus) for name, usage in node_pools.usages.items()}
+        machines.update({machine_id: (*pool_and_type, 0) for machine_id, pool_and_type in types.items()})
+        min_gpus = MinGpus.of((keeping.on(*machines[name]) if name in machines else UNKEPT for name in names), size_of)
     usable = np.array(ready, dtype=np.bool_)
     return NodeInventory(cluster.nodes, node_pools, coming, registered, pools, Rows(table, min_gpus), usable, names)
 

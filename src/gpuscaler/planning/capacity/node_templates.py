@@ -1,6 +1,5 @@
 """Node templates of machines that could be bought: one row per offering, and one kind per choice that a purchase can name."""
 
-from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from gpuscaler.model.table import Array, Mask, NodeTable
 from gpuscaler.model.taints import untolerated
 from gpuscaler.model.well_known import ARCH, HOSTNAME
 from gpuscaler.model.workloads import Workload
-from gpuscaler.planning.feasibility.min_gpus import OPEN, CountGpus, MinGpus, Minimums, requested_gpus
+from gpuscaler.planning.feasibility.min_gpus import MinGpus, Minimums, SizeOf, requested_size
 from gpuscaler.planning.mix.problem import MixKind, Solution
 
 #: Room for any demand: templates check resources separately, and the filters only need the resource to exist.
@@ -81,7 +80,7 @@ class Templates:
         policy: Policy,
         blocked: frozenset[OfferingKey],
         probing: frozenset[OfferingKey] = frozenset(),
-        count_gpus: CountGpus = requested_gpus,
+        size_of: SizeOf = requested_size,
     ) -> None:
         pools = sorted(policy.pools, key=lambda pool: pool.name)
         pairs = [(pool, offering) for pool in pools for offering in sorted(pool.offerings, key=lambda o: o.key) if not offering.retired]
@@ -93,8 +92,8 @@ class Templates:
         self.nodes = tuple(template_node(offering, overhead, f"template-{row}") for row, offering in enumerate(self.offerings))
         self.kinds = tuple(self._kinds(blocked, probing))
         self.minimums = Minimums(pools)
-        #: The number of GPUs that a pod counts as where it is compared with the minimum of a machine.
-        self.count_gpus = count_gpus
+        #: The size of a pod where it is compared with the minimum of a machine.
+        self.size_of = size_of
         self._holds: dict[tuple[tuple[str, int], ...], Mask] = {}
         #: Cache of the cheapest mixes of these templates: the same pods are often pending in consecutive plans.
         self.answers: dict[tuple[object, ...], Solution] = {}
@@ -161,12 +160,9 @@ class Templates:
 
     @cached_property
     def min_gpus(self) -> MinGpus | None:
-        """The minimum number of GPUs of a pod on each template; None if no template has a minimum."""
-        return MinGpus.of([self.minimums.on(offering.pool, offering.gpus) for offering in self.offerings], self.count_gpus)
-
-    @cached_property
-    def _thresholds(self) -> list[int]:
-        return [] if self.min_gpus is None else sorted({*self.min_gpus.least.tolist()} - {OPEN, 0})
+        """The minimum size of a pod on each template; None if no template has a minimum."""
+        minimums = (self.minimums.on(offering.pool, offering.instance_type, offering.gpus) for offering in self.offerings)
+        return MinGpus.of(minimums, self.size_of)
 
     @cached_property
     def for_gpus(self) -> Mask | None:
@@ -175,9 +171,9 @@ class Templates:
             return None
         return np.array([not pool.buys_without_gpus for pool in self.pools], dtype=np.bool_)
 
-    def rank_of(self, spec: PodSpec) -> int:
-        """The number of different minimums that a pod meets: pods of one rank may go to the same templates."""
-        return bisect_right(self._thresholds, self.count_gpus(spec)) if self._thresholds else 0
+    def rank_of(self, spec: PodSpec) -> bytes:
+        """The minimums that a pod meets: pods of one rank may go to the same templates."""
+        return b"" if self.min_gpus is None else self.min_gpus.passes(spec).tobytes()
 
     @cached_property
     def price_rank(self) -> Array:
