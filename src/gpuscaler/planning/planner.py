@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 
 from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy, boundless_warning, guessed_offerings, min_gpus_warnings
 from gpuscaler.planning.capacity.existing import CapacityBuilder, CapacitySnapshot, mask_without
 from gpuscaler.planning.capacity.expiring import block_expiring, describe_expiry, purchase_deadlines
@@ -14,7 +15,7 @@ from gpuscaler.planning.capacity.fallbacks import with_fallbacks
 from gpuscaler.planning.capacity.limits import remaining
 from gpuscaler.planning.capacity.node_templates import Templates
 from gpuscaler.planning.capacity.pool_membership import Member
-from gpuscaler.planning.capacity.smallest_machines import PodSizes
+from gpuscaler.planning.capacity.smallest_machines import FittingKinds, PodSizes
 from gpuscaler.planning.demand.interrupted import evacuees, untried, with_evacuees, without_evacuees
 from gpuscaler.planning.demand.pending import Demand, collect_demand
 from gpuscaler.planning.demand.rationing import ration
@@ -79,6 +80,7 @@ class Planner:
         self._closes = purchase_deadlines(policy.pools)
         self._policy_warnings = min_gpus_warnings(policy)
         self._keeps = any(pool.keeps_closed for pool in policy.pools)
+        self._fitting: FittingKinds | None = None
         self._sizes: PodSizes | None = None
 
     def plan(
@@ -97,7 +99,7 @@ class Planner:
         request = PlanRequest(cluster, state, policy, now, should_stop, live)
         leaving = evacuees(cluster, state, policy)
         demand = with_evacuees(collect_demand(cluster, state, policy, now, live=live), leaving)
-        templates = self._current_templates(cluster, state, self._size_of(cluster))
+        templates = self._current_templates(cluster, state, self._size_of(cluster, state.blocked_offerings))
         capacity = self._capacities.build(cluster, state, templates.size_of)
         # Templates need no rows when no pod is pending.
         waits = bool(demand.classes or demand.gangs or demand.nominated)
@@ -146,12 +148,14 @@ class Planner:
             templates = self._templates = Templates(cluster, self.policy, state.blocked_offerings, state.probed_offerings, size_of)
         return templates
 
-    def _size_of(self, cluster: Cluster) -> SizeOf:
+    def _size_of(self, cluster: Cluster, blocked: frozenset[OfferingKey]) -> SizeOf:
         """What gives the sizes of pods where they are compared with the minimum of a machine."""
         if not self._keeps:
             return requested_size
-        if self._sizes is None or not self._sizes.templates.are_current_for(cluster, frozenset()):
-            self._sizes = PodSizes(cluster, self.policy)
+        if self._fitting is None or not self._fitting.templates.are_current_for(cluster, frozenset()):
+            self._fitting, self._sizes = FittingKinds(cluster, self.policy), None
+        if self._sizes is None or self._sizes.blocked != blocked:
+            self._sizes = PodSizes(self._fitting, blocked)
         return self._sizes
 
 

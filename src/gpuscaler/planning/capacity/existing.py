@@ -15,16 +15,20 @@ from gpuscaler.planning.capacity.limits import Fleet, LimitUsage, fleets, limit_
 from gpuscaler.planning.capacity.node_templates import Templates
 from gpuscaler.planning.capacity.pool_membership import Member, Membership
 from gpuscaler.planning.capacity.upcoming import Promised, upcoming_nodes
-from gpuscaler.planning.feasibility.min_gpus import UNKEPT, MinGpus, Minimums, SizeOf, requested_size
+from gpuscaler.planning.feasibility.min_gpus import UNKEPT, MinGpus, Minimum, Minimums, SizeOf, requested_size
 from gpuscaler.planning.feasibility.snapshot import Room, Rows
 from gpuscaler.planning.state import State
 
 
 class NodePools(NamedTuple):
-    """The pool of each node by its name, and the amounts that it counts for under limits."""
+    """The pool of each node by its name, the amounts that it counts for under limits, and the size that it asks of its pods.
+
+    ``minimums`` is empty if no pool keeps its machines closed.
+    """
 
     members: Mapping[str, Member]
     usages: Mapping[str, LimitUsage]
+    minimums: Mapping[str, Minimum]
 
 
 @dataclass(frozen=True)
@@ -122,8 +126,11 @@ class CapacityBuilder:
             or (inventory.coming, inventory.registered, inventory.pools, inventory.unlisted) != (coming, registered, pools, state.unlisted)
         ):
             node_pools = self._node_pools(cluster.nodes, state.unlisted)
-            types = {m.id: (m.pool, m.instance_type) for m in state.upcoming if m.id in coming} if self._keeping is not None else {}
-            inventory = build_inventory(cluster, node_pools, coming, registered, pools, types, keeping=self._keeping, size_of=size_of)
+            minimums = None
+            if self._keeping is not None:
+                of_coming = {m.id: self._keeping.on(m.pool, m.instance_type, 0) for m in state.upcoming if m.id in coming}
+                minimums = {**node_pools.minimums, **of_coming}
+            inventory = build_inventory(cluster, node_pools, coming, registered, pools, minimums=minimums, size_of=size_of)
             inventory = self._inventory = replace(inventory, unlisted=state.unlisted)
         else:
             inventory.rows.forget()
@@ -142,17 +149,21 @@ class CapacityBuilder:
         inventory = self._inventory
         if inventory is not None and inventory.nodes is nodes and inventory.unlisted == unlisted:
             return inventory.node_pools
-        before, node_pools = (inventory.nodes, inventory.node_pools) if inventory is not None else ({}, NodePools({}, {}))
-        by_node, usages = dict(node_pools.members), dict(node_pools.usages)
+        before, node_pools = (inventory.nodes, inventory.node_pools) if inventory is not None else ({}, NodePools({}, {}, {}))
+        by_node, usages, minimums = dict(node_pools.members), dict(node_pools.usages), dict(node_pools.minimums)
         moved = unlisted ^ (inventory.unlisted if inventory is not None else frozenset())
         changed = {name: node for name, node in nodes.items() if before.get(name) is not node or name in moved}
         for name in (before.keys() - nodes.keys()) | changed.keys():
             by_node.pop(name, None)
             usages.pop(name, None)
+            minimums.pop(name, None)
         fresh = self._membership.of(changed, unlisted)
         by_node.update(fresh)
         usages.update({name: limit_usage(nodes[name], member) for name, member in fresh.items()})
-        return NodePools(by_node, usages)
+        if self._keeping is not None:
+            of_fresh = {name: usages[name] for name in fresh}
+            minimums.update({name: self._keeping.on(usage.pool, usage.instance_type, usage.gpus) for name, usage in of_fresh.items()})
+        return NodePools(by_node, usages, minimums)
 
     def _have(self, state: State, inventory: NodeInventory) -> Mapping[str, Fleet]:
         if not self._counting:
@@ -185,14 +196,13 @@ def build_inventory(
     coming: Mapping[str, Node],
     registered: Mapping[str, str],
     pools: Mapping[str, Member],
-    types: Mapping[str, tuple[str, str]],
     *,
-    keeping: Minimums | None,
+    minimums: Mapping[str, Minimum] | None,
     size_of: SizeOf,
 ) -> NodeInventory:
     """Build a :class:`NodeInventory`.
 
-    ``types`` are the pools and instance types of upcoming machines. ``keeping`` is None if no pool keeps its machines closed.
+    ``minimums`` are those of kept nodes and upcoming machines; None if no pool keeps its machines closed.
     """
     table = cluster.table
     if registered:
@@ -204,11 +214,7 @@ def build_inventory(
         table = table.extended([coming[machine_id] for machine_id in waiting])
     ready += [True] * len(waiting)
     names += tuple(waiting)
-    min_gpus = None
-    if keeping is not None:
-        machines = {name: (usage.pool, usage.instance_type, usage.gpus) for name, usage in node_pools.usages.items()}
-        machines.update({machine_id: (*pool_and_type, 0) for machine_id, pool_and_type in types.items()})
-        min_gpus = MinGpus.of((keeping.on(*machines[name]) if name in machines else UNKEPT for name in names), size_of)
+    min_gpus = None if minimums is None else MinGpus.of([minimums.get(name, UNKEPT) for name in names], size_of)
     usable = np.array(ready, dtype=np.bool_)
     return NodeInventory(cluster.nodes, node_pools, coming, registered, pools, Rows(table, min_gpus), usable, names)
 

@@ -161,7 +161,7 @@ class Templates:
     @cached_property
     def min_gpus(self) -> MinGpus | None:
         """The minimum size of a pod on each template; None if no template has a minimum."""
-        minimums = (self.minimums.on(offering.pool, offering.instance_type, offering.gpus) for offering in self.offerings)
+        minimums = [self.minimums.on(offering.pool, offering.instance_type, offering.gpus) for offering in self.offerings]
         return MinGpus.of(minimums, self.size_of)
 
     @cached_property
@@ -205,9 +205,14 @@ class Templates:
         return tuple(tuple(alike[key]) for key in keys)
 
     @cached_property
+    def cloud_chooses(self) -> bool:
+        """Whether the cloud chooses among several templates for some kind."""
+        return any(len(kind.rows) > 1 for kind in self.kinds)
+
+    @cached_property
     def scarce(self) -> bool:
         """Whether a purchase may fall short even without limits: offerings with a bounded stock, or sets without a single domain."""
-        return any(len(kind.rows) > 1 or kind.count is not None for kind in self.kinds)
+        return self.cloud_chooses or any(kind.count is not None for kind in self.kinds)
 
     @cached_property
     def counted(self) -> tuple[int, ...]:

@@ -28,8 +28,8 @@ MIN_GPUS = "MinGpusPerPod"
 FOR_GPUS = "ForGpus"
 #: Stands for the minimum of a machine that is not kept.
 OPEN = -1
-#: A machine of a closed pool takes a pod if it costs at most this many times as much as the smallest machine that holds the pod. Such a
-#: machine often holds two of these pods; see decision 0011.
+#: A machine of a closed pool takes a pod if its type costs at most this many times as much as the cheapest machine that can be bought for
+#: the pod. Such a machine often holds two of these pods. Chosen from 1.35 to 1.5, which gave the same; see decision 0011.
 LARGER = 1.5
 NO_PRICES: Mapping[str, float] = MappingProxyType({})
 _LIFTED = tuple(Toleration(key=key, operator="Exists") for key in CLOSING_TAINTS)
@@ -39,7 +39,7 @@ class PodSize(NamedTuple):
     """How large a pod counts as where it is compared with kept machines.
 
     ``gpus`` is compared with ``min_gpus_per_pod``. ``dollars`` is compared with the price of machines of closed pools: by pool, the hourly
-    price of its smallest type of machine that holds the pod. A pool without such a type is left out.
+    price of the cheapest machine that can be bought for the pod. A pool without such a machine is left out.
     """
 
     gpus: int
@@ -106,11 +106,15 @@ class MinGpus:
         return rows
 
     @classmethod
-    def of(cls, minimums: Iterable[Minimum], size_of: SizeOf) -> "MinGpus | None":
+    def of(cls, minimums: Sequence[Minimum], size_of: SizeOf) -> "MinGpus | None":
         """The rule for machines with these minimums; None if no machine is kept."""
-        numbers: dict[Minimum, int] = {}
-        codes = np.array([numbers.setdefault(minimum, len(numbers)) for minimum in minimums], dtype=np.int64)
-        return cls(tuple(numbers), codes, size_of) if any(minimum.gpus != OPEN for minimum in numbers) else None
+        # By identity, which is faster: the same minimum twice does no harm.
+        distinct = {id(minimum): minimum for minimum in minimums}
+        if all(minimum.gpus == OPEN for minimum in distinct.values()):
+            return None
+        numbers = {key: number for number, key in enumerate(distinct)}
+        codes = np.array([numbers[id(minimum)] for minimum in minimums], dtype=np.int64)
+        return cls(tuple(distinct.values()), codes, size_of)
 
     def first(self, rows: int) -> "MinGpus":
         """The rule for the first ``rows`` rows."""
@@ -139,11 +143,6 @@ class Minimums:
         if minimum is None:
             minimum = self._known[pool, instance_type, gpus] = self._find(self._pools[pool], instance_type, gpus)
         return minimum
-
-    def size(self, pool: str, instance_types: Iterable[str]) -> float:
-        """The price of the largest of ``instance_types`` of a closed pool; 0 if the pool is not closed."""
-        prices = self._prices.get(pool)
-        return 0.0 if prices is None else max(prices[name] for name in instance_types)
 
     def _find(self, pool: Pool, instance_type: str, gpus: int) -> Minimum:
         if not pool.keeps_closed:
