@@ -436,6 +436,17 @@ def test_the_size_of_a_machine_of_a_closed_pool_does_not_depend_on_its_market_or
         assert placed(planned([pod("p", spec(gpus=1)), idle], pool(*WIDE, *spot, closed=True), state=state)) == {"p": "idle"}
 
 
+@pytest.mark.parametrize(("gpus", "machine"), [(1, "s.1"), (6, "b.8")])
+def test_in_a_closed_pool_machines_that_are_paid_already_count_by_their_gpus(gpus: int, machine: str) -> None:
+    """A small pod does not hold a large reserved machine only because it costs nothing."""
+    paid = msgspec.structs.replace(SIZES[2], market="reserved", price=0.0)
+
+    for paid_pool in (pool(*SIZES[:2], paid, closed=True), pool(*SIZES, paid, closed=True)):
+        idle = node("b.8", paid, taints=(CLOSED,))
+        assert bought(planned([pod("p", spec(gpus=gpus))], paid_pool)) == {machine: 1}
+        assert placed(planned([pod("p", spec(gpus=gpus)), idle], paid_pool)) == ({"p": "b.8"} if machine == "b.8" else {})
+
+
 # Pods that wait for a machine of the ledger.
 
 
@@ -593,7 +604,7 @@ def machines_of(case: Case, made: Plan) -> dict[str, tuple[Pool, int, float]]:
         item.name: (
             by_name[item.labels["gpuscaler.io/pool"]],
             count_accelerators(item.allocatable),
-            price_of_type(by_name[item.labels["gpuscaler.io/pool"]], item.labels[TYPE]),
+            lowest_price(by_name[item.labels["gpuscaler.io/pool"]], item.labels[TYPE]),
         )
         for item in case.items
         if isinstance(item, Node)
@@ -601,18 +612,18 @@ def machines_of(case: Case, made: Plan) -> dict[str, tuple[Pool, int, float]]:
     for upcoming in case.state.upcoming:
         gpus = min(offering.gpus for offering in offerings_of(upcoming, case.policy))
         pool = by_name[upcoming.pool]
-        dollars = min(price_of_type(pool, offering.instance_type) for offering in offerings_of(upcoming, case.policy))
+        dollars = min(lowest_price(pool, offering.instance_type) for offering in offerings_of(upcoming, case.policy))
         machines[upcoming.node or upcoming.id] = (pool, gpus, dollars)
     for bought_machine in made.machines:
         gpus = max(offering.gpus for offering in offerings_of(bought_machine, case.policy))
         pool = by_name[bought_machine.pool]
-        dollars = max(price_of_type(pool, offering.instance_type) for offering in offerings_of(bought_machine, case.policy))
+        dollars = max(lowest_price(pool, offering.instance_type) for offering in offerings_of(bought_machine, case.policy))
         machines[bought_machine.id] = (pool, gpus, dollars)
     return machines
 
 
-def price_of_type(pool: Pool, instance_type: str) -> float:
-    """The lowest price of a type over markets and zones; all nodes of the cases have types of their pools."""
+def lowest_price(pool: Pool, instance_type: str) -> float:
+    """The lowest price of a type over markets and zones; all nodes of the cases have types of their pools, at a price."""
     return min(offering.price for offering in pool.offerings if offering.instance_type == instance_type)
 
 

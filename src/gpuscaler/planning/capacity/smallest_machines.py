@@ -12,7 +12,7 @@ from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.table import NodeTable
 from gpuscaler.planning.capacity.node_templates import MachineKind, Templates, admits_arch
-from gpuscaler.planning.feasibility.min_gpus import PodSize, with_closing_tolerations
+from gpuscaler.planning.feasibility.min_gpus import PodSize, price_of_type, with_closing_tolerations
 from gpuscaler.planning.feasibility.static import Rows
 
 #: Specs whose results are kept from one plan to the next.
@@ -83,9 +83,10 @@ class PodSizes:
         cheapest: dict[str, tuple[bool, float]] = {}
         for kind in kinds:
             members = kind.members or (kind.offering,)
+            price = kind.price or max(price_of_type(kind.pool, offering.instance_type, offering.gpus) for offering in members)
             # A kind that cannot be bought now counts only if no other can.
             blocked = all(offering.key in self.blocked for offering in members)
-            cheapest[kind.pool.name] = min((blocked, kind.price), cheapest.get(kind.pool.name, (True, math.inf)))
+            cheapest[kind.pool.name] = min((blocked, price), cheapest.get(kind.pool.name, (True, math.inf)))
         dollars = {pool: price for pool, (_, price) in cheapest.items()}
         # From the smallest machine: its size and its minimum. A price would change the result from one plan to the next.
         least = [(kind.gpus, kind.pool.min_gpus_per_pod) for kind in kinds]

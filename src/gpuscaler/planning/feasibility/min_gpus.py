@@ -126,48 +126,44 @@ class Minimums:
 
     def __init__(self, pools: Iterable[Pool]) -> None:
         self._pools = {pool.name: pool for pool in pools}
-        self._prices = {pool.name: type_prices(pool) for pool in self._pools.values() if is_by_size(pool)}
         self._known: dict[tuple[str, str, int], Minimum] = {}
 
     @property
     def by_size(self) -> bool:
         """Whether some pool has minimums by the sizes of its machines."""
-        return bool(self._prices)
+        return any(pool.closed and not pool.min_gpus_per_pod for pool in self._pools.values())
 
     def on(self, pool: str, instance_type: str, gpus: int) -> Minimum:
-        """The minimum of such a machine; that of :data:`UNKEPT` if its pool keeps no machines.
-
-        ``gpus`` counts only if the pool has no such type: then it is as large as the smallest type with so many GPUs.
-        """
+        """The minimum of a machine with ``gpus`` GPUs, which count only where its type has no price; :data:`UNKEPT` if it is not kept."""
         minimum = self._known.get((pool, instance_type, gpus))
         if minimum is None:
-            minimum = self._known[pool, instance_type, gpus] = self._find(self._pools[pool], instance_type, gpus)
+            minimum = self._known[pool, instance_type, gpus] = _minimum_on(self._pools[pool], instance_type, gpus)
         return minimum
 
-    def _find(self, pool: Pool, instance_type: str, gpus: int) -> Minimum:
-        if not pool.keeps_closed:
-            return UNKEPT
-        if pool.name not in self._prices:
-            return Minimum(pool.min_gpus_per_pod)
-        sizes = self._prices[pool.name]
-        dollars = sizes.get(instance_type)
-        if dollars is None:
-            enough = {offering.instance_type for offering in pool.offerings if offering.gpus >= gpus}
-            dollars = min((sizes[name] for name in enough), default=max(sizes.values(), default=0.0))
-        return Minimum(0, dollars, pool.name)
+
+def _minimum_on(pool: Pool, instance_type: str, gpus: int) -> Minimum:
+    if not pool.keeps_closed:
+        return UNKEPT
+    if pool.min_gpus_per_pod:
+        return Minimum(pool.min_gpus_per_pod)
+    return Minimum(0, price_of_type(pool, instance_type, gpus), pool.name)
 
 
-def is_by_size(pool: Pool) -> bool:
-    """Whether the sizes of the pool's machines decide which pods go to them."""
-    return pool.closed and not pool.min_gpus_per_pod
+def price_of_type(pool: Pool, instance_type: str, gpus: int) -> float:
+    """The lowest price of a type of ``pool`` over markets and zones, which stays the same while some of these have no capacity.
 
-
-def type_prices(pool: Pool) -> Mapping[str, float]:
-    """The lowest price of each type of ``pool`` over markets and zones: it does not change when one of these runs dry."""
-    prices: dict[str, float] = {}
-    for offering in pool.offerings:
-        prices[offering.instance_type] = min(offering.price, prices.get(offering.instance_type, math.inf))
-    return prices
+    A type that the pool does not have, or of which all machines are paid already, is as large as the cheapest type with so many GPUs. If
+    there is none, its GPUs cost as much as those of the largest type.
+    """
+    paid = [offering for offering in pool.offerings if offering.price > 0]
+    own = [offering.price for offering in paid if offering.instance_type == instance_type]
+    if own:
+        return min(own)
+    enough = [offering.price for offering in paid if offering.gpus >= gpus]
+    if enough:
+        return min(enough)
+    most, price = max(((offering.gpus, -offering.price) for offering in paid if offering.gpus), default=(1, -1.0))
+    return -price / most * max(1, gpus)
 
 
 def joined(first: MinGpus | None, first_rows: int, second: MinGpus | None, second_rows: int) -> MinGpus | None:
