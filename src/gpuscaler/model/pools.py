@@ -101,10 +101,10 @@ class Pool(Struct, frozen=True, gc=False):
     size, by price, of the pool's machines that hold them. With ``min_gpus_per_pod`` they are closed, too, and take only pods that request
     at least that many GPUs; 0 means no such rule. ``revision`` identifies the configuration of new machines, such as the version of a
     launch template, if the cloud reports it: a new revision may fix the cause of an earlier failure. A machine with a node that is not
-    Ready for ``unready_after`` is ended; 0 means never. Without ``buys_without_gpus``, no machine is bought for pods without accelerators, but they may run on existing
-    ones. With ``balances``, its group ends machines by itself to balance zones, except protected ones. With ``divides``, its group divides
-    machines between markets: capacity that one market lacks is not requested from the other.
-    ``steering`` is how pods get to its machines, empty to use the policy's.
+    Ready for ``unready_after`` is ended; 0 means never. Without ``buys_without_gpus``, no machine is bought for pods without accelerators,
+    but they may run on existing ones. With ``balances``, its group ends machines by itself to balance zones, except protected ones. With
+    ``divides``, its group divides machines between markets: capacity that one market lacks is not requested from the other. ``steering`` is
+    how pods get to its machines, empty to use the policy's.
     """
 
     name: str

@@ -161,8 +161,9 @@ class CapacityBuilder:
         by_node.update(fresh)
         usages.update({name: limit_usage(nodes[name], member) for name, member in fresh.items()})
         if self._keeping is not None:
-            of_fresh = {name: usages[name] for name in fresh}
-            minimums.update({name: self._keeping.on(usage.pool, usage.instance_type, usage.gpus) for name, usage in of_fresh.items()})
+            for name, member in fresh.items():
+                instance_type = member.offering.instance_type if member.offering is not None else ""
+                minimums[name] = self._keeping.on(member.pool.name, instance_type, usages[name].gpus)
         return NodePools(by_node, usages, minimums)
 
     def _have(self, state: State, inventory: NodeInventory) -> Mapping[str, Fleet]:

@@ -107,7 +107,6 @@ class LimitUsage(NamedTuple):
     pool: str
     gpus: int
     price: float
-    instance_type: str = ""
 
 
 def limit_usage(node: Node, member: Member) -> LimitUsage:
@@ -117,7 +116,7 @@ def limit_usage(node: Node, member: Member) -> LimitUsage:
     """
     gpus, bought = count_accelerators(node.allocatable), member.offering
     if bought is not None:
-        return LimitUsage(member.pool.name, bought.accelerators or max(gpus, bought.gpus), bought.price, bought.instance_type)
+        return LimitUsage(member.pool.name, bought.accelerators or max(gpus, bought.gpus), bought.price)
     rest = member.pool.offerings
     price = max((offering.price for offering in rest), default=0.0)
     return LimitUsage(member.pool.name, gpus or max((offering.gpus for offering in rest), default=0), price)
@@ -128,10 +127,10 @@ def fleets(policy: Policy, offerings: Mapping[OfferingKey, Offering], state: Sta
     coming = {machine.node for machine in state.upcoming if machine.node}
     gpus: dict[str, list[int]] = {pool.name: [] for pool in policy.pools}
     prices: dict[str, list[float]] = {pool.name: [] for pool in policy.pools}
-    for name, usage in nodes.items():
+    for name, (pool, has, costs) in nodes.items():
         if name not in coming:
-            gpus[usage.pool].append(usage.gpus)
-            prices[usage.pool].append(usage.price)
+            gpus[pool].append(has)
+            prices[pool].append(costs)
     for machine in state.upcoming:
         # Until its offering is known, it counts for the most that it may be.
         if machine.pool in gpus:
