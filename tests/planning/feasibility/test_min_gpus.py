@@ -478,6 +478,18 @@ def test_a_pod_that_waits_for_its_machine_keeps_it_while_no_open_one_is_for_it(e
     assert placed(planned([pod("p"), elsewhere], CLOSED_POOL, state=State(upcoming=(coming("p"),)))) == {"p": "m"}
 
 
+@pytest.mark.parametrize(
+    "others",
+    [[pod("new", spec(gpus=1, priority=10))], pods("g", 2, spec(gpus=1), options={"gang": "g", "gang_size": 2})],
+    ids=["of higher priority", "of a gang"],
+)
+def test_a_waiting_pod_leaves_the_room_to_pods_that_come_first_and_have_no_machine(others: list[Pod]) -> None:
+    made = planned([pod("p"), *others, node("s", SIZES[0], taints=(CLOSED,))], CLOSED_POOL, state=State(upcoming=(coming("p"),)))
+
+    assert placed(made)["p"] == "m"
+    assert placed(made)[others[0].name] == "s"
+
+
 def test_a_pod_with_rules_keeps_the_machine_that_was_bought_for_it() -> None:
     of = spec(gpus=1, spread=(spread(ZONE, app="p"),))
     waiting = pod("p", of, labels={"app": "p"})

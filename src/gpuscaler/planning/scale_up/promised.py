@@ -1,10 +1,13 @@
 """Pods that wait for a machine of the ledger: they keep it, unless an open machine has room for them sooner."""
 
-from collections.abc import Mapping, Set
+import math
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 
+from gpuscaler.model.table import Mask
 from gpuscaler.planning.capacity.existing import CapacitySnapshot
 from gpuscaler.planning.demand.pending import Demand, PodClass
 from gpuscaler.planning.demand.topology import shape
@@ -24,7 +27,7 @@ def place_promised(draft: PlanDraft, capacity: CapacitySnapshot, state: State, d
     upcoming = [machine for machine in state.upcoming if machine.id in capacity.row_of]
     promised = {pod: capacity.row_of[machine.id] for machine in upcoming for pod in machine.pods if pod not in late}
     if promised:
-        demand = place_sooner(draft, capacity, state, demand, promised)
+        demand = place_sooner(draft, capacity, state, demand, promised.keys())
     while promised:
         since = len(draft.taken)
         demand = place_admitted(draft, demand, promised)
@@ -37,7 +40,7 @@ def place_sooner(draft: PlanDraft, capacity: CapacitySnapshot, state: State, dem
     """Place ``promised`` pods on open machines of closed pools that have room for them now; return the rest of the demand.
 
     Where machines are open to all pods, kube-scheduler does that by itself. The machines that these pods waited for then have room for
-    others. Pods with rules about other pods or places keep their machine.
+    others. Pods with rules about other pods or places keep their machine, and so do pods while more important ones have none.
     """
     min_gpus = capacity.inventory.rows.min_gpus
     if min_gpus is None:
@@ -46,25 +49,45 @@ def place_sooner(draft: PlanDraft, capacity: CapacitySnapshot, state: State, dem
     sooner[[capacity.row_of[machine.id] for machine in state.upcoming if machine.id in capacity.row_of]] = False
     if not sooner.any():
         return demand
-    sooner = np.concatenate((sooner, np.zeros(len(draft.room) - len(sooner), dtype=np.bool_)))
-    nowhere, limits = np.zeros(len(draft.room), dtype=np.bool_), np.full(len(draft.room), PLENTY, dtype=np.int64)
+    rows, others = np.flatnonzero(sooner), len(draft.room) - len(sooner)
+    sooner = np.concatenate((sooner, np.zeros(others, dtype=np.bool_)))
+    important = most_important(demand, promised)
     left = []
     for pod_class in demand.classes:
-        spec = pod_class.spec
-        bound_to_rules = spec.spread or spec.affinity or spec.anti_affinity or spec.host_ports or spec.volumes or has_preferences(spec)
-        keys = [] if bound_to_rules or spec.digest in state.refusing else [key for key in pod_class.keys if key in promised]
-        if keys:
-            keys.sort(key=lambda key: (draft.cluster.pods[key].created, key))
-            area = PlacementArea(draft.cluster, draft.room, nowhere, sooner, row_ranks(draft, spec), limits)
-            placed = 0
-            for share in fill_rows(area, pod_class, shape(draft.cluster, pod_class), len(keys)):
-                draft.taken.append(ClassPlacement(pod_class, share.row, tuple(keys[placed : placed + share.count])))
-                placed += share.count
-            if placed:
-                first = set(keys[:placed])
-                pod_class = replace(pod_class, keys=tuple(key for key in pod_class.keys if key not in first))
+        may = pod_class.spec.priority >= important and may_change_machines(pod_class, state)
+        keys = [key for key in pod_class.keys if key in promised] if may else []
+        if keys and draft.room.fits(pod_class.spec)[rows].any():
+            pod_class = place_on(draft, pod_class, keys, sooner)
         left.append(pod_class)
     return replace(demand, classes=tuple(pod_class for pod_class in left if pod_class.count))
+
+
+def most_important(demand: Demand, promised: Set[str]) -> float:
+    """The least priority that no pod without a promised machine exceeds; pods of gangs come before others of their priority."""
+    waiting = [pod_class.spec.priority for pod_class in demand.classes if not promised >= set(pod_class.keys)]
+    gangs = [gang.priority + 1 for gang in demand.gangs if any(not promised >= set(pod_class.keys) for pod_class in gang.classes)]
+    return max((*waiting, *gangs), default=-math.inf)
+
+
+def may_change_machines(pod_class: PodClass, state: State) -> bool:
+    """Whether pods of a class may go to another machine than promised: they have no rules, and no node refused such pods."""
+    spec = pod_class.spec
+    rules = spec.spread or spec.affinity or spec.anti_affinity or spec.host_ports or spec.volumes
+    return not (rules or has_preferences(spec) or spec.digest in state.refusing)
+
+
+def place_on(draft: PlanDraft, pod_class: PodClass, keys: Sequence[str], rows: Mask) -> PodClass:
+    """Place as many pods of ``keys`` as possible on ``rows``, the oldest first; return the class without these."""
+    keys = sorted(keys, key=lambda key: (draft.cluster.pods[key].created, key))
+    nowhere, limits = np.zeros(len(rows), dtype=np.bool_), np.full(len(rows), PLENTY, dtype=np.int64)
+    area = PlacementArea(draft.cluster, draft.room, nowhere, rows, row_ranks(draft, pod_class.spec), limits)
+    queue = iter(keys)
+    placed: set[str] = set()
+    for share in fill_rows(area, pod_class, shape(draft.cluster, pod_class), len(keys)):
+        first = tuple(islice(queue, share.count))
+        draft.taken.append(ClassPlacement(pod_class, share.row, first))
+        placed.update(first)
+    return replace(pod_class, keys=tuple(key for key in pod_class.keys if key not in placed)) if placed else pod_class
 
 
 def place_admitted(draft: PlanDraft, demand: Demand, promised: Mapping[str, int]) -> Demand:
