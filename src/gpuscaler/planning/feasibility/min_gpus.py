@@ -99,7 +99,7 @@ class MinGpus:
 
     def least_gpus(self, row: int) -> int:
         """The number of GPUs that a pod must have on ``row``."""
-        return self.minimums[self.codes[row]].gpus
+        return self.minimums[int(self.codes[row])].gpus
 
     def _rows(self, flags: Sequence[bool]) -> Mask:
         rows: Mask = np.array(flags, dtype=np.bool_)[self.codes]
