@@ -128,6 +128,29 @@ async def test_a_kept_machine_stays_closed_and_its_pods_are_bound() -> None:
         assert here.notes.outcomes == {"Kept": 1}
 
 
+async def test_a_pod_that_waits_for_a_machine_of_a_closed_pool_is_bound_where_room_becomes_free() -> None:
+    """Its machine comes all the same, without a pod, and the next pod gets it."""
+    async with world(ONE_GPU_MACHINES + "    closed: true\n", delays=STEADY) as here:
+        here.start()
+        await here.submit("first")
+        node = (await until_bound(here, 1))["first"]
+        await here.submit("second")
+        await here.sleep(3.0)
+        await here.user.delete(PODS, "first", namespace="default")
+        await here.sleep(12.0)
+
+        assert (await here.bound()) == {"second": node}
+        await here.sleep(30.0)
+        assert here.notes.outcomes == {"Kept": 2}
+        assert here.notes.stray == []
+        await here.submit("third")
+        await here.sleep(3.0)
+        bound = await here.bound()
+        assert bound["third"] not in {"", node}
+        assert len(here.cluster.core.history()) == 2
+        assert all(map(is_closed, await here.nodes()))
+
+
 async def test_a_pod_of_higher_priority_that_is_created_late_gets_the_machine() -> None:
     async with world(ONE_GPU_MACHINES + "    max: 1\n", delays=STEADY) as here:
         here.start()

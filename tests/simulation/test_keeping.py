@@ -120,6 +120,16 @@ def test_a_gang_of_large_pods_is_placed_on_existing_kept_machines() -> None:
     assert machines(result) == {"big": 2}
 
 
+def test_a_job_that_waits_for_a_machine_of_a_closed_pool_starts_when_another_job_ends() -> None:
+    closed = Policy((Pool("gpu", (replace(ONE, pool="gpu"), replace(EIGHT, pool="gpu")), idle_after=600.0, closed=True),))
+
+    result, _ = replay(trace(Job("a", 0, 300, gpus=1), Job("b", 400, 3600, gpus=1)), closed)
+
+    # The machine of "a" is ready at 120 s, so "a" ends at 420 s; the next plan at a resync gives its room to "b".
+    assert machines(result) == {"gpu": 2}
+    assert 20 <= result.waits[1].seconds <= 31
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_no_small_pod_ever_runs_on_a_kept_machine_and_no_pod_is_left_out(seed: int) -> None:
     draw = random.Random(seed)

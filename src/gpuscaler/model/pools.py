@@ -97,14 +97,14 @@ class Pool(Struct, frozen=True, gc=False):
     cloud chooses among the offerings of that zone only. In plans from files, a node without ``gpuscaler.io/pool`` belongs to the pool if
     it has the ``match_labels`` and one of the instance types.
 
-    Machines of a ``closed`` pool take only pods that a plan places there, and a plan places pods only on the smallest size of machine of
-    the pool that holds them. With ``min_gpus_per_pod`` they are closed, too, and take only pods that request at least that many GPUs; 0
-    means no such rule. ``revision`` identifies the configuration of new machines, such as the version of a launch template, if the
-    cloud reports it: a new revision may fix the cause of an earlier failure. A machine with a node that is not Ready for ``unready_after``
-    is ended; 0 means never. Without ``buys_without_gpus``, no machine is bought for pods without accelerators, but they may run on existing
-    ones. With ``balances``, its group ends machines by itself to balance zones, except protected ones. With ``divides``, its group divides
-    machines between markets: capacity that one market lacks is not requested from the other.
-    ``steering`` is how pods get to its machines, empty to use the policy's.
+    Machines of a ``closed`` pool take only pods that a plan places there, and a plan places pods only on machines of about the smallest
+    size, by price, of the pool's machines that hold them. With ``min_gpus_per_pod`` they are closed, too, and take only pods that request
+    at least that many GPUs; 0 means no such rule. ``revision`` identifies the configuration of new machines, such as the version of a
+    launch template, if the cloud reports it: a new revision may fix the cause of an earlier failure. A machine with a node that is not
+    Ready for ``unready_after`` is ended; 0 means never. Without ``buys_without_gpus``, no machine is bought for pods without accelerators,
+    but they may run on existing ones. With ``balances``, its group ends machines by itself to balance zones, except protected ones. With
+    ``divides``, its group divides machines between markets: capacity that one market lacks is not requested from the other. ``steering`` is
+    how pods get to its machines, empty to use the policy's.
     """
 
     name: str

@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 
 from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy, boundless_warning, guessed_offerings, min_gpus_warnings
 from gpuscaler.planning.capacity.existing import CapacityBuilder, CapacitySnapshot, mask_without
 from gpuscaler.planning.capacity.expiring import block_expiring, describe_expiry, purchase_deadlines
@@ -14,22 +15,22 @@ from gpuscaler.planning.capacity.fallbacks import with_fallbacks
 from gpuscaler.planning.capacity.limits import remaining
 from gpuscaler.planning.capacity.node_templates import Templates
 from gpuscaler.planning.capacity.pool_membership import Member
-from gpuscaler.planning.capacity.smallest_machines import PodSizes
+from gpuscaler.planning.capacity.smallest_machines import FittingKinds, PodSizes
 from gpuscaler.planning.demand.interrupted import evacuees, untried, with_evacuees, without_evacuees
-from gpuscaler.planning.demand.pending import Demand, PodClass, collect_demand
+from gpuscaler.planning.demand.pending import Demand, collect_demand
 from gpuscaler.planning.demand.rationing import ration
-from gpuscaler.planning.feasibility.min_gpus import CountGpus, requested_gpus
+from gpuscaler.planning.feasibility.min_gpus import SizeOf, requested_size
 from gpuscaler.planning.feasibility.snapshot import Room, Rows
 from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.result import PlanDecisions, purchases, without_removals, write_plan
 from gpuscaler.planning.scale_down import CandidateCache, ScaleDownResult, Situation, scale_down
-from gpuscaler.planning.scale_up.draft.draft import ClassPlacement, PlanDraft, Queue, Solved, Stage
+from gpuscaler.planning.scale_up.draft.draft import PlanDraft, Queue, Solved, Stage
 from gpuscaler.planning.scale_up.gangs import UnplacedGang, settle_gang
 from gpuscaler.planning.scale_up.groups.arrival_check import pods_shut_out
-from gpuscaler.planning.scale_up.groups.groups import admitted_by_others, uncertain_machines
 from gpuscaler.planning.scale_up.headroom import spare_gpu_warnings, spare_machines
 from gpuscaler.planning.scale_up.markets import restrict_to_markets
 from gpuscaler.planning.scale_up.preferences import place_classes_by_preference, place_gang_by_preference
+from gpuscaler.planning.scale_up.promised import place_promised
 from gpuscaler.planning.scale_up.rounds import scale_up
 from gpuscaler.planning.scale_up.unplaced import pods_over_budget, unplaced_pods
 from gpuscaler.planning.scale_up.zone_balance import balance
@@ -79,6 +80,7 @@ class Planner:
         self._closes = purchase_deadlines(policy.pools)
         self._policy_warnings = min_gpus_warnings(policy)
         self._keeps = any(pool.keeps_closed for pool in policy.pools)
+        self._fitting: FittingKinds | None = None
         self._sizes: PodSizes | None = None
 
     def plan(
@@ -97,8 +99,8 @@ class Planner:
         request = PlanRequest(cluster, state, policy, now, should_stop, live)
         leaving = evacuees(cluster, state, policy)
         demand = with_evacuees(collect_demand(cluster, state, policy, now, live=live), leaving)
-        templates = self._current_templates(cluster, state, self._count_gpus(cluster))
-        capacity = self._capacities.build(cluster, state, templates.count_gpus)
+        templates = self._current_templates(cluster, state, self._size_of(cluster, state.blocked_offerings))
+        capacity = self._capacities.build(cluster, state, templates.size_of)
         # Templates need no rows when no pod is pending.
         waits = bool(demand.classes or demand.gangs or demand.nominated)
         room = self._capacities.with_templates(capacity, templates) if waits else capacity.room
@@ -139,19 +141,21 @@ class Planner:
             made = without_removals(made, state.removing_held)
         return (without_evacuees(made, leaving, cluster) if leaving else made), proof
 
-    def _current_templates(self, cluster: Cluster, state: State, count_gpus: CountGpus) -> Templates:
+    def _current_templates(self, cluster: Cluster, state: State, size_of: SizeOf) -> Templates:
         """The templates of the machines that may be bought now, made again if the previous ones are out of date."""
         wanted, templates = (cluster, state.blocked_offerings, state.probed_offerings), self._templates
-        if templates is None or templates.count_gpus is not count_gpus or not templates.are_current_for(*wanted):
-            templates = self._templates = Templates(cluster, self.policy, state.blocked_offerings, state.probed_offerings, count_gpus)
+        if templates is None or templates.size_of is not size_of or not templates.are_current_for(*wanted):
+            templates = self._templates = Templates(cluster, self.policy, state.blocked_offerings, state.probed_offerings, size_of)
         return templates
 
-    def _count_gpus(self, cluster: Cluster) -> CountGpus:
-        """What counts the GPUs of pods where they are compared with the minimum of a machine."""
+    def _size_of(self, cluster: Cluster, blocked: frozenset[OfferingKey]) -> SizeOf:
+        """What gives the sizes of pods where they are compared with the minimum of a machine."""
         if not self._keeps:
-            return requested_gpus
-        if self._sizes is None or not self._sizes.templates.are_current_for(cluster, frozenset()):
-            self._sizes = PodSizes(cluster, self.policy)
+            return requested_size
+        if self._fitting is None or not self._fitting.templates.are_current_for(cluster, frozenset()):
+            self._fitting, self._sizes = FittingKinds(cluster, self.policy), None
+        if self._sizes is None or self._sizes.blocked != blocked:
+            self._sizes = PodSizes(self._fitting, blocked)
         return self._sizes
 
 
@@ -219,77 +223,6 @@ def reserve_nominated(draft: PlanDraft, capacity: CapacitySnapshot, demand: Dema
         row = capacity.row_of[promise.node]
         for room in (draft.room, *(stage.room for stage in draft.stages if row < len(stage.room))):
             room.place(promise.pod_class.spec, promise.pod_class.labels, row, promise.pod_class.count)
-
-
-def place_promised(draft: PlanDraft, capacity: CapacitySnapshot, state: State, demand: Demand, late: Set[str] = frozenset()) -> Demand:
-    """Place pods on the machine of the ledger that was bought for them, as long as they fit; return the rest of the demand.
-
-    The rest includes the ``late`` pods, which are placed after all others, and gangs without a running member in which some member has
-    no promised machine.
-    """
-    upcoming = [machine for machine in state.upcoming if machine.id in capacity.row_of]
-    promised = {pod: capacity.row_of[machine.id] for machine in upcoming for pod in machine.pods if pod not in late}
-    while promised:
-        since = len(draft.taken)
-        demand = place_admitted(draft, demand, promised)
-        classes = (*demand.classes, *(pod_class for gang in demand.gangs for pod_class in gang.classes)) if len(draft.taken) > since else ()
-        promised = {key: promised[key] for pod_class in classes for key in pod_class.keys if key in promised}
-    return demand
-
-
-def place_admitted(draft: PlanDraft, demand: Demand, promised: Mapping[str, int]) -> Demand:
-    """Place pods on the machine that was promised to them, if the filters admit them now; return the rest of the demand.
-
-    Some pods become admissible only after others are placed (spread, affinity), so the caller repeats this.
-    """
-    gangs = []
-    for gang in demand.gangs:
-        if not gang.nodes and any(key not in promised for pod_class in gang.classes for key in pod_class.keys):
-            # The machine of a member was lost or refused before any member was placed: another zone may be better for the gang now.
-            gangs.append(gang)
-            continue
-        classes = tuple(place_promised_of_class(draft, pod_class, promised) for pod_class in gang.classes)
-        waiting = {key for pod_class in classes for key in pod_class.keys}
-        kept = [key for pod_class in gang.classes for key in pod_class.keys if key not in waiting]
-        nodes = gang.nodes + tuple(draft.room.table.names[promised[key]] for key in kept)
-        if waiting:
-            gangs.append(replace(gang, classes=tuple(pod_class for pod_class in classes if pod_class.count), nodes=nodes))
-    left = [place_promised_of_class(draft, pod_class, promised) for pod_class in demand.classes]
-    return replace(demand, classes=tuple(pod_class for pod_class in left if pod_class.count), gangs=tuple(gangs))
-
-
-def place_promised_of_class(draft: PlanDraft, pod_class: PodClass, promised: Mapping[str, int]) -> PodClass:
-    """Place the promised pods of a class; return the class without them."""
-    by_row: dict[int, list[str]] = {}
-    for key in pod_class.keys:
-        if key in promised:
-            by_row.setdefault(promised[key], []).append(key)
-    if not by_row:
-        return pod_class
-    # If the cloud has not chosen the machine yet, a place that was certain when it was ordered may not be certain now.
-    unsure = uncertain_machines(draft, pod_class, admitted_by_others(draft, pod_class)) if by_row.keys() & draft.undecided.keys() else None
-    kept: set[str] = set()
-    spec = pod_class.spec
-    # Pods without such rules leave the room on other machines unchanged.
-    alone = not (spec.spread or spec.affinity or spec.anti_affinity or spec.host_ports or spec.volumes)
-    room = draft.room.capacity(spec, pod_class.labels, promised=True)
-    counts: dict[int, int] = {}
-    for row, keys in sorted(by_row.items()):
-        if unsure is not None and unsure[row]:
-            continue
-        room = room if alone else draft.room.capacity(spec, pod_class.labels, promised=True)
-        fitting = tuple(keys[: int(room[row])])
-        if fitting:
-            counts[row] = len(fitting)
-            if not alone:
-                draft.room.place(pod_class.spec, pod_class.labels, row, len(fitting))
-            draft.taken.append(ClassPlacement(pod_class, row, fitting))
-            kept.update(fitting)
-    if alone and counts:
-        draft.room.place_all(
-            pod_class.spec, pod_class.labels, np.array(list(counts), dtype=np.int64), np.array(list(counts.values()), dtype=np.int64)
-        )
-    return replace(pod_class, keys=tuple(key for key in pod_class.keys if key not in kept)) if kept else pod_class
 
 
 def place_all(

@@ -1,5 +1,6 @@
 """Pools that keep their machines for large pods (``min_gpus_per_pod``)."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -409,6 +410,104 @@ def test_in_a_closed_pool_a_small_pod_that_only_large_machines_can_hold_is_place
     assert bought(planned([pod("p", spec(gpus=1, **only_there))], CLOSED_POOL)) == {"b.8": 1}
 
 
+WIDE = (
+    offering("w.8", 1.0, pool="gpu", gpus=1, cpu=8),
+    offering("w.16", 1.4, pool="gpu", gpus=1, cpu=16),
+    offering("w.32", 2.2, pool="gpu", gpus=1, cpu=32),
+)
+
+
+@pytest.mark.parametrize(("cpu", "taking"), [(4, {"w.8", "w.16"}), (12, {"w.16"}), (20, {"w.32"})])
+def test_in_a_closed_pool_a_pod_uses_no_machine_that_costs_much_more_than_the_smallest_that_holds_it(cpu: int, taking: set[str]) -> None:
+    """The number of GPUs alone does not make the size: one small pod would hold a machine with many cores for as long as it runs."""
+    waiting, closed = pod("p", spec(gpus=1, cpu=cpu)), pool(*WIDE, closed=True)
+
+    def takes(idle: Offering) -> bool:
+        return placed(planned([waiting, node("idle", idle, taints=(CLOSED,))], closed)) == {"p": "idle"}
+
+    assert {each.instance_type for each in WIDE if takes(each)} == taking
+
+
+def test_the_size_of_a_machine_of_a_closed_pool_does_not_depend_on_its_market_or_on_what_can_be_bought_now() -> None:
+    spot = [msgspec.structs.replace(each, market="spot", price=each.price / 4) for each in WIDE]
+    idle = node("idle", WIDE[0], taints=(CLOSED,))
+
+    for state in (State(), State(blocked_offerings=frozenset(each.key for each in spot))):
+        assert placed(planned([pod("p", spec(gpus=1)), idle], pool(*WIDE, *spot, closed=True), state=state)) == {"p": "idle"}
+
+
+@pytest.mark.parametrize(("gpus", "machine"), [(1, "s.1"), (6, "b.8")])
+def test_in_a_closed_pool_machines_that_are_paid_already_count_by_their_gpus(gpus: int, machine: str) -> None:
+    """A small pod does not hold a large reserved machine only because it costs nothing."""
+    paid = msgspec.structs.replace(SIZES[2], market="reserved", price=0.0)
+
+    for paid_pool in (pool(*SIZES[:2], paid, closed=True), pool(*SIZES, paid, closed=True)):
+        idle = node("b.8", paid, taints=(CLOSED,))
+        assert bought(planned([pod("p", spec(gpus=gpus))], paid_pool)) == {machine: 1}
+        assert placed(planned([pod("p", spec(gpus=gpus)), idle], paid_pool)) == ({"p": "b.8"} if machine == "b.8" else {})
+
+
+# Pods that wait for a machine of the ledger.
+
+
+def coming(*waiting: str, machine: str = "m") -> Upcoming:
+    return Upcoming(machine, "gpu", "s.1", "on-demand", "z1", pods=tuple(f"default/{name}" for name in waiting))
+
+
+def test_a_pod_that_waits_for_its_machine_takes_the_room_that_becomes_free_on_an_open_one_of_its_size() -> None:
+    made = planned([pod("p"), node("s", SIZES[0], taints=(CLOSED,))], CLOSED_POOL, state=State(upcoming=(coming("p"),)))
+
+    assert (placed(made), bought(made)) == ({"p": "s"}, {})
+
+
+def test_the_oldest_waiting_pod_takes_the_room_and_a_new_pod_gets_the_machine_on_its_way() -> None:
+    waiting = [pod("young", created=NOW - 10), pod("old", created=NOW - 90), pod("new", created=NOW - 1)]
+    state = State(upcoming=(coming("young", machine="m1"), coming("old", machine="m2")))
+
+    made = planned([*waiting, node("s", SIZES[0], taints=(CLOSED,))], CLOSED_POOL, state=state)
+
+    assert (placed(made), bought(made)) == ({"old": "s", "young": "m1", "new": "m2"}, {})
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [node("b", SIZES[2], taints=(CLOSED,)), node("s", SIZES[0], taints=(CLOSED,), ready=False)],
+    ids=["larger", "not ready"],
+)
+def test_a_pod_that_waits_for_its_machine_keeps_it_while_no_open_one_is_for_it(elsewhere: Node) -> None:
+    assert placed(planned([pod("p"), elsewhere], CLOSED_POOL, state=State(upcoming=(coming("p"),)))) == {"p": "m"}
+
+
+@pytest.mark.parametrize(
+    "others",
+    [[pod("new", spec(gpus=1, priority=10))], pods("g", 2, spec(gpus=1), options={"gang": "g", "gang_size": 2})],
+    ids=["of higher priority", "of a gang"],
+)
+def test_a_waiting_pod_leaves_the_room_to_pods_that_come_first_and_have_no_machine(others: list[Pod]) -> None:
+    made = planned([pod("p"), *others, node("s", SIZES[0], taints=(CLOSED,))], CLOSED_POOL, state=State(upcoming=(coming("p"),)))
+
+    assert placed(made)["p"] == "m"
+    assert placed(made)[others[0].name] == "s"
+
+
+def test_a_pod_with_rules_keeps_the_machine_that_was_bought_for_it() -> None:
+    of = spec(gpus=1, spread=(spread(ZONE, app="p"),))
+    waiting = pod("p", of, labels={"app": "p"})
+
+    made = planned([waiting, node("s", SIZES[0], taints=(CLOSED,))], CLOSED_POOL, state=State(upcoming=(coming("p"),)))
+
+    assert placed(made) == {"p": "m"}
+
+
+def test_a_pod_does_not_take_room_on_a_node_that_did_not_take_such_pods() -> None:
+    waiting = pod("p")
+    refusing = {waiting.spec.digest: frozenset({"s"})}
+
+    made = planned([waiting, node("s", SIZES[0], taints=(CLOSED,))], CLOSED_POOL, state=State(upcoming=(coming("p"),), refusing=refusing))
+
+    assert placed(made) == {"p": "m"}
+
+
 def test_in_a_closed_pool_pods_without_gpus_use_machines_without_gpus_if_there_are_any() -> None:
     without = pool(*SIZES, offering("c.8", 0.5, pool="gpu", gpus=0, cpu=8), closed=True)
     idle = [node(f"idle-{offering_.instance_type}", offering_, taints=(CLOSED,)) for offering_ in SIZES]
@@ -428,11 +527,19 @@ def test_a_machine_of_an_unknown_type_in_a_closed_pool_has_the_minimum_of_its_nu
     assert placed(planned([pod("small"), pod("large", spec(gpus=6)), other], CLOSED_POOL)) == {"large": "other"}
 
 
-def test_in_a_closed_pool_a_pod_whose_size_cannot_be_bought_goes_to_a_larger_machine() -> None:
+def test_in_a_closed_pool_a_pod_whose_size_cannot_be_bought_goes_to_the_next_larger_machine_that_can() -> None:
     sold_out = State(blocked_offerings=frozenset({SIZES[0].key}))
-    idle = node("b", SIZES[2], taints=(CLOSED,))
+    middle, big = (node(each.instance_type, each, taints=(CLOSED,)) for each in SIZES[1:])
 
     assert bought(planned([pod("small")], CLOSED_POOL, state=sold_out)) == {"m.4": 1}
+    assert placed(planned([pod("small"), middle, big], CLOSED_POOL, state=sold_out)) == {"small": "m.4"}
+    assert bought(planned([pod("small"), big], CLOSED_POOL, state=sold_out)) == {"m.4": 1}
+
+
+def test_in_a_closed_pool_a_pod_for_which_nothing_can_be_bought_goes_to_any_machine() -> None:
+    sold_out = State(blocked_offerings=frozenset(each.key for each in SIZES))
+    idle = node("b", SIZES[2], taints=(CLOSED,))
+
     assert placed(planned([pod("small"), idle], CLOSED_POOL, state=sold_out)) == {"small": "b"}
     assert placed(planned([pod("small"), idle], CLOSED_POOL, limits=Limits(machines=1))) == {"small": "b"}
 
@@ -499,51 +606,58 @@ def kept_cases(draw: st.DrawFn) -> Case:
     return replace(case, policy=msgspec.structs.replace(case.policy, pools=pools))
 
 
-def machines_of(case: Case, made: Plan) -> dict[str, tuple[Pool, int]]:
-    """The pool and the GPUs of every node, upcoming machine and machine to buy.
+def machines_of(case: Case, made: Plan) -> dict[str, tuple[Pool, float]]:
+    """The pool and the price of the type of every node, upcoming machine and machine to buy.
 
     Of the machines that a cloud may choose, a machine to buy counts as the largest, and an ordered one as the smallest.
     """
     by_name = {pool.name: pool for pool in case.policy.pools}
-    machines = {
-        item.name: (by_name[item.labels["gpuscaler.io/pool"]], count_accelerators(item.allocatable))
-        for item in case.items
-        if isinstance(item, Node)
-    }
+    machines = {}
+    for item in case.items:
+        if isinstance(item, Node):
+            pool = by_name[item.labels["gpuscaler.io/pool"]]
+            machines[item.name] = (pool, lowest_price(pool, item.labels[TYPE]))
     for upcoming in case.state.upcoming:
-        gpus = min(offering.gpus for offering in offerings_of(upcoming, case.policy))
-        machines[upcoming.node or upcoming.id] = (by_name[upcoming.pool], gpus)
+        pool = by_name[upcoming.pool]
+        prices = [lowest_price(pool, offering.instance_type) for offering in offerings_of(upcoming, case.policy)]
+        machines[upcoming.node or upcoming.id] = (pool, min(prices))
     for bought_machine in made.machines:
-        gpus = max(offering.gpus for offering in offerings_of(bought_machine, case.policy))
-        machines[bought_machine.id] = (by_name[bought_machine.pool], gpus)
+        pool = by_name[bought_machine.pool]
+        prices = [lowest_price(pool, offering.instance_type) for offering in offerings_of(bought_machine, case.policy)]
+        machines[bought_machine.id] = (pool, max(prices))
     return machines
 
 
-def serves(case: Case, waiting: Pod, pool: Pool, gpus: int) -> bool:
-    """Whether a machine of ``pool`` with ``gpus`` GPUs is for pods of this size, or is the smallest that holds it if none is."""
+def lowest_price(pool: Pool, instance_type: str) -> float:
+    """The lowest price of a type over markets and zones; all nodes of the cases have types of their pools, at a price."""
+    return min(offering.price for offering in pool.offerings if offering.instance_type == instance_type)
+
+
+def serves(case: Case, waiting: Pod, pool: Pool, dollars: float) -> bool:
+    """Whether such a machine of ``pool`` is for pods of this size, or is the smallest that holds it if none is."""
+    if waiting.key in {key for machine in case.state.upcoming for key in machine.pods}:
+        return True
+    if pool.closed and not pool.min_gpus_per_pod:
+        fitting = sizes_for(case, pool, waiting)
+        available = [price for _, price, can_be_bought in fitting if can_be_bought] or [price for _, price, _ in fitting]
+        return dollars <= 1.5 * min(available, default=math.inf) + 1e-9
     requested = count_accelerators(waiting.spec.requests)
-    if requested >= minimum(pool, gpus) or waiting.key in {key for machine in case.state.upcoming for key in machine.pods}:
+    if requested >= pool.min_gpus_per_pod:
         return True
     # From the smallest machine that holds the pod: its size, its price and its minimum.
     sizes = [
-        (size, price, minimum(other, size))
+        (size, price, other.min_gpus_per_pod)
         for other in case.policy.pools
         if other.max != 0
-        for size, price in sizes_for(case, other, waiting)
+        for size, price, _ in sizes_for(case, other, waiting)
     ]
     if not any(is_device(name) for name in waiting.spec.requests) or any(least <= requested for *_, least in sizes):
         return False
-    return minimum(pool, gpus) <= min(sizes, default=(0, 0.0, 0))[-1]
+    return pool.min_gpus_per_pod <= min(sizes, default=(0, 0.0, 0))[-1]
 
 
-def minimum(pool: Pool, gpus: int) -> int:
-    """The GPUs that a pod must request on a machine of ``pool`` with ``gpus`` GPUs."""
-    smaller = {offering.gpus for offering in pool.offerings if offering.gpus < gpus}
-    return pool.min_gpus_per_pod or (max(smaller, default=-1) + 1 if pool.closed else 0)
-
-
-def sizes_for(case: Case, pool: Pool, waiting: Pod) -> list[tuple[int, float]]:
-    """The GPUs and the price of each machine of ``pool`` that holds the pod."""
+def sizes_for(case: Case, pool: Pool, waiting: Pod) -> list[tuple[int, float, bool]]:
+    """The GPUs and the price of each machine of ``pool`` that holds the pod, and whether it can be bought now."""
 
     def holds(offering: Offering) -> bool:
         free = {name: amount - case.daemons.get(name, 0) for name, amount in offering.allocatable.items()}
@@ -558,7 +672,12 @@ def sizes_for(case: Case, pool: Pool, waiting: Pod) -> list[tuple[int, float]]:
     for sold in pool.offerings:
         place = sold.zone if pool.names_zone else ""
         sets.setdefault(place if pool.chooser == "cloud" else sold.key, []).append(sold)
-    return [(max(o.gpus for o in members), max(o.price for o in members)) for members in sets.values() if all(map(holds, members))]
+    blocked = case.state.blocked_offerings
+    return [
+        (max(o.gpus for o in members), max(o.price for o in members), not all(o.key in blocked for o in members))
+        for members in sets.values()
+        if all(map(holds, members))
+    ]
 
 
 def node_by_pod(case: Case, made: Plan) -> Iterator[tuple[Pod, str]]:
@@ -586,10 +705,10 @@ def test_no_plan_puts_a_small_pod_on_a_kept_machine(case: Case) -> None:
     made = case.plan()
     machines = machines_of(case, made)
     for pod_key, name in node_by_pod(case, made):
-        pool, gpus = machines[name]
+        pool, dollars = machines[name]
         # Pods that find no place by size may go to any machine of a closed pool.
         has_place = not (pool.closed and not pool.min_gpus_per_pod) or is_plain(case, pod_key)
-        assert serves(case, pod_key, pool, gpus) or not has_place, f"{pod_key.key} on {name}"
+        assert serves(case, pod_key, pool, dollars) or not has_place, f"{pod_key.key} on {name}"
     assert_comes_true(case, made)
 
 

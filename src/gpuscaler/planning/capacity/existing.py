@@ -11,20 +11,24 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.table import Mask, NodeTable
-from gpuscaler.planning.capacity.limits import Fleet, LimitUsage, counted_gpus, fleets, limit_usage
+from gpuscaler.planning.capacity.limits import Fleet, LimitUsage, fleets, limit_usage
 from gpuscaler.planning.capacity.node_templates import Templates
 from gpuscaler.planning.capacity.pool_membership import Member, Membership
 from gpuscaler.planning.capacity.upcoming import Promised, upcoming_nodes
-from gpuscaler.planning.feasibility.min_gpus import OPEN, CountGpus, MinGpus, Minimum, Minimums, requested_gpus
+from gpuscaler.planning.feasibility.min_gpus import UNKEPT, MinGpus, Minimum, Minimums, SizeOf, requested_size
 from gpuscaler.planning.feasibility.snapshot import Room, Rows
 from gpuscaler.planning.state import State
 
 
 class NodePools(NamedTuple):
-    """The pool of each node by its name, and the amounts that it counts for under limits."""
+    """The pool of each node by its name, the amounts that it counts for under limits, and the size that it asks of its pods.
+
+    ``minimums`` is empty if no pool keeps its machines closed.
+    """
 
     members: Mapping[str, Member]
     usages: Mapping[str, LimitUsage]
+    minimums: Mapping[str, Minimum]
 
 
 @dataclass(frozen=True)
@@ -106,10 +110,10 @@ class CapacityBuilder:
         self._behind: tuple[Templates, Rows] | None = None
         self._wide: tuple[Rows, Rows] | None = None
 
-    def build(self, cluster: Cluster, state: State, count_gpus: CountGpus = requested_gpus) -> CapacitySnapshot:
+    def build(self, cluster: Cluster, state: State, size_of: SizeOf = requested_size) -> CapacitySnapshot:
         """Return rows for nodes and upcoming machines. A registered machine of the ledger is one row, as its offering promises (I3).
 
-        ``count_gpus`` counts the GPUs of a pod where they are compared with the minimum of a machine.
+        ``size_of`` gives the size of a pod where it is compared with the minimum of a machine.
         """
         coming, warnings = upcoming_nodes(cluster, self._offerings, state, self._promised)
         registered = {m.node: m.id for m in state.upcoming if m.id in coming and m.node in cluster.nodes}
@@ -118,11 +122,15 @@ class CapacityBuilder:
         if (
             inventory is None
             or inventory.nodes is not cluster.nodes
-            or (inventory.rows.min_gpus is not None and inventory.rows.min_gpus.count is not count_gpus)
+            or (inventory.rows.min_gpus is not None and inventory.rows.min_gpus.size_of is not size_of)
             or (inventory.coming, inventory.registered, inventory.pools, inventory.unlisted) != (coming, registered, pools, state.unlisted)
         ):
             node_pools = self._node_pools(cluster.nodes, state.unlisted)
-            inventory = build_inventory(cluster, node_pools, coming, registered, pools, keeping=self._keeping, count_gpus=count_gpus)
+            minimums = None
+            if self._keeping is not None:
+                of_coming = {m.id: self._keeping.on(m.pool, m.instance_type, 0) for m in state.upcoming if m.id in coming}
+                minimums = {**node_pools.minimums, **of_coming}
+            inventory = build_inventory(cluster, node_pools, coming, registered, pools, minimums=minimums, size_of=size_of)
             inventory = self._inventory = replace(inventory, unlisted=state.unlisted)
         else:
             inventory.rows.forget()
@@ -141,17 +149,22 @@ class CapacityBuilder:
         inventory = self._inventory
         if inventory is not None and inventory.nodes is nodes and inventory.unlisted == unlisted:
             return inventory.node_pools
-        before, node_pools = (inventory.nodes, inventory.node_pools) if inventory is not None else ({}, NodePools({}, {}))
-        by_node, usages = dict(node_pools.members), dict(node_pools.usages)
+        before, node_pools = (inventory.nodes, inventory.node_pools) if inventory is not None else ({}, NodePools({}, {}, {}))
+        by_node, usages, minimums = dict(node_pools.members), dict(node_pools.usages), dict(node_pools.minimums)
         moved = unlisted ^ (inventory.unlisted if inventory is not None else frozenset())
         changed = {name: node for name, node in nodes.items() if before.get(name) is not node or name in moved}
         for name in (before.keys() - nodes.keys()) | changed.keys():
             by_node.pop(name, None)
             usages.pop(name, None)
+            minimums.pop(name, None)
         fresh = self._membership.of(changed, unlisted)
         by_node.update(fresh)
         usages.update({name: limit_usage(nodes[name], member) for name, member in fresh.items()})
-        return NodePools(by_node, usages)
+        if self._keeping is not None:
+            for name, member in fresh.items():
+                instance_type = member.offering.instance_type if member.offering is not None else ""
+                minimums[name] = self._keeping.on(member.pool.name, instance_type, usages[name].gpus)
+        return NodePools(by_node, usages, minimums)
 
     def _have(self, state: State, inventory: NodeInventory) -> Mapping[str, Fleet]:
         if not self._counting:
@@ -185,10 +198,13 @@ def build_inventory(
     registered: Mapping[str, str],
     pools: Mapping[str, Member],
     *,
-    keeping: Minimums | None,
-    count_gpus: CountGpus,
+    minimums: Mapping[str, Minimum] | None,
+    size_of: SizeOf,
 ) -> NodeInventory:
-    """Build a :class:`NodeInventory`; ``keeping`` is None if no pool keeps its machines closed."""
+    """Build a :class:`NodeInventory`.
+
+    ``minimums`` are those of kept nodes and upcoming machines; None if no pool keeps its machines closed.
+    """
     table = cluster.table
     if registered:
         table = table.followed_by([coming[registered[node.name]] if node.name in registered else node for node in table.nodes])
@@ -199,13 +215,7 @@ def build_inventory(
         table = table.extended([coming[machine_id] for machine_id in waiting])
     ready += [True] * len(waiting)
     names += tuple(waiting)
-    min_gpus = None
-    if keeping is not None:
-        not_kept = Minimum(OPEN)
-        minimums = {name: keeping.on(usage.pool, usage.gpus) for name, usage in node_pools.usages.items()}
-        minimums.update({name: keeping.on(member.pool.name, counted_gpus(coming[name], member)) for name, member in pools.items()})
-        of_rows = [minimums.get(name, not_kept) for name in names]
-        min_gpus = MinGpus.of(of_rows, count_gpus)
+    min_gpus = None if minimums is None else MinGpus.of([minimums.get(name, UNKEPT) for name in names], size_of)
     usable = np.array(ready, dtype=np.bool_)
     return NodeInventory(cluster.nodes, node_pools, coming, registered, pools, Rows(table, min_gpus), usable, names)
 

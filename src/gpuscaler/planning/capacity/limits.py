@@ -110,21 +110,16 @@ class LimitUsage(NamedTuple):
 
 
 def limit_usage(node: Node, member: Member) -> LimitUsage:
-    """The amounts that a node counts for: its GPUs, and the price of the most expensive machine of the pool if its type is not offered."""
-    bought = member.offering
-    price = bought.price if bought is not None else max((offering.price for offering in member.pool.offerings), default=0.0)
-    return LimitUsage(member.pool.name, counted_gpus(node, member), price)
+    """The amounts that a node counts for. A node without a running device plug-in, or with slices only, counts its purchased GPUs.
 
-
-def counted_gpus(node: Node, member: Member) -> int:
-    """The GPUs of a node. A node without a running device plug-in, or with slices only, counts its purchased GPUs.
-
-    A node of a type that its pool does not offer counts the GPUs that it shows.
+    A node of a type that its pool does not offer counts the GPUs that it shows, and the price of the most expensive machine of the pool.
     """
     gpus, bought = count_accelerators(node.allocatable), member.offering
     if bought is not None:
-        return bought.accelerators or max(gpus, bought.gpus)
-    return gpus or max((offering.gpus for offering in member.pool.offerings), default=0)
+        return LimitUsage(member.pool.name, bought.accelerators or max(gpus, bought.gpus), bought.price)
+    rest = member.pool.offerings
+    price = max((offering.price for offering in rest), default=0.0)
+    return LimitUsage(member.pool.name, gpus or max((offering.gpus for offering in rest), default=0), price)
 
 
 def fleets(policy: Policy, offerings: Mapping[OfferingKey, Offering], state: State, nodes: Mapping[str, LimitUsage]) -> dict[str, Fleet]:

@@ -1,6 +1,5 @@
 """Node templates of machines that could be bought: one row per offering, and one kind per choice that a purchase can name."""
 
-from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from gpuscaler.model.table import Array, Mask, NodeTable
 from gpuscaler.model.taints import untolerated
 from gpuscaler.model.well_known import ARCH, HOSTNAME
 from gpuscaler.model.workloads import Workload
-from gpuscaler.planning.feasibility.min_gpus import OPEN, CountGpus, MinGpus, Minimums, requested_gpus
+from gpuscaler.planning.feasibility.min_gpus import MinGpus, Minimums, SizeOf, requested_size
 from gpuscaler.planning.feasibility.resources import BOUNDLESS
 from gpuscaler.planning.mix.problem import MixKind, Solution
 
@@ -79,7 +78,7 @@ class Templates:
         policy: Policy,
         blocked: frozenset[OfferingKey],
         probing: frozenset[OfferingKey] = frozenset(),
-        count_gpus: CountGpus = requested_gpus,
+        size_of: SizeOf = requested_size,
     ) -> None:
         pools = sorted(policy.pools, key=lambda pool: pool.name)
         pairs = [(pool, offering) for pool in pools for offering in sorted(pool.offerings, key=lambda o: o.key) if not offering.retired]
@@ -91,8 +90,8 @@ class Templates:
         self.nodes = tuple(template_node(offering, overhead, f"template-{row}") for row, offering in enumerate(self.offerings))
         self.kinds = tuple(self._kinds(blocked, probing))
         self.minimums = Minimums(pools)
-        #: The number of GPUs that a pod counts as where it is compared with the minimum of a machine.
-        self.count_gpus = count_gpus
+        #: The size of a pod where it is compared with the minimum of a machine.
+        self.size_of = size_of
         self._holds: dict[tuple[tuple[str, int], ...], Mask] = {}
         #: Cache of the cheapest mixes of these templates: the same pods are often pending in consecutive plans.
         self.answers: dict[tuple[object, ...], Solution] = {}
@@ -156,12 +155,9 @@ class Templates:
 
     @cached_property
     def min_gpus(self) -> MinGpus | None:
-        """The minimum number of GPUs of a pod on each template; None if no template has a minimum."""
-        return MinGpus.of([self.minimums.on(offering.pool, offering.gpus) for offering in self.offerings], self.count_gpus)
-
-    @cached_property
-    def _thresholds(self) -> list[int]:
-        return [] if self.min_gpus is None else sorted({*self.min_gpus.least.tolist()} - {OPEN, 0})
+        """The minimum size of a pod on each template; None if no template has a minimum."""
+        minimums = [self.minimums.on(offering.pool, offering.instance_type, offering.gpus) for offering in self.offerings]
+        return MinGpus.of(minimums, self.size_of)
 
     @cached_property
     def for_gpus(self) -> Mask | None:
@@ -170,9 +166,9 @@ class Templates:
             return None
         return np.array([not pool.buys_without_gpus for pool in self.pools], dtype=np.bool_)
 
-    def rank_of(self, spec: PodSpec) -> int:
-        """The number of different minimums that a pod meets: pods of one rank may go to the same templates."""
-        return bisect_right(self._thresholds, self.count_gpus(spec)) if self._thresholds else 0
+    def rank_of(self, spec: PodSpec) -> bytes:
+        """The minimums that a pod meets: pods of one rank may go to the same templates."""
+        return b"" if self.min_gpus is None else self.min_gpus.passes(spec).tobytes()
 
     @cached_property
     def price_rank(self) -> Array:
@@ -204,9 +200,14 @@ class Templates:
         return tuple(tuple(alike[key]) for key in keys)
 
     @cached_property
+    def cloud_chooses(self) -> bool:
+        """Whether the cloud chooses among several templates for some kind."""
+        return any(len(kind.rows) > 1 for kind in self.kinds)
+
+    @cached_property
     def scarce(self) -> bool:
         """Whether a purchase may fall short even without limits: offerings with a bounded stock, or sets without a single domain."""
-        return any(len(kind.rows) > 1 or kind.count is not None for kind in self.kinds)
+        return self.cloud_chooses or any(kind.count is not None for kind in self.kinds)
 
     @cached_property
     def counted(self) -> tuple[int, ...]:

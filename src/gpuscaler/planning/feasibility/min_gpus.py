@@ -4,9 +4,11 @@ A gpuscaler taint closes them to kube-scheduler, and the controller binds the po
 and checks the number of GPUs that a pod requests instead.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -26,79 +28,142 @@ MIN_GPUS = "MinGpusPerPod"
 FOR_GPUS = "ForGpus"
 #: Stands for the minimum of a machine that is not kept.
 OPEN = -1
+#: A machine of a closed pool takes a pod if its type costs at most this many times as much as the cheapest machine that can be bought for
+#: the pod. Such a machine often holds two of these pods. Chosen from 1.35 to 1.5, which gave the same; see decision 0011.
+LARGER = 1.5
+NO_PRICES: Mapping[str, float] = MappingProxyType({})
 _LIFTED = tuple(Toleration(key=key, operator="Exists") for key in CLOSING_TAINTS)
 
 
-#: The number of GPUs that a pod counts as where it is compared with the minimum of a machine.
-CountGpus = Callable[[PodSpec], int]
+class PodSize(NamedTuple):
+    """How large a pod counts as where it is compared with kept machines.
+
+    ``gpus`` is compared with ``min_gpus_per_pod``. ``dollars`` is compared with the price of machines of closed pools: by pool, the hourly
+    price of the cheapest machine that can be bought for the pod. A pool without such a machine is left out.
+    """
+
+    gpus: int
+    dollars: Mapping[str, float] = NO_PRICES
 
 
-def requested_gpus(spec: PodSpec) -> int:
-    """The number of GPUs that a pod requests."""
-    return count_accelerators(spec.requests)
+#: The size of a pod by its specification.
+SizeOf = Callable[[PodSpec], PodSize]
+
+
+def requested_size(spec: PodSpec) -> PodSize:
+    """The size of a pod where no machine is kept: the number of GPUs that it requests."""
+    return PodSize(count_accelerators(spec.requests))
 
 
 class Minimum(NamedTuple):
-    """The number of GPUs that a pod must count as on a machine. ``by_size``: it follows from the sizes of machines of a closed pool."""
+    """The size that a pod must have on a machine: the number of GPUs, :data:`OPEN` if the machine is not kept.
 
-    least: int
-    by_size: bool = False
+    On a machine of a closed ``pool``, ``dollars`` is the price of its type instead; 0 on any other.
+    """
+
+    gpus: int
+    dollars: float = 0.0
+    pool: str = ""
+
+    def admits(self, size: PodSize) -> bool:
+        """Whether a pod of this size may go to such a machine."""
+        return self.gpus <= size.gpus and self.dollars <= LARGER * size.dollars.get(self.pool, math.inf)
+
+
+#: The minimum of a machine that is not kept.
+UNKEPT = Minimum(OPEN)
 
 
 @dataclass(frozen=True)
 class MinGpus:
-    """The rule of kept machines. ``least`` is the number of GPUs that a pod must count as, by row; :data:`OPEN` for machines not kept.
+    """The rule of kept machines: ``minimums[codes[row]]`` is the minimum of each row, ``size_of`` gives the sizes of pods."""
 
-    ``by_size`` flags rows where it follows from the sizes of machines: there, pods that have no other place may go, too. ``count`` is the
-    number that a pod counts as.
-    """
-
-    least: Array
-    by_size: Mask
-    count: CountGpus
+    minimums: tuple[Minimum, ...]
+    codes: Array
+    size_of: SizeOf
 
     @cached_property
     def kept(self) -> Mask:
         """The rows that are kept machines."""
-        kept: Mask = self.least != OPEN
-        return kept
+        return self._rows([minimum.gpus != OPEN for minimum in self.minimums])
+
+    @cached_property
+    def by_size(self) -> Mask:
+        """The rows that are machines of closed pools: there, pods that have no other place may go, too."""
+        return self._rows([minimum.dollars > 0 for minimum in self.minimums])
 
     def passes(self, spec: PodSpec) -> Mask:
         """The rows whose minimum ``spec`` meets."""
-        return self.least <= self.count(spec)
+        size = self.size_of(spec)
+        return self._rows([minimum.admits(size) for minimum in self.minimums])
+
+    def least_gpus(self, row: int) -> int:
+        """The number of GPUs that a pod must have on ``row``."""
+        return self.minimums[int(self.codes[row])].gpus
+
+    def _rows(self, flags: Sequence[bool]) -> Mask:
+        rows: Mask = np.array(flags, dtype=np.bool_)[self.codes]
+        return rows
 
     @classmethod
-    def of(cls, minimums: Sequence[Minimum], count: CountGpus) -> "MinGpus | None":
+    def of(cls, minimums: Sequence[Minimum], size_of: SizeOf) -> "MinGpus | None":
         """The rule for machines with these minimums; None if no machine is kept."""
-        least = np.array([minimum.least for minimum in minimums], dtype=np.int64)
-        by_size = np.array([minimum.by_size for minimum in minimums], dtype=np.bool_)
-        return cls(least, by_size, count) if (least != OPEN).any() else None
+        # By identity, which is faster: the same minimum twice does no harm.
+        distinct = {id(minimum): minimum for minimum in minimums}
+        if all(minimum.gpus == OPEN for minimum in distinct.values()):
+            return None
+        numbers = {key: number for number, key in enumerate(distinct)}
+        codes = np.array([numbers[id(minimum)] for minimum in minimums], dtype=np.int64)
+        return cls(tuple(distinct.values()), codes, size_of)
 
     def first(self, rows: int) -> "MinGpus":
         """The rule for the first ``rows`` rows."""
-        return MinGpus(self.least[:rows], self.by_size[:rows], self.count)
+        return MinGpus(self.minimums, self.codes[:rows], self.size_of)
 
 
 class Minimums:
-    """Finds the minimum of machines by their pool and their number of GPUs, each once."""
+    """Finds the minimum of machines by their pool and type, each once."""
 
     def __init__(self, pools: Iterable[Pool]) -> None:
         self._pools = {pool.name: pool for pool in pools}
-        self._known: dict[tuple[str, int], Minimum] = {}
+        self._known: dict[tuple[str, str, int], Minimum] = {}
 
     @property
     def by_size(self) -> bool:
         """Whether some pool has minimums by the sizes of its machines."""
         return any(pool.closed and not pool.min_gpus_per_pod for pool in self._pools.values())
 
-    def on(self, pool: str, gpus: int) -> Minimum:
-        """The minimum of such a machine; :data:`OPEN` if its pool keeps no machines."""
-        minimum = self._known.get((pool, gpus))
+    def on(self, pool: str, instance_type: str, gpus: int) -> Minimum:
+        """The minimum of a machine with ``gpus`` GPUs, which count only where its type has no price; :data:`UNKEPT` if it is not kept."""
+        minimum = self._known.get((pool, instance_type, gpus))
         if minimum is None:
-            its = self._pools[pool]
-            least = its.min_gpus_on(gpus) if its.keeps_closed else OPEN
-            minimum = self._known[pool, gpus] = Minimum(least, by_size=its.closed and not its.min_gpus_per_pod)
+            minimum = self._known[pool, instance_type, gpus] = _minimum_on(self._pools[pool], instance_type, gpus)
         return minimum
+
+
+def _minimum_on(pool: Pool, instance_type: str, gpus: int) -> Minimum:
+    if not pool.keeps_closed:
+        return UNKEPT
+    if pool.min_gpus_per_pod:
+        return Minimum(pool.min_gpus_per_pod)
+    return Minimum(0, price_of_type(pool, instance_type, gpus), pool.name)
+
+
+def price_of_type(pool: Pool, instance_type: str, gpus: int) -> float:
+    """The lowest price of a type of ``pool`` over markets and zones, which stays the same while some of these have no capacity.
+
+    A type that the pool does not have, or of which all machines are paid already, is as large as the cheapest type with so many GPUs. If
+    there is none, its GPUs cost as much as those of the largest type.
+    """
+    paid = [offering for offering in pool.offerings if offering.price > 0]
+    own = [offering.price for offering in paid if offering.instance_type == instance_type]
+    if own:
+        return min(own)
+    enough = [offering.price for offering in paid if offering.gpus >= gpus]
+    if enough:
+        return min(enough)
+    most, price = max(((offering.gpus, -offering.price) for offering in paid if offering.gpus), default=(1, -1.0))
+    return -price / most * max(1, gpus)
 
 
 def joined(first: MinGpus | None, first_rows: int, second: MinGpus | None, second_rows: int) -> MinGpus | None:
@@ -106,11 +171,13 @@ def joined(first: MinGpus | None, first_rows: int, second: MinGpus | None, secon
     either = first or second
     if either is None:
         return None
-    rules = [
-        rule or MinGpus(np.full(rows, OPEN), np.zeros(rows, dtype=np.bool_), either.count)
+    parts = [
+        rule or MinGpus((UNKEPT,), np.zeros(rows, dtype=np.int64), either.size_of)
         for rule, rows in ((first, first_rows), (second, second_rows))
     ]
-    return MinGpus(np.concatenate([rule.least for rule in rules]), np.concatenate([rule.by_size for rule in rules]), either.count)
+    numbers = {minimum: number for number, minimum in enumerate(dict.fromkeys(minimum for part in parts for minimum in part.minimums))}
+    codes = [np.array([numbers[minimum] for minimum in part.minimums], dtype=np.int64)[part.codes] for part in parts]
+    return MinGpus(tuple(numbers), np.concatenate(codes), either.size_of)
 
 
 def is_closed(node: Node) -> bool:
@@ -124,5 +191,7 @@ def with_closing_tolerations(spec: PodSpec) -> PodSpec:
 
 
 def explain_min_gpus(spec: PodSpec, least: int) -> str:
+    if least <= 0:
+        return "takes only pods for which no much smaller machine of its closed pool is large enough"
     plural, requested = "s" if least != 1 else "", count_accelerators(spec.requests) or "none"
     return f"takes only pods with at least {least} GPU{plural} (min_gpus_per_pod), the pod requests {requested}"

@@ -258,7 +258,7 @@ class Room:
 
     def _least_gpus(self, row: int) -> int:
         min_gpus = self._fixed.rows.min_gpus
-        return OPEN if min_gpus is None else int(min_gpus.least[row])
+        return OPEN if min_gpus is None else min_gpus.least_gpus(row)
 
     def _explain_resources(self, spec: PodSpec, row: int) -> str:
         short = self._ledger.explain(spec, row)

@@ -1,6 +1,6 @@
 """Blockers: reasons from a node itself or from its pods that forbid its removal, independent of free resources and price."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 from msgspec import Struct
 
@@ -87,8 +87,11 @@ def own_blocker(node: Node, member: Member | None) -> Blocker | None:
     return None
 
 
-def duplicate_blockers(nodes: Iterable[Node]) -> Mapping[str, Blocker]:
+def duplicate_blockers(nodes: Collection[Node]) -> Mapping[str, Blocker]:
     """Blockers, by name, of nodes that share a provider ID: ending the machine of one would end the pods of the other (I4)."""
+    ids = [node.provider_id for node in nodes if node.provider_id]
+    if len(set(ids)) == len(ids):
+        return {}
     alike: dict[str, list[str]] = {}
     for node in nodes:
         if node.provider_id:

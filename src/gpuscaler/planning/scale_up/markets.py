@@ -37,17 +37,16 @@ AllowedMarkets = tuple[tuple[str, ...], str]
 
 def restrict_to_markets(draft: PlanDraft, demand: Demand, policy: Policy, state: State, now: float) -> Demand:
     """The demand restricted to the markets that may be bought for each pod at ``now``; a class whose pods differ in this is split."""
+    all_classes = chain(demand.classes, *(gang.classes for gang in demand.gangs))
+    hurries = state.skip_untried_spot_since is not None
+    restless = hurries or any(c.options.spot_wait is not None or c.options.deadline is not None for c in all_classes)
+    if not (restless or state.paused_offerings or state.refusing):
+        return demand
     spot = frozenset(offering.key for offering in policy.offerings.values() if offering.market == SPOT and not offering.retired)
     has_spot, untried = bool(spot), spot - state.proven_offerings
 
     def is_plain(pod_class: PodClass) -> bool:
-        return not has_spot or (
-            state.skip_untried_spot_since is None and pod_class.options.spot_wait is None and pod_class.options.deadline is None
-        )
-
-    all_classes = chain(demand.classes, *(gang.classes for gang in demand.gangs))
-    if not (state.paused_offerings or state.refusing) and all(map(is_plain, all_classes)):
-        return demand
+        return not has_spot or not (hurries or pod_class.options.spot_wait is not None or pod_class.options.deadline is not None)
 
     def split(pod_class: PodClass, gang_since: float | None = None) -> list[PodClass]:
         if pod_class.spec.digest in state.paused_offerings:

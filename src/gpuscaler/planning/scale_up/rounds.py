@@ -88,7 +88,7 @@ def on_all_machines(draft: PlanDraft, all_families: Sequence[Family], ahead: Seq
 
 def uncertain_families(draft: PlanDraft, all_families: Sequence[Family]) -> list[Family]:
     """Families with unplaced pods that were not placed on machines without a known zone: such a machine is better than none."""
-    if not draft.undecided and all(len(kind.rows) == 1 for kind in draft.templates.kinds):
+    if not (draft.undecided or draft.templates.cloud_chooses):
         return []
     families = [family for family in all_families if family.left and family.counted_keys]
     for family in families:

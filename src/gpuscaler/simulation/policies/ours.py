@@ -119,7 +119,7 @@ class Gpuscaler:
             plans.pods_came(now)
         if moment.notices or moment.broken or (waits and (ended or any(answer.refusals for answer in moment.answers))):
             plans.plan_now(now)
-        if waits and freed:
+        if (waits and freed) or moment.vacated:
             plans.plan_at_resync(now)
 
     def _record_nodes(self, moment: Moment, view: View) -> None:

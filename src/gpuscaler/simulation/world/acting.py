@@ -38,7 +38,9 @@ def _carry_out_placements(placements: tuple[Placement, ...], world: World, now: 
     gangs = set()
     for placement in placements:
         task = world.tasks.get(placement.pod)
-        if task is None or task.seat is not None or task.promised == placement.node or (task.promised and not task.gang):
+        if task is None or task.seat is not None or task.promised == placement.node:
+            continue
+        if task.promised and not task.gang and placement.node not in world.on_node:
             continue
         if placement.node in world.ledger:
             world.promise(task, placement.node)

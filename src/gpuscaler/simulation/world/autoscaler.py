@@ -98,7 +98,8 @@ class Moment(Struct, gc=False):
 
     ``arrived`` are pods that were created, ``finished`` the number of pods that ended, ``evicted`` pods that wait again. ``registered`` are
     nodes that are Ready without their GPUs, ``opened`` those that pods can use now, ``idled`` nodes that have just lost their last pod,
-    ``removed`` nodes that were removed as decided, ``broken`` pods that did not find the room they were promised.
+    ``removed`` nodes that were removed as decided, ``broken`` pods that did not find the room they were promised. ``vacated``: a
+    closed machine has room that it did not have before, and some pending pod fits there.
     """
 
     now: float
@@ -113,6 +114,7 @@ class Moment(Struct, gc=False):
     lost: list[LostMachine] = []
     removed: list[str] = []
     broken: list[str] = []
+    vacated: bool = False
 
 
 class Pending(Struct, frozen=True, gc=False):

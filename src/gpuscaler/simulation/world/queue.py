@@ -2,9 +2,10 @@
 
 import heapq
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from gpuscaler.model.offerings import OfferingKey
+from gpuscaler.model.pods import PodSpec
 from gpuscaler.simulation.cloud.machines import NO_CAPACITY, Refusal
 from gpuscaler.simulation.traces.workload import Member
 from gpuscaler.simulation.world.scheduler import Seat
@@ -176,6 +177,10 @@ class Waiting:
     def forget_refusals(self) -> None:
         """Forget refusals, since limits may have lifted."""
         self._stuck.clear()
+
+    def any_spec(self, test: Callable[[PodSpec], bool]) -> bool:
+        """Whether a pod outside gangs, with or without a machine on its way, has a specification that passes ``test``."""
+        return any(test(next(iter(tasks.values())).member.spec) for tasks in self._by_spec.values())
 
     def by_spec(self) -> Iterable[dict[str, Task]]:
         """The pods of each specification that belong to no gang."""

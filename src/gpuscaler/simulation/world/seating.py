@@ -202,9 +202,13 @@ class Seating:
         if seat.node in self.distrusted:
             self.distrusted.discard(seat.node)
             self.nodes_changed.add(seat.node)
-        if self.kept and self.cloud.machine(seat.node).offering.pool in self.kept:
-            # The scheduler will not fill the room again; a plan may.
+        self._note_room(seat.node)
+
+    def _note_room(self, node: str) -> None:
+        """Record that a node has room. The scheduler does not fill the room of closed machines; a plan may."""
+        if self.kept and self.cloud.machine(node).offering.pool in self.kept:
             self.waiting.forget_refusals()
+            self.moment.vacated |= self.waiting.any_spec(lambda spec: self.scheduler.fits(spec, node))
 
     def _mark_idle(self, node: str, now: float) -> None:
         self.idle_since[node] = now

@@ -171,6 +171,7 @@ class World(Seating):
         for task in promised:
             if self.place(task, machine.id, now):
                 self.meter.kept += 1
+        self._note_room(machine.id)
 
     def _oldest_first(self, entry: LedgerEntry) -> None:
         """Give a machine's seats to the oldest of interchangeable pods, whichever of them it was bought for.

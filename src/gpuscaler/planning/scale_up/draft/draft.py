@@ -155,8 +155,9 @@ class PlanDraft:
         if not fresh:
             return
         nodes = [new_node(self.templates, machine) for machine in fresh]
-        least = [self.templates.minimums.on(machine.kind.pool.name, machine.kind.gpus) for machine in fresh]
-        self.room = self.room.extended(nodes, MinGpus.of(least, self.templates.count_gpus))
+        kinds = [machine.kind for machine in fresh]
+        least = [self.templates.minimums.on(kind.pool.name, kind.offering.instance_type, kind.gpus) for kind in kinds]
+        self.room = self.room.extended(nodes, MinGpus.of(least, self.templates.size_of))
         self.open_rows = np.concatenate([self.open_rows, np.ones(len(fresh), dtype=np.bool_)])
         for machine in fresh:
             for part in machine.contents:
