@@ -3,12 +3,16 @@
 import asyncio
 import json
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from random import Random
 
 import pytest
 from tests.e2e.objects import deployment, pod, pod_spec
 from tests.e2e.stage import ACCOUNT, AT_ONCE, NAMESPACE, Json, Stage, stage, until
 
+from gpuscaler.kube.access import from_kubeconfig
+from gpuscaler.kube.http import HttpTransport
 from gpuscaler.kube.picture import Picture
 from gpuscaler.kube.resources import PODS, Resource
 from gpuscaler.kube.transport import Request
@@ -75,21 +79,47 @@ async def _refused() -> None:
         run_file = made.run_file("run", [{"name": "w", "types": ["g4dn.xlarge"]}], http={"enabled": False}, pace=AT_ONCE)
         controller = made.start(run_file, await made.kubeconfig())
         await made.namespace("w")
-        await made.create(deployment("serve", PODS_OF_ALL, pod_spec("w")), "w")
+        async with _another_client(made):
+            await made.create(deployment("serve", PODS_OF_ALL, pod_spec("w")), "w")
 
-        async def ordered() -> bool:
-            controller.check()
-            return bool(controller.logged("ordered"))
+            async def ordered() -> bool:
+                controller.check()
+                return bool(controller.logged("ordered"))
 
-        await until("machines are ordered", ordered)
-        refused = await _rejected(made)
-        await made.bound("w", PODS_OF_ALL)
-        assert sum(order["pod_count"] for order in controller.logged("ordered")) == PODS_OF_ALL
-        assert len(await made.nodes("w")) == PODS_OF_ALL
-        await made.scale("Deployment", "serve", "w", 0)
-        await made.empty("w")
-        assert await _rejected(made) > refused > 0
+            await until("machines are ordered", ordered)
+            refused = await _rejected(made)
+            await made.bound("w", PODS_OF_ALL)
+            assert sum(order["pod_count"] for order in controller.logged("ordered")) == PODS_OF_ALL
+            assert len(await made.nodes("w")) == PODS_OF_ALL
+            await made.scale("Deployment", "serve", "w", 0)
+            await made.empty("w")
+            assert await _rejected(made) > refused > 0
         assert await controller.end() == 0
+
+
+@asynccontextmanager
+async def _another_client(made: Stage) -> AsyncIterator[None]:
+    """A client of the controller's account that reads pods three times a second.
+
+    The controller alone makes few requests at a time: on a fast server, none of them meet.
+    """
+    access = from_kubeconfig([await made.kubeconfig("another")], environ={})
+    async with HttpTransport(access) as transport:
+
+        async def ask() -> None:
+            while True:
+                async with transport.exchange(Request("GET", "/api/v1/pods")) as answer:
+                    async for _ in answer.pieces:
+                        pass
+                await asyncio.sleep(0.3)
+
+        asking = asyncio.create_task(ask())
+        try:
+            yield
+            assert not asking.done(), asking
+        finally:
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
 
 
 def _level() -> Json:
