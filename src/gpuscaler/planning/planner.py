@@ -30,7 +30,7 @@ from gpuscaler.planning.scale_up.groups.arrival_check import pods_shut_out
 from gpuscaler.planning.scale_up.headroom import spare_gpu_warnings, spare_machines
 from gpuscaler.planning.scale_up.markets import restrict_to_markets
 from gpuscaler.planning.scale_up.preferences import place_classes_by_preference, place_gang_by_preference
-from gpuscaler.planning.scale_up.promised import place_promised
+from gpuscaler.planning.scale_up.promised import place_late, place_promised
 from gpuscaler.planning.scale_up.rounds import scale_up
 from gpuscaler.planning.scale_up.unplaced import pods_over_budget, unplaced_pods
 from gpuscaler.planning.scale_up.zone_balance import balance
@@ -240,7 +240,9 @@ def place_all(
         at_once = not (trial.taken or demand.gangs or request.policy.preferences == "respect")
         refused: list[UnplacedGang] = []
         queues: list[Queue] = []
-        for part in split_late(left, late):
+        for behind, part in split_late(left, late):
+            if behind:
+                part = place_late(trial, capacity, request.state, part)
             trial, failed, unplaced_queues = place(trial, part, respect=request.policy.preferences == "respect")
             refused += failed
             queues += unplaced_queues
@@ -253,15 +255,15 @@ def place_all(
     return trial, refused, queues
 
 
-def split_late(demand: Demand, late: Set[str]) -> Iterator[Demand]:
-    """Yield the demand without the ``late`` pods, then only the late pods."""
+def split_late(demand: Demand, late: Set[str]) -> Iterator[tuple[bool, Demand]]:
+    """Yield the demand without the ``late`` pods, then only the late pods, each with whether it is the latter."""
     if not late:
-        yield demand
+        yield False, demand
         return
     for behind in (False, True):
         classes = [replace(pod_class, keys=tuple(key for key in pod_class.keys if (key in late) == behind)) for pod_class in demand.classes]
         gangs = tuple(gang for gang in demand.gangs if late.isdisjoint(gang.classes[0].keys) != behind)
-        yield replace(demand, classes=tuple(pod_class for pod_class in classes if pod_class.count), gangs=gangs)
+        yield behind, replace(demand, classes=tuple(pod_class for pod_class in classes if pod_class.count), gangs=gangs)
 
 
 def place(draft: PlanDraft, demand: Demand, *, respect: bool) -> tuple[PlanDraft, list[UnplacedGang], list[Queue]]:

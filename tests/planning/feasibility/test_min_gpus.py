@@ -499,6 +499,15 @@ def test_a_pod_with_rules_keeps_the_machine_that_was_bought_for_it() -> None:
     assert placed(made) == {"p": "m"}
 
 
+def test_a_pod_of_an_interrupted_machine_keeps_a_larger_machine_that_was_bought_for_it() -> None:
+    leaving = node("leaves", SIZES[0], taints=(CLOSED,))
+    state = State(upcoming=(msgspec.structs.replace(coming("moves"), instance_type="b.8"),), vanishing=frozenset({"leaves"}))
+
+    made = planned([leaving, pod("moves", spec(gpus=1), on="leaves")], CLOSED_POOL, state=state)
+
+    assert (bought(made), placed(made)) == ({}, {"moves": "m"})
+
+
 def test_a_pod_does_not_take_room_on_a_node_that_did_not_take_such_pods() -> None:
     waiting = pod("p")
     refusing = {waiting.spec.digest: frozenset({"s"})}

@@ -24,8 +24,7 @@ def place_promised(draft: PlanDraft, capacity: CapacitySnapshot, state: State, d
     The rest includes the ``late`` pods, which are placed after all others, and gangs without a running member in which some member has
     no promised machine.
     """
-    upcoming = [machine for machine in state.upcoming if machine.id in capacity.row_of]
-    promised = {pod: capacity.row_of[machine.id] for machine in upcoming for pod in machine.pods if pod not in late}
+    promised = {key: row for key, row in promised_rows(capacity, state).items() if key not in late}
     if promised:
         demand = place_sooner(draft, capacity, state, demand, promised.keys())
     while promised:
@@ -34,6 +33,26 @@ def place_promised(draft: PlanDraft, capacity: CapacitySnapshot, state: State, d
         classes = (*demand.classes, *(pod_class for gang in demand.gangs for pod_class in gang.classes)) if len(draft.taken) > since else ()
         promised = {key: promised[key] for pod_class in classes for key in pod_class.keys if key in promised}
     return demand
+
+
+def place_late(draft: PlanDraft, capacity: CapacitySnapshot, state: State, demand: Demand) -> Demand:
+    """Place late pods on the machine of a closed pool that was bought for them, if it still has room; return the rest of the demand.
+
+    By the size of the machine alone they might not get it: since it was ordered, a cheaper type may have come within reach, and another
+    machine would be bought with each such change.
+    """
+    min_gpus = capacity.inventory.rows.min_gpus
+    if min_gpus is None:
+        return demand
+    promised = {key: row for key, row in promised_rows(capacity, state).items() if min_gpus.by_size[row]}
+    left = [place_promised_of_class(draft, pod_class, promised) for pod_class in demand.classes]
+    return replace(demand, classes=tuple(pod_class for pod_class in left if pod_class.count))
+
+
+def promised_rows(capacity: CapacitySnapshot, state: State) -> dict[str, int]:
+    """The row of the machine of the ledger that each pod waits for, by the pod's key."""
+    rows = capacity.row_of
+    return {key: rows[machine.id] for machine in state.upcoming if machine.id in rows for key in machine.pods}
 
 
 def place_sooner(draft: PlanDraft, capacity: CapacitySnapshot, state: State, demand: Demand, promised: Set[str]) -> Demand:
