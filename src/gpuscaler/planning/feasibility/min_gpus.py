@@ -162,8 +162,8 @@ def price_of_type(pool: Pool, instance_type: str, gpus: int) -> float:
     enough = [offering.price for offering in paid if offering.gpus >= gpus]
     if enough:
         return min(enough)
-    most, price = max(((offering.gpus, -offering.price) for offering in paid if offering.gpus), default=(1, -1.0))
-    return -price / most * max(1, gpus)
+    largest = max((offering for offering in paid if offering.gpus), key=lambda offering: (offering.gpus, -offering.price), default=None)
+    return (largest.price / largest.gpus if largest is not None else 1.0) * max(1, gpus)
 
 
 def joined(first: MinGpus | None, first_rows: int, second: MinGpus | None, second_rows: int) -> MinGpus | None:

@@ -7,6 +7,7 @@ from itertools import islice
 
 import numpy as np
 
+from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.table import Mask
 from gpuscaler.planning.capacity.existing import CapacitySnapshot
 from gpuscaler.planning.demand.pending import Demand, PodClass
@@ -91,8 +92,12 @@ def most_important(demand: Demand, promised: Set[str]) -> float:
 def may_change_machines(pod_class: PodClass, state: State) -> bool:
     """Whether pods of a class may go to another machine than promised: they have no rules, and no node refused such pods."""
     spec = pod_class.spec
-    rules = spec.spread or spec.affinity or spec.anti_affinity or spec.host_ports or spec.volumes
-    return not (rules or has_preferences(spec) or spec.digest in state.refusing)
+    return not (has_rules(spec) or has_preferences(spec) or spec.digest in state.refusing)
+
+
+def has_rules(spec: PodSpec) -> bool:
+    """Whether the place of a pod restricts other pods, or theirs restricts it, by more than resources."""
+    return bool(spec.spread or spec.affinity or spec.anti_affinity or spec.host_ports or spec.volumes)
 
 
 def place_on(draft: PlanDraft, pod_class: PodClass, keys: Sequence[str], rows: Mask) -> PodClass:
@@ -143,7 +148,7 @@ def place_promised_of_class(draft: PlanDraft, pod_class: PodClass, promised: Map
     kept: set[str] = set()
     spec = pod_class.spec
     # Pods without such rules leave the room on other machines unchanged.
-    alone = not (spec.spread or spec.affinity or spec.anti_affinity or spec.host_ports or spec.volumes)
+    alone = not has_rules(spec)
     room = draft.room.capacity(spec, pod_class.labels, promised=True)
     counts: dict[int, int] = {}
     for row, keys in sorted(by_row.items()):
