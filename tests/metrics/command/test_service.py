@@ -227,9 +227,13 @@ async def test_the_aggregator_reads_values_and_trusts_the_certificate_through_th
         assert (await made.get("/readyz"))[1] == "ok"
         figures = (await made.get("/metrics"))[1]
         assert 'gpuscaler_metrics_requests_total{code="200",group="custom.metrics.k8s.io"} ' in figures
+        assert made.service.own_certificate is not None
+        folder = made.service.own_certificate.files[0].parent
+        assert folder.is_dir()
         served = {name.removesuffix("_total") for name in re.findall(r"^# TYPE (gpuscaler_metrics_\w+)", figures, re.MULTILINE)}
         created = {name for name in served if name.endswith("_created")}
         assert served - created == set(re.findall(r"^\| `(gpuscaler_metrics_\w+)`", PAGE.read_text(), re.MULTILINE))
+    assert not folder.exists(), "the key of the certificate was left behind"
 
 
 async def test_values_are_errors_while_prometheus_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -83,6 +83,8 @@ class MetricsService:
     service: ServiceName = field(init=False)
     own_certificate: OwnCertificate | None = field(init=False)
     tls: LiveTls = field(init=False)
+    #: The folder of its own certificate, unless a folder is given; it is deleted with the key when the service ends.
+    _temporary_folder: tempfile.TemporaryDirectory[str] | None = field(default=None, init=False)
     _stopping: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
@@ -94,13 +96,20 @@ class MetricsService:
         if options.certificate is not None and options.key is not None:
             self.own_certificate, files = None, (options.certificate, options.key)
         else:
-            folder = options.certificate_folder or Path(tempfile.mkdtemp(prefix="gpuscaler-metrics-"))
+            folder = options.certificate_folder
+            if folder is None:
+                self._temporary_folder = tempfile.TemporaryDirectory(prefix="gpuscaler-metrics-", ignore_cleanup_errors=True)
+                folder = Path(self._temporary_folder.name)
             self.own_certificate = OwnCertificate(folder, self.service, self.clocks.wall)
             files = self.own_certificate.files
         self.tls = LiveTls(*files, ask_clients=True)
 
     async def run(self) -> None:
         """Serve until cancelled. Raises OSError if the address cannot be bound."""
+        with self._temporary_folder or nullcontext():
+            await self._run()
+
+    async def _run(self) -> None:
         for text in self.options.warnings():
             _LOG.warning("others can read a secret", problem=text)
         async with AsyncExitStack() as stack:
