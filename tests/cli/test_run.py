@@ -154,6 +154,16 @@ def test_a_pools_file_without_a_cloud_exits_2_with_advice(tmp_path: Path) -> Non
     assert done.stderr == f"{path}: saw no cloud, expected one of simulated, aws, azure; add cloud: …\n"
 
 
+def test_a_manifest_instead_of_a_run_file_exits_2_with_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "one-more.yaml"
+    path.write_text("apiVersion: batch/v1\nkind: Job\n---\napiVersion: v1\nkind: Pod\n")
+
+    done = invoke(path, tmp_path / "absent")
+
+    assert done.exit_code == 2
+    assert done.stderr == (f'{path}:1: saw a Kubernetes object (kind "Job"), expected a pools file or a run file; name such a file\n')
+
+
 def test_a_missing_kubeconfig_exits_2(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(RUN_FILE)
 
