@@ -102,20 +102,42 @@ def test_a_dry_run_logs_what_it_would_buy_and_writes_nothing(cluster: Served) ->
         try:
             assert process.stdout is not None
             lines = iter(process.stdout)
-            before = list(itertools.takewhile(lambda line: "this process leads" not in line, lines))
-            message = next(line for line in lines if "planned" in line)
+            before = list(itertools.takewhile(lambda line: "planned" not in line or "buys 1 machine" not in line, lines))
             process.send_signal(signal.SIGTERM)
-            process.communicate(timeout=PATIENCE)
+            after, _ = process.communicate(timeout=PATIENCE)
         finally:
             process.kill()
 
-    assert "dry run: plans show what would be done, and nothing is written" in before[-1]
-    assert "buys 1 machine" in message
+    begins = "dry run: takes no Lease; plans show what would be done, and nothing is written"
+    assert sum(begins in line for line in before) == 1
+    assert "dry run: planning has stopped" in after
+    assert "lead" not in "".join(before) + after
     assert cluster.api.writes == ()
 
 
 async def waiting(client: Client) -> bool:
     return "Unschedulable" in str(await client.list_all(PODS))
+
+
+def test_a_second_controller_logs_that_it_stands_by_until_it_leads(cluster: Served) -> None:
+    with started(cluster) as first:
+        try:
+            cluster.until(led)
+            leader = cluster.ask(holder)
+            with started(cluster) as second:
+                try:
+                    assert second.stdout is not None
+                    lines = iter(second.stdout)
+                    assert any(f"stands by: {leader} leads (Lease kube-system/gpuscaler)" in line for line in lines)
+                    first.send_signal(signal.SIGTERM)
+                    first.communicate(timeout=PATIENCE)
+                    assert any("this process leads" in line for line in lines)
+                    second.send_signal(signal.SIGTERM)
+                    second.communicate(timeout=PATIENCE)
+                finally:
+                    second.kill()
+        finally:
+            first.kill()
 
 
 def invoke(config: Path, access: Path) -> Result:
@@ -130,6 +152,16 @@ def test_a_pools_file_without_a_cloud_exits_2_with_advice(tmp_path: Path) -> Non
 
     assert done.exit_code == 2
     assert done.stderr == f"{path}: saw no cloud, expected one of simulated, aws, azure; add cloud: …\n"
+
+
+def test_a_manifest_instead_of_a_run_file_exits_2_with_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "one-more.yaml"
+    path.write_text("apiVersion: batch/v1\nkind: Job\n---\napiVersion: v1\nkind: Pod\n")
+
+    done = invoke(path, tmp_path / "absent")
+
+    assert done.exit_code == 2
+    assert done.stderr == (f'{path}:1: saw a Kubernetes object (kind "Job"), expected a pools file or a run file; name such a file\n')
 
 
 def test_a_missing_kubeconfig_exits_2(tmp_path: Path) -> None:

@@ -455,6 +455,42 @@ async def test_an_obstacle_to_leading_is_logged_once_and_again_when_it_changes()
     ]
 
 
+async def test_a_process_on_standby_logs_whom_it_waits_for_once_and_again_when_the_leader_changes() -> None:
+    server = LeaseServer()
+    with structlog.testing.capture_logs() as logs:
+        async with candidates(server, "a") as [a]:
+            await asyncio.sleep(5)
+            assert logs == []
+            async with candidates(server, "b") as [b]:
+                await asyncio.sleep(60)
+                assert server.lease is not None
+                server.put({**server.lease, "spec": {**server.lease["spec"], "holderIdentity": "c"}})
+                await asyncio.sleep(10)
+                assert not a.election.is_leader
+                assert not b.election.is_leader
+
+    assert [(log["identity"], log["event"]) for log in logs[:1]] == [("b", "stands by: a leads (Lease kube-system/gpuscaler)")]
+    assert sorted((log["identity"], log["event"]) for log in logs[1:]) == [
+        ("a", "stands by: c leads (Lease kube-system/gpuscaler)"),
+        ("b", "stands by: c leads (Lease kube-system/gpuscaler)"),
+    ]
+
+
+async def test_a_process_that_led_in_between_logs_the_same_leader_again() -> None:
+    server = LeaseServer()
+    with structlog.testing.capture_logs() as logs:
+        async with candidates(server, "a") as [a]:
+            for holder in ("b", "b"):
+                await asyncio.sleep(5)
+                assert a.election.is_leader
+                assert server.lease is not None
+                server.put({**server.lease, "spec": {**server.lease["spec"], "holderIdentity": holder}})
+                await asyncio.sleep(25)
+            assert a.election.is_leader
+
+    assert [log["event"] for log in logs] == ["stands by: b leads (Lease kube-system/gpuscaler)"] * 2
+
+
 async def test_a_leader_stops_if_the_server_never_answers() -> None:
     server = LeaseServer()
     async with candidates(server, "a") as [a]:

@@ -65,8 +65,54 @@ def test_validate_reports_that_a_file_contains_cluster_objects_and_no_pools(tmp_
 
     assert done.exit_code == 2
     assert done.stderr.splitlines() == [
-        f'{path}:1: saw a Kubernetes object (kind "List"), expected a pools file or a run file; give objects to --cluster',
+        (
+            f'{path}:1: saw a Kubernetes object (kind "List"), expected a pools file or a run file; name such a file, or a manifest that '
+            "has it in a ConfigMap, under run.yaml or pools.yaml"
+        ),
         f"{path}: 1 mistake",
+    ]
+
+
+MANIFEST = Path(__file__).parents[2] / "deploy" / "gpuscaler.yaml"
+
+
+def test_validate_reads_the_run_file_in_the_manifest_that_is_applied() -> None:
+    done = CliRunner().invoke(validate, [str(MANIFEST)])
+
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert (
+        done.stdout == f"{MANIFEST}: ConfigMap gpuscaler/gpuscaler-controller, run.yaml: valid; pools: 1, offerings: 4, instance types: 2\n"
+    )
+
+
+def test_validate_reports_mistakes_of_a_run_file_in_a_manifest_at_the_lines_of_the_manifest(tmp_path: Path) -> None:
+    path = tmp_path / "gpuscaler.yaml"
+    path.write_text(MANIFEST.read_text().replace("      max: 10\n", "      max: -1\n"))
+    line = path.read_text().split("\n").index("      max: -1") + 1
+
+    done = CliRunner().invoke(validate, [str(path)])
+
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.splitlines() == [
+        f"{path}:{line}: pools[0].max: saw the number -1, expected a number of machines, 0 or more",
+        f"{path}: ConfigMap gpuscaler/gpuscaler-controller, run.yaml: 1 mistake",
+    ]
+
+
+def test_validate_checks_every_settings_file_in_the_config_maps_of_a_manifest(tmp_path: Path) -> None:
+    path = tmp_path / "objects.json"
+    pools = "region: us-east-1\nlimits: none\npools:\n- {name: a, types: [g5.xlarge]"
+    data = {"run.yaml": f"cloud: simulated\n{pools}}}\n", "pools.yaml": f"{pools}, min: -1}}\n", "other.yaml": "pools: 7"}
+    config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": data}
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [config_map]}))
+
+    done = CliRunner().invoke(validate, [str(path)])
+
+    assert done.exit_code == 2
+    assert done.stdout == f"{path}: ConfigMap c, run.yaml: valid; pools: 1, offerings: 1, instance types: 1\n"
+    assert done.stderr.splitlines() == [
+        f"{path}: ConfigMap c, pools.yaml:4: pools[0].min: saw the number -1, expected a number of machines, 0 or more",
+        f"{path}: ConfigMap c, pools.yaml: 1 mistake",
     ]
 
 

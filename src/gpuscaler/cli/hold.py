@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuscaler.cli.leading import namespace_option, run_with_transport
+from gpuscaler.cli.leading import namespace_option, require_controller, run_with_transport
 from gpuscaler.cli.reaching import access_options, namespace_of, resolve_access
 
 if TYPE_CHECKING:
@@ -68,16 +68,29 @@ def selected_activities(*, buying: bool, removing: bool) -> tuple[str, ...]:
 
 
 def change_holds(access: "Access", namespace: str, changes: "Mapping[str, Hold | None]") -> int:
-    """Save the change and print the holds that are now in force."""
+    """Save the change, print the holds that are now in force, and say if no controller runs that would obey them."""
 
     async def query_cluster(transport: "Transport") -> int:
         from gpuscaler.cli.printing import escape_controls
         from gpuscaler.control.loop.holding import write_holds
         from gpuscaler.kube.client import Client
+        from gpuscaler.kube.errors import NotFound
 
-        holds = await write_holds(Client(transport), namespace, changes)
-        for sentence in holds.sentences(time.time()) or ("nothing is on hold",):
+        client = Client(transport)
+        try:
+            holds = await write_holds(client, namespace, changes)
+        except NotFound as error:
+            if not error.reason:
+                raise  # This 404 is not from an API server, which would know ConfigMaps.
+            raise ValueError(
+                f"namespace {namespace}: saw no such namespace, expected that of the controller; "
+                "create it, or give the controller's with --namespace"
+            ) from error
+        now = time.time()
+        for sentence in holds.sentences(now, namespace=namespace) or (f"nothing is on hold in namespace {namespace}",):
             click.echo(escape_controls(f"{sentence[0].upper()}{sentence[1:]}."))
+        if warning := await require_controller(client, namespace, now=now):
+            click.echo(escape_controls(f"warning: {warning}"), err=True)
         return 0
 
     return run_with_transport(access, query_cluster)

@@ -107,11 +107,7 @@ async def read_status(client: "Client", namespace: str) -> "Status":
 
 async def why_no_controller(client: "Client", namespace: str, *, now: float) -> str:
     """Why no controller acts in the cluster; empty if one runs. Raises ApiError, Unreachable, and ValueError for an unreadable status."""
-    import msgspec
-
-    from gpuscaler.doctor.documents import Document
     from gpuscaler.kube.errors import Forbidden, NotFound
-    from gpuscaler.kube.resources import LEASES
 
     try:
         status = await read_status(client, namespace)
@@ -120,14 +116,61 @@ async def why_no_controller(client: "Client", namespace: str, *, now: float) -> 
     if stopped := why_stopped(status, namespace, now=now):
         return stopped
     try:
-        lease = Document(msgspec.json.decode(await client.get(LEASES, LEASE, namespace=namespace)))
+        holder = await read_lease_holder(client, namespace)
     except NotFound:
         return f"no controller runs: Lease {namespace}/{LEASE}: saw none, expected that of a leader; start gpuscaler run"
     except Forbidden:
         return ""  # The status is recent.
-    if not lease.text("spec", "holderIdentity"):
+    if not holder:
         return f"no controller runs: Lease {namespace}/{LEASE}: saw no holder, expected a leader; start gpuscaler run"
     return ""
+
+
+async def read_lease_holder(client: "Client", namespace: str) -> str:
+    """The identity in the controller's Lease; empty if it was released. Raises the API server's errors."""
+    import msgspec
+
+    from gpuscaler.doctor.documents import Document
+    from gpuscaler.kube.resources import LEASES
+
+    return Document(msgspec.json.decode(await client.get(LEASES, LEASE, namespace=namespace))).text("spec", "holderIdentity")
+
+
+async def require_controller(client: "Client", namespace: str, *, now: float) -> str:
+    """Check that a controller reads what a user has just written for it in ``namespace``; return a warning, empty if one runs.
+
+    Raises :class:`NotInstalledError` if the status is missing or old and no Lease has a holder. What the user wrote is in force for a
+    controller that starts later, so an answer that is refused or lost is only a warning.
+    """
+    from gpuscaler.kube.errors import ApiError, Unreachable
+
+    try:
+        stopped = why_stopped(await read_status(client, namespace), namespace, now=now)
+    except NotInstalledError as error:
+        # A controller that has just begun to lead has not written its status yet.
+        if await _is_lease_held(client, namespace, unknown=False):
+            return ""
+        raise NotInstalledError(f"no controller runs in namespace {namespace}: {error}") from error
+    except ValueError:
+        return ""  # A controller of another version has written it.
+    except (ApiError, Unreachable) as error:
+        return f"it could not be checked whether a controller runs in namespace {namespace}: {error}"
+    # With a holder, the status may seem old only because the clock of this machine is ahead.
+    if stopped and not await _is_lease_held(client, namespace, unknown=True):
+        raise NotInstalledError(f"{stopped}, or give the namespace of another controller with --namespace")
+    return stopped
+
+
+async def _is_lease_held(client: "Client", namespace: str, *, unknown: bool) -> bool:
+    """Whether the controller's Lease has a holder; ``unknown`` if it cannot be read."""
+    from gpuscaler.kube.errors import ApiError, NotFound, Unreachable
+
+    try:
+        return bool(await read_lease_holder(client, namespace))
+    except NotFound:
+        return False
+    except (ApiError, Unreachable):
+        return unknown
 
 
 def why_stopped(status: "Status", namespace: str, *, now: float) -> str:

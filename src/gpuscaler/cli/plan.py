@@ -218,12 +218,15 @@ def load_pools(path: str) -> "Policy":
     return settings.policy
 
 
-def load_settings(path: str) -> "RunSettings":
-    """Load a pools file or run file; mistakes are printed and end the command with exit code 2."""
+def load_settings(path: str, *, remedy: str = "give objects to --cluster") -> "RunSettings":
+    """Load a pools file or run file; mistakes are printed and end the command with exit code 2.
+
+    ``remedy`` says what to do if the file holds Kubernetes objects instead.
+    """
     from gpuscaler import settings
 
     try:
-        return settings.load_settings(path)
+        return settings.load_settings(path, remedy=remedy)
     except settings.SettingsError as error:
         click.echo(str(error), err=True)
         sys.exit(2)

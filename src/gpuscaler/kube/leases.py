@@ -75,6 +75,8 @@ class LeaderElection:
         self._changed_at = 0.0
         #: When the last renewal known to have succeeded was sent; None while this process is not the leader.
         self._renewed_at: float | None = None
+        #: The leader that was last logged while this process waits.
+        self._awaited = ""
 
     @property
     def is_leader(self) -> bool:
@@ -107,7 +109,9 @@ class LeaderElection:
                 while not self.is_leader:
                     await self._try_to_hold(self._times.renew / 2)
                     if not self.is_leader:
+                        self._log_standby()
                         await asyncio.sleep(self._pause())
+                self._awaited = ""
                 leading = asyncio.create_task(lead(), name="lead")
                 try:
                     await self._renew_while(leading)
@@ -120,6 +124,12 @@ class LeaderElection:
                     return
         finally:
             await self._release()
+
+    def _log_standby(self) -> None:
+        """Log the leader that this process waits for, once for each leader: without this line, a process on standby seems to hang."""
+        if self._held_by_other() and self.holder != self._awaited:
+            self._awaited = self.holder
+            _LOG.info(f"stands by: {self.holder} leads (Lease {self._namespace}/{self._name})", identity=self._identity)
 
     def _pause(self) -> float:
         """Seconds until the next try: client-go's pause, or until another's lease expires, so that at most 20 s pass without a leader."""

@@ -38,19 +38,20 @@ class Holds(Struct, frozen=True, gc=False, omit_defaults=True):
         """Return these holds without expired ones."""
         return Holds(self.of(BUYING, now), self.of(REMOVING, now))
 
-    def sentence(self, activity: str, now: float) -> str:
-        """Describe the hold on ``activity`` that is in force at ``now``; empty if there is none."""
+    def sentence(self, activity: str, now: float, *, namespace: str = "") -> str:
+        """Describe the hold on ``activity`` that is in force at ``now``; empty if there is none. ``namespace``, if given, is named."""
         hold = self.of(activity, now)
         if hold is None:
             return ""
         end = "until it is resumed" if hold.until is None else f"until {format_time(hold.until)}"
         requester = f" (requested by {_cut(hold.by)})" if hold.by else ""
         why = f": {_cut(hold.reason)}" if hold.reason else ""
-        return f"{activity} is on hold {end}{requester}{why}; `gpuscaler resume --{activity}` ends the hold"
+        where, option = (f" in namespace {namespace}", f" --namespace {namespace}") if namespace else ("", "")
+        return f"{activity} is on hold{where} {end}{requester}{why}; `gpuscaler resume --{activity}{option}` ends the hold"
 
-    def sentences(self, now: float) -> tuple[str, ...]:
+    def sentences(self, now: float, *, namespace: str = "") -> tuple[str, ...]:
         """Return a sentence for each activity that is held at ``now``."""
-        return tuple(sentence for activity in ACTIVITIES if (sentence := self.sentence(activity, now)))
+        return tuple(sentence for activity in ACTIVITIES if (sentence := self.sentence(activity, now, namespace=namespace)))
 
 
 def format_time(at: float) -> str:

@@ -16,6 +16,8 @@ from gpuscaler.settings.fields.table import NO_CONTEXT, Field, Group, Kind, Read
 from gpuscaler.settings.pools import read_pools
 from gpuscaler.settings.run_settings import RunSettings, has_account_pools, read_run
 
+#: What to do about a file with Kubernetes objects, unless the command reads them elsewhere.
+REMEDY = "name such a file"
 PREFERENCES = ("ignore", "respect")
 _MACHINES = count(0, "a whole number, 0 or more")
 
@@ -134,9 +136,12 @@ def parse_policy(text: str, source: str = "pools file") -> Policy:
     return parse_settings(text, source).policy
 
 
-def load_settings(path: str | Path) -> RunSettings:
-    """Load the settings in the file at ``path``; paths are relative to its folder. Raises :class:`SettingsError` with all mistakes."""
-    return decode_settings(read_settings(path), path)
+def load_settings(path: str | Path, *, remedy: str = REMEDY) -> RunSettings:
+    """Load the settings in the file at ``path``; paths are relative to its folder. Raises :class:`SettingsError` with all mistakes.
+
+    ``remedy`` says what to do if the file holds Kubernetes objects instead: that depends on the command.
+    """
+    return decode_settings(read_settings(path), path, remedy=remedy)
 
 
 def read_settings(path: str | Path) -> bytes:
@@ -148,27 +153,35 @@ def read_settings(path: str | Path) -> bytes:
         raise SettingsError(str(path), (Problem("", None, problem),)) from error
 
 
-def decode_settings(data: bytes, path: str | Path) -> RunSettings:
+def decode_settings(data: bytes, path: str | Path, *, remedy: str = REMEDY) -> RunSettings:
     """Parse the settings in ``data``, the content of the file at ``path``. Raises :class:`SettingsError`."""
+    return parse_settings(decode_text(data, path), str(path), folder=Path(path).parent, remedy=remedy)
+
+
+def decode_text(data: bytes, path: str | Path) -> str:
+    """Return the text in ``data``, the content of the file at ``path``. Raises :class:`SettingsError`."""
     try:
-        text = data.decode("utf-8-sig")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         problem = f"saw the byte 0x{data[error.start]:02x}, expected UTF-8 text; save the file as UTF-8"
         raise SettingsError(str(path), (Problem("", line, problem),)) from error
-    return parse_settings(text, str(path), folder=Path(path).parent)
 
 
-def parse_settings(text: str, source: str = "run file", *, folder: Path | None = None) -> RunSettings:
-    """Parse the settings in ``text``; ``source`` names it in messages; paths are relative to ``folder``. Raises :class:`SettingsError`."""
-    root, problems = read_document(text)
+def parse_settings(text: str, source: str = "run file", *, folder: Path | None = None, first: int = 1, remedy: str = REMEDY) -> RunSettings:
+    """Parse the settings in ``text``; paths are relative to ``folder``. Raises :class:`SettingsError`.
+
+    ``source`` names the text in messages; ``first`` is the line of ``source`` at which it begins. ``remedy`` is that of
+    :func:`load_settings`.
+    """
+    root, problems = read_document(text, first=first)
+    if root is not None and (kind := _kubernetes_kind(root)):
+        # Alone: a manifest has many documents, and splitting it would not make it a pools file.
+        problem = f"saw a Kubernetes object (kind {kind}), expected a pools file or a run file; {remedy}"
+        raise SettingsError(source, (Problem("", root.line, problem),))
     report = Report(problems)
     settings = None
-    if root is not None and (kind := _kubernetes_kind(root)):
-        report.add(
-            Problem("", root.line, f"saw a Kubernetes object (kind {kind}), expected a pools file or a run file; give objects to --cluster")
-        )
-    elif root is not None and root.value is not None:
+    if root is not None and root.value is not None:
         try:
             settings = _settings(_run_file(Cursor("", root, report)), folder or Path())
         except TooMuchError:

@@ -135,3 +135,23 @@ async def test_an_unusable_listen_address_is_reported_with_its_settings_key(grou
     with pytest.raises(UnusableError, match=said):
         await starts[group]()
     await listeners.close()
+
+
+@pytest.mark.parametrize("key", ["http", "pages"])
+async def test_an_address_in_use_may_be_that_of_another_gpuscaler(key: str) -> None:
+    listeners, others = Listeners(), Listeners()
+    await others.serve_metrics(HttpSettings(host="127.0.0.1", port=0), ROUTES)
+    port = others.ports["http"]
+    starts = {
+        "http": lambda: listeners.serve_metrics(HttpSettings(host="127.0.0.1", port=port), ROUTES),
+        "pages": lambda: listeners.serve_pages(PagesSettings(host="127.0.0.1", port=port), ROUTES),
+    }
+    with pytest.raises(UnusableError) as raised:
+        await starts[key]()
+    await listeners.close()
+    await others.close()
+
+    assert str(raised.value) == (
+        f"{key}: saw Address already in use for 127.0.0.1, port {port}, expected to listen there; "
+        f"another gpuscaler may run on this machine already; set {key}.address, or {key}.enabled: false"
+    )

@@ -1,6 +1,8 @@
 """The HTTP servers: metrics and health for everyone, pages for this machine, and pages for other machines with authentication."""
 
 import asyncio
+import errno
+import os
 import ssl
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
@@ -78,8 +80,12 @@ class Listeners:
             server = await serve(routes, host=host, port=port, tls=tls)
         except OSError as error:
             where, instead = f"{host or 'all addresses'}, port {port}", "remove it" if "." in key else f"{key}.enabled: false"
+            # asyncio adds the address to some errors' texts, in a form of its own in each release of Python.
+            seen = os.strerror(error.errno) if error.errno is not None and error.errno in errno.errorcode else error.strerror or error
+            # Two controllers on one machine, as on a laptop, have the same default addresses.
+            other = "another gpuscaler may run on this machine already; " if error.errno == errno.EADDRINUSE else ""
             raise UnusableError(
-                f"{key}: saw {error.strerror or error} for {where}, expected to listen there; set {key}.address, or {instead}"
+                f"{key}: saw {seen} for {where}, expected to listen there; {other}set {key}.address, or {instead}"
             ) from error
         self._open.push_async_callback(server.close)
         self.ports[key] = server.port

@@ -225,12 +225,12 @@ class Service(Records):
         self.latest.inventory = lambda: None if controller is None else controller.cloud.inventory
         self.latest.test_receipt = lambda: MessageReceipt() if controller is None else controller.cloud.test_receipt
         if controller is not None:
-            if self.context.dry_run:
-                _LOG.info("dry run: plans show what would be done, and nothing is written")
-            _LOG.info("this process leads", identity=self.context.identity)
+            begins = "dry run: takes no Lease; plans show what would be done, and nothing is written"
+            _LOG.info(begins if self.context.dry_run else "this process leads", identity=self.context.identity)
         else:
+            ends = "dry run: planning has stopped" if self.context.dry_run else "this process does not lead"
             # With its problems: a process that does not lead writes no status.
-            _LOG.info("this process does not lead", identity=self.context.identity, problems=list(self.context.troubles()))
+            _LOG.info(ends, identity=self.context.identity, problems=list(self.context.troubles()))
 
     def settings_changed(self, settings: RunSettings, /) -> None:
         """Apply settings that can change while it runs; addresses and the history's file change only after a restart."""
