@@ -12,7 +12,7 @@ from gpuscaler.cli.doctor.manifests import manifests
 from gpuscaler.cli.doctor.notices.command import send_test_message
 from gpuscaler.cli.doctor.output import Output, count_ids, output_options
 from gpuscaler.cli.doctor.smoke import SmokeOptions, smoke_options, smoke_test
-from gpuscaler.cli.reaching import FILE, cluster_options, refuse_files_and_access, resolve_access
+from gpuscaler.cli.reaching import FILE, cluster_options, namespace_of, refuse_files_and_access, resolve_access
 
 if TYPE_CHECKING:
     from gpuscaler.doctor.evidence import Evidence
@@ -99,13 +99,15 @@ def _from_files(files: tuple[str, ...], now: float) -> "Evidence":
 
 def _from_cluster(kubeconfig: Path | None, context: str, now: float) -> "Evidence":
     import asyncio
+    from dataclasses import replace
 
     from gpuscaler.cli.doctor.reading import evidence_of_cluster
 
     access = resolve_access(kubeconfig, context)
     # A pod that names another cluster is not inside it.
     inside = bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and kubeconfig is None and not context
-    return asyncio.run(evidence_of_cluster(access, now=now, inside=inside))
+    evidence = asyncio.run(evidence_of_cluster(access, now=now, inside=inside))
+    return replace(evidence, own_namespace=namespace_of("", access))
 
 
 def _write_page(path: Path, page: str) -> None:
@@ -126,7 +128,8 @@ def _with_settings(evidence: "Evidence", settings: "RunSettings | None") -> "Evi
     if settings is None:
         reason = "no run file was given; name it with --config"
         return replace(evidence, unread={**evidence.unread, POLICY: reason, ACCOUNT: reason})
-    evidence = replace(evidence, named=frozenset({settings.namespace} - {""}))
+    if settings.namespace:
+        evidence = replace(evidence, named=frozenset({settings.namespace}), own_namespace=settings.namespace)
     if not settings.has_account_pools:
         return replace(evidence, policy=settings.policy)
     evidence = _with_account_pools(evidence, settings)
