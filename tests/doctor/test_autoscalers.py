@@ -102,9 +102,7 @@ def test_the_autoscaler_of_aks_shows_by_its_status_only_while_it_runs() -> None:
     assert not found(running, check="D3")
 
 
-def lease(
-    name: str, namespace: str = "kube-system", *, renewed: str = "2026-11-30T23:59:52.000000Z", holder: str | None = "vm-1"
-) -> Json:
+def lease(name: str, namespace: str = "kube-system", *, renewed: str = "2026-11-30T23:59:52.000000Z", holder: str | None = "vm-1") -> Json:
     return {"kind": "Lease", "metadata": {"name": name, "namespace": namespace}, "spec": {"holderIdentity": holder, "renewTime": renewed}}
 
 

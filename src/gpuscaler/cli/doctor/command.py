@@ -49,13 +49,14 @@ def doctor(
     Only two options change something, and make no checks: --smoke starts a Job and removes it, --send-test-message sends a message. They
     exit with 0 if the Job ran, or the message arrived.
 
-    Exits with 1 if there is a finding of at least --fail-on, 3 if something could not be checked and nothing was found, 5 if nothing could
-    be read.
+    Exits with 1 if there is a finding of at least --fail-on, 3 if something could not be checked and nothing was found, or the cluster
+    cannot be reached, 5 if the cluster allows nothing to be read.
     """
     if ctx.invoked_subcommand is not None:
         return
     from gpuscaler.cli.plan import load_settings
     from gpuscaler.doctor.checks.all_checks import CHECKS
+    from gpuscaler.doctor.evidence import CLOCKS
     from gpuscaler.doctor.running import run_checks
     from gpuscaler.doctor.silencing import silence
 
@@ -81,7 +82,9 @@ def doctor(
         _write_page(html, doctor_page(report, checks=count_ids(CHECKS), now=now))
     # What was asked beside the objects has a kind of its own.
     objects = (documents for kind, documents in evidence.documents.items() if not kind.startswith("probe/"))
-    sys.exit(output.exit_status(report, anything_read=any(objects) or not evidence.unread))
+    # Only a server that does not answer has no clock.
+    unreachable = not files and CLOCKS in evidence.unread
+    sys.exit(output.exit_status(report, anything_read=any(objects) or not evidence.unread, unreachable=unreachable))
 
 
 doctor.add_command(manifests)

@@ -150,9 +150,11 @@ def _template_differences(evidence: Evidence) -> Iterator[Finding]:
                 f"Pool {pool}",
                 f"nodes of type {instance_type}",
                 _some(seen),
-                f"{_some(expected)}, as the run file, the tags or the settings of the group say",
+                f"{_some(expected)}, as the run file, tags or settings of the group say",
                 "from zero nodes, machines are bought for pods that they will not take, or not bought for pods that they would take",
-                Fix(advice="change the labels and taints in the run file, the tags or the settings of the group to those of its nodes, or the nodes"),
+                Fix(
+                    advice="change the labels and taints in the run file, tags or settings of the group to those of its nodes, or the nodes"
+                ),
             )
 
 
