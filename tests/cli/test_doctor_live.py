@@ -104,3 +104,23 @@ def test_of_two_controllers_that_of_the_namespace_in_the_run_file_is_no_finding(
 
     assert rivals("") == rivals("namespace: kube-system") == ["Lease gpuscaler/gpuscaler"]
     assert rivals("namespace: gpuscaler") == ["Lease kube-system/gpuscaler"]
+
+
+def test_what_could_not_be_checked_is_a_sentence(cluster: Served) -> None:
+    names = {"namespace": "monitoring", "name": "metrics"}
+    spec = {"group": "custom.metrics.k8s.io", "version": "v1beta2", "groupPriorityMinimum": 100, "versionPriority": 100, "service": names}
+    cluster.load(
+        {"apiVersion": "v1", "kind": "Service", "metadata": names, "spec": {"ports": [{"port": 443}]}},
+        {
+            "apiVersion": "apiregistration.k8s.io/v1",
+            "kind": "APIService",
+            "metadata": {"name": "v1beta2.custom.metrics.k8s.io"},
+            "spec": spec,
+        },
+    )
+    (line,) = [line for line in doctor(cluster).stdout.splitlines() if line.startswith("  D44: ")]
+
+    assert line == (
+        "  D44: the certificate behind APIService v1beta2.custom.metrics.k8s.io could not be checked because "
+        "Service monitoring/metrics has no clusterIP, and its Endpoints name no ready address for this port"
+    )
