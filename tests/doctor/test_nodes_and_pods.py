@@ -137,7 +137,7 @@ def test_nodes_of_others_with_the_type_of_a_pool_are_not_compared_with_its_templ
     assert finding.seen.endswith("and 6 more")
 
 
-def test_labels_that_nobody_has_set_are_not_expected_of_nodes() -> None:
+def test_labels_that_no_person_has_set_are_not_expected_of_nodes() -> None:
     # Those of GPU feature discovery and Karpenter are derived from the type.
     derived = {"nvidia.com/gpu.memory": "23028", "karpenter.k8s.aws/instance-family": "g5", "beta.kubernetes.io/arch": "amd64"}
     of = offering(labels={**derived, "team": "vision"})

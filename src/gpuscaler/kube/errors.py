@@ -149,7 +149,7 @@ _CLASSES: Mapping[int, type[ApiError]] = {
 _QUOTED, _QUOTED_OF_PAGE = 300, 60
 #: How many bytes of a web page are searched for words: styles come first.
 _READ_OF_PAGE = 8192
-#: What a web page begins with, and its parts that nobody sees.
+#: What a web page begins with, and its parts that are not shown.
 _PAGE = re.compile(r"\s*<(!doctype|!--|html|head|body|title|h1|center|p|pre|script)\b", re.IGNORECASE)
 _UNSEEN = re.compile(r"<!--.*?(-->|$)|<(style|script)\b.*?(</\2\s*>|$)|<[^<>]*(>|$)", re.IGNORECASE | re.DOTALL)
 _TITLE = re.compile(r"<title\b.*?</title\s*>", re.IGNORECASE | re.DOTALL)

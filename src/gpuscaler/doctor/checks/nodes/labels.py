@@ -136,7 +136,7 @@ def _template_differences(evidence: Evidence) -> Iterator[Finding]:
         offering = member.offering
         assert offering is not None
         found = template_differences(offering, nodes)
-        # Labels that gpuscaler derives are a guess: nodes without Karpenter or GPU feature discovery lack some, and nobody promised them.
+        # Labels that gpuscaler derives are a guess: nodes without Karpenter or GPU feature discovery lack some, which is no mistake.
         keys = offering.labels.keys() & member.pool.configured_labels
         configured = {key: value for key, value in found.labels.items() if key in keys}
         seen = [f"no label {key}" if value is None else f"label {key}={value}" for key, value in configured.items()]
