@@ -36,6 +36,15 @@ def test_what_no_file_has_is_unchecked_and_ends_with_3_unless_that_is_accepted()
     assert doctor("--cluster", CLEAN, "--partial-ok").exit_code == 0
 
 
+def test_nodes_without_the_labels_of_other_programs_are_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2] / "docs" / "examples")
+
+    done = doctor("--cluster", "cluster.yaml", "--config", "pools.yaml", "--partial-ok")
+
+    assert done.exit_code == 0
+    assert "0 critical, 0 warnings, 0 info" in done.output
+
+
 def test_control_characters_of_files_are_not_printed(tmp_path: Path) -> None:
     file = tmp_path / "budgets.yaml"
     file.write_text(Path(BROKEN).read_text().replace("name: never", 'name: "never\\e[2J"'))

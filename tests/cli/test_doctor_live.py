@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +70,57 @@ def test_a_cluster_that_forbids_everything_ends_with_5(cluster: Served) -> None:
     assert doctor(cluster).exit_code == 5
 
 
-def test_a_cluster_that_does_not_answer_ends_with_5_at_once(cluster: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_does_not_answer_ends_with_3_at_once(cluster: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     repeat_reads_at_once(monkeypatch)
     cluster.kubeconfig.write_text(kubeconfig(tmp_path, "http://127.0.0.1:9").read_text())
     done = doctor(cluster)
 
-    assert done.exit_code == 5
+    assert done.exit_code == 3
     assert "127.0.0.1:9" in done.stdout
+    assert "expected an API server that answers: check the server, the network and the context" in done.stdout
+    assert doctor(cluster, "--partial-ok").exit_code == 3
+
+
+def test_a_cluster_that_answers_only_with_failures_ends_with_3(cluster: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    repeat_reads_at_once(monkeypatch)
+    cluster.api.faults.add(Fault(path="", refusal=Failure(500, "InternalError", "etcd is gone")))
+    done = doctor(cluster)
+
+    assert done.exit_code == 3
+    assert done.stdout.count("etcd is gone") == 1
+
+
+def test_of_two_controllers_that_of_the_namespace_in_the_run_file_is_no_finding(cluster: Served, tmp_path: Path) -> None:
+    spec = {"holderIdentity": "vm", "renewTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")}
+    for namespace in ("kube-system", "gpuscaler"):
+        metadata = {"name": "gpuscaler", "namespace": namespace}
+        cluster.load({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec})
+
+    def rivals(settings: str) -> list[str]:
+        config = tmp_path / "run.yaml"
+        config.write_text(f"region: us-east-1\ncloud: simulated\npools: [{{name: a, types: [g5.xlarge], zones: [us-east-1a]}}]\n{settings}")
+        findings = json.loads(doctor(cluster, "--json", "--config", str(config)).stdout)["findings"]
+        return [finding["object"] for finding in findings if finding["id"] == "D3"]
+
+    assert rivals("") == rivals("namespace: kube-system") == ["Lease gpuscaler/gpuscaler"]
+    assert rivals("namespace: gpuscaler") == ["Lease kube-system/gpuscaler"]
+
+
+def test_what_could_not_be_checked_is_a_sentence(cluster: Served) -> None:
+    names = {"namespace": "monitoring", "name": "metrics"}
+    spec = {"group": "custom.metrics.k8s.io", "version": "v1beta2", "groupPriorityMinimum": 100, "versionPriority": 100, "service": names}
+    cluster.load(
+        {"apiVersion": "v1", "kind": "Service", "metadata": names, "spec": {"ports": [{"port": 443}]}},
+        {
+            "apiVersion": "apiregistration.k8s.io/v1",
+            "kind": "APIService",
+            "metadata": {"name": "v1beta2.custom.metrics.k8s.io"},
+            "spec": spec,
+        },
+    )
+    (line,) = [line for line in doctor(cluster).stdout.splitlines() if line.startswith("  D44: ")]
+
+    assert line == (
+        "  D44: the certificate behind APIService v1beta2.custom.metrics.k8s.io could not be checked because "
+        "Service monitoring/metrics has no clusterIP, and its Endpoints name no ready address for this port"
+    )

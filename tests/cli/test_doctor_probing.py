@@ -265,6 +265,44 @@ async def test_from_outside_the_certificate_in_use_is_unchecked() -> None:
     assert "reached only from inside the cluster" in entry
 
 
+def endpoints(address: str, port: int, name: str = "") -> Json:
+    subset = {"addresses": [{"ip": address}], "ports": [{"port": port, **({"name": name} if name else {})}]}
+    return {"apiVersion": "v1", "kind": "Endpoints", "metadata": {"namespace": "monitoring", "name": "metrics"}, "subsets": [subset]}
+
+
+async def test_a_service_without_an_address_of_its_own_is_reached_by_its_endpoints() -> None:
+    for address in ("", "None"):
+        (outside,) = unchecked(await report(Server(), api_service(), service(address), endpoints("10.1.2.3", 8443)), "D44")
+        (without,) = unchecked(await report(Server(), api_service(), service(address)), "D44")
+        (other,) = unchecked(await report(Server(), api_service(), service(address), endpoints("10.1.2.3", 8443, "web")), "D44")
+
+        assert "reached only from inside the cluster" in outside
+        assert without == other
+        assert without.endswith("Service monitoring/metrics has no clusterIP, and its Endpoints name no ready address for this port")
+
+
+async def test_an_api_service_of_a_service_that_does_not_exist_has_no_certificate() -> None:
+    (entry,) = unchecked(await report(Server(), api_service()), "D44")
+
+    assert entry.endswith("the Service that it names does not exist")
+
+
+@pytest.mark.looptime(False)
+async def test_the_certificate_at_endpoints_is_read_from_inside() -> None:
+    pair = CertificateAuthority("authority", now=NOW).issue("other", hosts=("metrics.other.svc",))
+    context = pair.load_into(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=context)
+    port = server.sockets[0].getsockname()[1]
+    try:
+        done = await report(Server(), api_service(), service("None"), endpoints("127.0.0.1", port), inside=True)
+    finally:
+        server.close()
+
+    assert findings(done, "D44") == [
+        f"APIService v1beta2.custom.metrics.k8s.io: the certificate at 127.0.0.1:{port}: a certificate for metrics.other.svc"
+    ]
+
+
 @pytest.mark.looptime(False)
 async def test_from_inside_the_certificate_in_use_is_read_and_judged() -> None:
     authority = CertificateAuthority("authority", now=NOW)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.cli.serving import kubeconfig
+from tests.cli.serving import kubeconfig, repeat_reads_at_once
 
 from gpuscaler.cli import main
 
@@ -69,6 +69,45 @@ def test_a_cluster_that_denies_access_exits_5_with_its_message_and_nothing_is_wr
     assert done.exit_code == 5, done.output
     assert f"{url} (context 'here' of kubeconfig): saw bob may not do that ({status} " in done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["kubeconfig", "run.yaml"]
+
+
+@pytest.fixture(params=["text/html", "text/plain"])
+def stranger(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The URL of a web server that knows none of the paths."""
+
+    class Stranger(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(404)
+            self.send_header("content-type", request.param)
+            self.end_headers()
+            self.wfile.write(b"<html><body><h1>page\nnot found</h1></body></html>" if request.param == "text/html" else b"page not found\n")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Stranger) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("command", [["status"], ["why", "node", "n"], ["plan", "--pools", "run.yaml"], ["doctor"]], ids=" ".join)
+def test_a_web_server_is_no_api_server_which_one_sentence_says(
+    command: list[str], stranger: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repeat_reads_at_once(monkeypatch)
+    kubeconfig(tmp_path, stranger)
+
+    done = invoke(tmp_path, monkeypatch, *command)
+
+    assert done.exit_code == 3, done.output
+    (line,) = [line for line in done.output.splitlines() if "not found" in line]
+    assert f"{stranger} (context 'here' of kubeconfig): GET /api/v1/" in line
+    assert "saw status 404 with " in line
+    assert "expected the JSON of a Kubernetes API server; no Kubernetes API server answers there: check its address" in line
+    assert "<" not in line
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)

@@ -17,9 +17,12 @@ SPOT, ON_DEMAND = offering("g.1", 0.2, market="spot"), offering("g.1", 0.65)
 POLICY = Policy((pool(SPOT, name="gpu-spot"), pool(ON_DEMAND, name="gpu-od")))
 
 
-def found(*objects: Json, policy: Policy | None = None, unread: tuple[str, ...] = (), check: str) -> list[Finding]:
-    evidence = evidence_of_objects(objects, now=NOW)
-    report = run_checks(Evidence(evidence.now, evidence.documents, policy=policy, unread=dict.fromkeys(unread, "not allowed")), CHECKS)
+def found(
+    *objects: Json, policy: Policy | None = None, unread: tuple[str, ...] = (), own_namespace: str = "kube-system", check: str
+) -> list[Finding]:
+    documents = evidence_of_objects(objects, now=NOW).documents
+    evidence = Evidence(NOW, documents, policy=policy, unread=dict.fromkeys(unread, "not allowed"), own_namespace=own_namespace)
+    report = run_checks(evidence, CHECKS)
     return [finding for finding in report.findings if finding.check == check]
 
 
@@ -99,8 +102,8 @@ def test_the_autoscaler_of_aks_shows_by_its_status_only_while_it_runs() -> None:
     assert not found(running, check="D3")
 
 
-def lease(name: str, namespace: str = "kube-system", *, renewed: str = "2026-11-30T23:59:52.000000Z") -> Json:
-    return {"kind": "Lease", "metadata": {"name": name, "namespace": namespace}, "spec": {"holderIdentity": "vm-1", "renewTime": renewed}}
+def lease(name: str, namespace: str = "kube-system", *, renewed: str = "2026-11-30T23:59:52.000000Z", holder: str | None = "vm-1") -> Json:
+    return {"kind": "Lease", "metadata": {"name": name, "namespace": namespace}, "spec": {"holderIdentity": holder, "renewTime": renewed}}
 
 
 def test_autoscalers_outside_of_the_cluster_show_by_leases_that_are_renewed() -> None:
@@ -121,6 +124,44 @@ def test_a_gpuscaler_outside_of_the_cluster_is_one_of_two_only_beside_another() 
     assert [finding.object for finding in found(outside, lease("cluster-autoscaler"), check="D3")] == [
         "Lease kube-system/cluster-autoscaler"
     ]
+
+
+def test_of_two_controllers_that_of_the_other_namespace_is_named() -> None:
+    own, other = lease("gpuscaler"), lease("gpuscaler", "gpuscaler")
+
+    def objects(*leases: Json, namespace: str) -> list[str]:
+        return [finding.object for finding in found(*leases, own_namespace=namespace, check="D3")]
+
+    assert objects(own, other, namespace="kube-system") == ["Lease gpuscaler/gpuscaler"]
+    assert objects(own, other, namespace="gpuscaler") == ["Lease kube-system/gpuscaler"]
+    # A Lease that only one process renews is no second controller, wherever it is.
+    assert objects(own, namespace="gpuscaler") == objects(other, namespace="kube-system") == []
+
+
+def test_the_controller_of_a_deployment_is_named_beside_the_own_one_outside_of_the_cluster() -> None:
+    own, theirs = lease("gpuscaler"), lease("gpuscaler", "a")
+
+    assert [finding.object for finding in found(own, theirs, GPUSCALER, check="D3")] == ["Deployment a/gpuscaler"]
+    assert [finding.object for finding in found(own, theirs, GPUSCALER, own_namespace="a", check="D3")] == ["Lease kube-system/gpuscaler"]
+
+
+def test_of_two_deployments_that_of_the_other_namespace_is_named() -> None:
+    second = {**GPUSCALER, "metadata": {"name": "gpuscaler", "namespace": "b"}}
+
+    for own, other in (("a", "b"), ("b", "a")):
+        (finding,) = found(GPUSCALER, second, own_namespace=own, check="D3")
+        assert finding.object == f"Deployment {other}/gpuscaler"
+        assert f"Deployment {own}/gpuscaler" in finding.seen
+
+
+def test_a_controller_that_has_ended_is_no_rival() -> None:
+    own = lease("gpuscaler")
+
+    # Who ends releases the Lease, and renews it a last time with that.
+    for holder in ("", None):
+        assert not found(own, lease("gpuscaler", "gpuscaler", holder=holder), check="D3")
+        assert not found(GPUSCALER, lease("cluster-autoscaler", holder=holder), check="D3")
+    assert not found(own, lease("gpuscaler", "gpuscaler", renewed="2026-11-30T23:57:00.000000Z"), check="D3")
 
 
 def test_karpenter_outside_of_the_cluster_is_judged_by_its_node_pools() -> None:

@@ -117,7 +117,7 @@ def test_templates_that_differ_from_their_nodes() -> None:
     live = [node(name, of, taints=(Taint("dedicated", "gpu"),)) for name in ("a", "b")]
     items = [bare_node(item.name, bare, allocatable=of.allocatable, taints=item.taints) for item in live]
 
-    (finding,) = found(items, Policy((pool(of),)), check="D10")
+    (finding,) = found(items, Policy((pool(of, configured_labels=("team",)),)), check="D10")
 
     assert finding.object == "Pool main"
     assert finding.seen == "no label team, no taint nvidia.com/gpu=true:NoSchedule, taint dedicated=gpu:NoSchedule"
@@ -126,7 +126,7 @@ def test_templates_that_differ_from_their_nodes() -> None:
 def test_nodes_of_others_with_the_type_of_a_pool_are_not_compared_with_its_template() -> None:
     of = offering(labels={"team": "vision", **{f"example.org/{number}": "a" for number in range(9)}})
     theirs = {key: value for key, value in of.labels.items() if key in ("node.kubernetes.io/instance-type", "topology.kubernetes.io/zone")}
-    policy = Policy((pool(of),))
+    policy = Policy((pool(of, configured_labels=("team", *(f"example.org/{number}" for number in range(9)))),))
 
     def differing(labels: dict[str, str]) -> list[Finding]:
         return found([bare_node("a", {**theirs, **labels}, allocatable=of.allocatable)], policy, check="D10")
@@ -134,7 +134,22 @@ def test_nodes_of_others_with_the_type_of_a_pool_are_not_compared_with_its_templ
     assert not differing({"karpenter.sh/nodepool": "gpu"})
     assert not differing({"kops.k8s.io/instancegroup": "gpus"})
     (finding,) = differing({"kops.k8s.io/instancegroup": "main"})
-    assert finding.seen.endswith("and 8 more")
+    assert finding.seen.endswith("and 6 more")
+
+
+def test_labels_that_no_person_has_set_are_not_expected_of_nodes() -> None:
+    # Those of GPU feature discovery and Karpenter are derived from the type.
+    derived = {"nvidia.com/gpu.memory": "23028", "karpenter.k8s.aws/instance-family": "g5", "beta.kubernetes.io/arch": "amd64"}
+    of = offering(labels={**derived, "team": "vision"})
+    live = bare_node("a", {key: value for key, value in of.labels.items() if key not in (*derived, "team")}, allocatable=of.allocatable)
+
+    def differing(*configured: str) -> list[str]:
+        return [finding.seen for finding in found([live], Policy((pool(of, configured_labels=configured),)), check="D10")]
+
+    assert differing() == []
+    assert differing("team") == ["no label team"]
+    # A person may also set one of the labels that are derived otherwise.
+    assert differing("nvidia.com/gpu.memory") == ["no label nvidia.com/gpu.memory"]
 
 
 def test_a_plugin_whose_types_lack_that_of_a_pool_is_found_before_its_machines_exist() -> None:

@@ -8,7 +8,17 @@ import pytest
 from tests.kube.doubles import Scripted, answer, refusal
 
 from gpuscaler.kube.client import Client
-from gpuscaler.kube.errors import Conflict, CredentialsError, Forbidden, Gone, NotFound, ServerError, TooManyRequests, Unreachable
+from gpuscaler.kube.errors import (
+    Conflict,
+    CredentialsError,
+    Forbidden,
+    Gone,
+    NotApiServerError,
+    NotFound,
+    ServerError,
+    TooManyRequests,
+    Unreachable,
+)
 from gpuscaler.kube.eviction import AlreadyDeleted, Evicted, MultipleBudgets, Refused
 from gpuscaler.kube.rate import RateLimit
 from gpuscaler.kube.requests import RequestKind
@@ -85,8 +95,20 @@ async def test_a_read_with_a_retry_after_of_a_minute_fails_at_once() -> None:
 async def test_an_answer_that_is_not_json_counts_as_unreachable() -> None:
     page = Answer(200, {"content-type": "text/html; charset=utf-8"}, answer(body=b"<html>").pieces)
     client, _ = make_client(page)
-    with pytest.raises(Unreachable, match="saw an answer of text/html; charset=utf-8, expected the JSON of an API server"):
+    with pytest.raises(NotApiServerError, match="saw status 200 with a web page, expected the JSON of a Kubernetes API server"):
         await client.create(PODS, b"{}", namespace="default")
+    client, _ = make_client(Answer(200, {"content-type": "text/plain"}, answer(body=b"ok").pieces))
+    with pytest.raises(NotApiServerError, match="saw an answer of text/plain, expected the JSON of a Kubernetes API server"):
+        await client.create(PODS, b"{}", namespace="default")
+
+
+async def test_a_web_page_with_the_status_404_does_not_mean_that_an_object_is_gone() -> None:
+    client, transport = make_client(answer(404, b"<html><h1>Not Found</h1></html>", content_type="text/html"))
+
+    with pytest.raises(NotApiServerError, match="saw status 404 with a web page"):
+        await client.get(NODES, "n")
+
+    assert len(transport.requests) == 4
 
 
 async def test_a_read_without_credentials_is_not_repeated() -> None:

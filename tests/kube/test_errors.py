@@ -13,10 +13,12 @@ from gpuscaler.kube.errors import (
     Forbidden,
     Gone,
     Invalid,
+    NotApiServerError,
     NotFound,
     ServerError,
     TooManyRequests,
     Unauthorized,
+    check_answer,
     error_of,
     error_of_status,
 )
@@ -73,7 +75,8 @@ def test_the_retry_after_header_takes_precedence_over_the_delay_in_the_body(head
     ("body", "message"),
     [
         (b"", "Bad Gateway"),
-        (b"<html>\n <h1>502</h1></html>", "<html> <h1>502</h1></html>"),
+        (b"<html>\n <h1>502</h1></html>", "a web page ('502') instead of the JSON of a Kubernetes API server"),
+        (b"<!DOCTYPE html><style>", "a web page instead of the JSON of a Kubernetes API server"),
         (b'{"kind": "Pod"}', '{"kind": "Pod"}'),
         (b'{"kind": "Status", "message": null}', "Bad Gateway"),
         (b"[" * 50_000, "[" * 300 + "…"),
@@ -84,6 +87,45 @@ def test_a_body_that_is_not_a_status_is_quoted(body: bytes, message: str) -> Non
     api_error = error_of(502, {}, body)
     assert isinstance(api_error, ServerError)
     assert api_error.message == message
+
+
+PAGE = b"""<!DOCTYPE HTML>
+<html><head><title>Log in</title><style>h1 { color: red; }</style><script>track("<b>")</script></head>
+<body><!-- a remark --><h1>Please&nbsp;log in</h1>\n<p>%s</p></body></html>""" % (b"to go on " * 500)
+
+
+@pytest.mark.parametrize("status", [200, 301, 400, 401, 403, 404, 405])
+def test_a_web_page_is_no_answer_of_an_api_server_and_its_first_words_are_quoted(status: int) -> None:
+    for headers in ({"content-type": "text/html; charset=utf-8"}, {}):
+        with pytest.raises(NotApiServerError) as raised:
+            check_answer("GET", "/apis/apps/v1/deployments", status, headers, PAGE)
+
+        assert str(raised.value) == (
+            f"GET /apis/apps/v1/deployments: saw status {status} with a web page "
+            "('Please log in to go on to go on to go on to go on to go on t…'), expected the JSON of a Kubernetes API server"
+        )
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503])
+def test_the_page_of_a_load_balancer_is_an_error_of_the_server_with_its_pause(status: int) -> None:
+    headers = {"content-type": "text/html", "retry-after": "7"}
+    check_answer("GET", "/api/v1/nodes", status, headers, PAGE)
+
+    api_error = error_of(status, headers, PAGE)
+
+    assert isinstance(api_error, ServerError | TooManyRequests)
+    assert api_error.retry_after == 7.0
+    assert api_error.message.startswith("a web page ('Please log in to go on")
+
+
+@pytest.mark.parametrize("body", [b"404 page not found\n", b"", b'{"detail": "Not Found"}', b"[]"])
+def test_a_server_that_does_not_know_the_core_of_the_api_is_no_api_server(body: bytes) -> None:
+    with pytest.raises(NotApiServerError, match="saw status 404 with '"):
+        check_answer("GET", "/api/v1/namespaces/default/pods/p", 404, {"content-type": "text/plain"}, body)
+    # API servers answer so for groups that they do not have, and forward what programs answer.
+    for path in ("/apis/karpenter.sh/v1/nodepools", "/api/v1/namespaces/a/services/p:80/proxy/api/v1/series"):
+        check_answer("GET", path, 404, {"content-type": "text/plain"}, body)
+    check_answer("GET", "/api/v1/namespaces/default/pods/p", 404, {}, status(message="not found", reason="NotFound"))
 
 
 def test_an_error_shows_the_servers_message() -> None:

@@ -62,12 +62,12 @@ def test_a_command_that_needs_pools_in_the_file_says_that_aws_pools_are_discover
 
 def test_an_override_replaces_only_the_discovered_values_that_it_names() -> None:
     discovered = Offering("a", "spot", "g5.xlarge", "us-east-1a", 0.5, {"cpu": 4000}, {"team": "x"}, (Taint("gpu"),))
-    pool = Pool("a", (discovered,), min=1, max=3, match_labels={"team": "x"})
+    pool = Pool("a", (discovered,), min=1, max=3, match_labels={"team": "x"}, configured_labels=("tagged", "team"))
     override = PoolOverride(
         "a",
         max=9,
         spare=Spare(1),
-        labels={"team": "y"},
+        labels={"team": "y", "tier": "1"},
         taints=(Taint("gpu", "true"), Taint("other")),
         prices=(
             OfferingPrice("g5.xlarge", 2),
@@ -78,10 +78,11 @@ def test_an_override_replaces_only_the_discovered_values_that_it_names() -> None
 
     changed = apply_override(pool, override)
 
-    assert (changed.min, changed.max, changed.spare, changed.match_labels) == (1, 9, Spare(1), {"team": "y"})
+    assert (changed.min, changed.max, changed.spare, changed.match_labels) == (1, 9, Spare(1), {"team": "y", "tier": "1"})
+    assert changed.configured_labels == ("tagged", "team", "tier")
     (offering,) = changed.offerings
     assert offering.price == 0.1
-    assert offering.labels == {"team": "y"}
+    assert offering.labels == {"team": "y", "tier": "1"}
     assert offering.taints == (Taint("gpu", "true"), Taint("other"))
 
 

@@ -68,6 +68,7 @@ min_saving: 0.25
     assert (only.chooser, only.min, only.max, only.spare, only.idle_after) == ("cloud", 1, 9, Spare(gpus=3), 5400.0)
     assert only.min_gpus_per_pod == 1
     assert only.match_labels == {"team": "ml", "example.com/tier": ""}
+    assert only.configured_labels == ("team", "example.com/tier")
     assert only.offerings[0].taints == (Taint("a", "b", "NoSchedule"),)
     assert only.startup_taints == (Taint("s", "", "NoExecute"),)
     assert (only.priority, only.arch, only.budgets) == (-3, "amd64", (Budget("2"),))

@@ -11,6 +11,7 @@ import click
 
 if TYPE_CHECKING:
     from gpuscaler.kube.access import Access
+    from gpuscaler.kube.errors import ApiError, Unreachable
 
 #: Exit statuses: the cluster cannot be reached, or denies access.
 UNREACHABLE, FORBIDDEN = 3, 5
@@ -74,24 +75,33 @@ def namespace_of(option: str, access: "Access") -> str:
     return option or (access.namespace if access.in_pod else "kube-system")
 
 
+def describe_failure(access: "Access", error: "ApiError | Unreachable") -> tuple[str, int]:
+    """What came instead of an answer and what to do, as one sentence, and the exit status of the command."""
+    from gpuscaler.kube.errors import Forbidden, NotApiServerError, Unauthorized, Unreachable
+
+    place = f"{access.server} ({access.source}): "
+    if isinstance(error, NotApiServerError):
+        advice = "no Kubernetes API server answers there: check its address, the proxies in front of it, and the context"
+        return f"{place}{error}; {advice}", UNREACHABLE
+    if isinstance(error, Unreachable):
+        # Only exceptions of the transport name the server.
+        where = "" if str(error).startswith(access.server) else place
+        return f"{where}{error}; expected an API server that answers: check the server, the network and the context", UNREACHABLE
+    if isinstance(error, Unauthorized):
+        return f"{place}saw {error}, expected valid credentials; log in again", FORBIDDEN
+    if isinstance(error, Forbidden):
+        return f"{place}saw {error}, expected permission for it; add it to a role of this user", FORBIDDEN
+    return f"{place}saw {error}, expected an answer", UNREACHABLE
+
+
 @contextmanager
 def report_api_errors(access: "Access") -> Iterator[None]:
     """Report the error of an API server, and end the command with the matching exit status."""
-    from gpuscaler.kube.errors import ApiError, Forbidden, Unauthorized, Unreachable
+    from gpuscaler.kube.errors import ApiError, Unreachable
 
     try:
         yield
-    except Unreachable as error:
-        # Only exceptions of the transport name the server.
-        server = "" if str(error).startswith(access.server) else f"{access.server} ({access.source}): "
-        click.echo(f"{server}{error}; expected an API server that answers: check the server, the network and the context", err=True)
-        sys.exit(UNREACHABLE)
-    except Unauthorized as error:
-        click.echo(f"{access.server} ({access.source}): saw {error}, expected valid credentials; log in again", err=True)
-        sys.exit(FORBIDDEN)
-    except Forbidden as error:
-        click.echo(f"{access.server} ({access.source}): saw {error}, expected permission for it; add it to a role of this user", err=True)
-        sys.exit(FORBIDDEN)
-    except ApiError as error:
-        click.echo(f"{access.server} ({access.source}): saw {error}, expected an answer", err=True)
-        sys.exit(UNREACHABLE)
+    except (ApiError, Unreachable) as error:
+        text, status = describe_failure(access, error)
+        click.echo(text, err=True)
+        sys.exit(status)

@@ -30,6 +30,8 @@ class Evidence:
     unread: Mapping[str, str] = field(default_factory=dict)
     #: The namespaces that the run file names, which the person who wrote it trusts.
     named: frozenset[str] = frozenset()
+    #: The namespace of the gpuscaler that the user means, with its Lease and its status.
+    own_namespace: str = "kube-system"
 
     def of(self, *kinds: str) -> tuple[Document, ...]:
         """The objects of ``kinds``."""

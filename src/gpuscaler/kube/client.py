@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gpuscaler.kube.errors import ApiError, CredentialsError, Gone, ServerError, TooManyRequests, Unreachable, error_of
+from gpuscaler.kube.errors import ApiError, CredentialsError, Gone, ServerError, TooManyRequests, Unreachable, check_answer, error_of
 from gpuscaler.kube.eviction import Evicted, Eviction, eviction_result
 from gpuscaler.kube.lists import page_of
 from gpuscaler.kube.rate import RateLimit
@@ -89,14 +89,15 @@ class Client:
                 status = answer.status
                 self.metrics.count_answer(request_type, status, loop.time() - start)
                 if not 200 <= status < 300:
+                    body = await _read_body(answer, _MAX_ERROR_BYTES)
+                    check_answer(request.method, request.path, status, answer.headers, body)
                     # A redirect is an error too: credentials go only to servers that the configuration names.
-                    raise error_of(status, answer.headers, await _read_body(answer, _MAX_ERROR_BYTES))
+                    raise error_of(status, answer.headers, body)
                 content_type = answer.headers.get("content-type", _JSON)
                 if "json" not in content_type:
-                    # A login page, or whatever else is at the address of the API server now.
-                    raise Unreachable(
-                        f"{request.method} {request.path}: saw an answer of {content_type}, expected the JSON of an API server"
-                    )
+                    # A page has an end, which a stream of another type may lack.
+                    body = await _read_body(answer, _MAX_ERROR_BYTES) if "html" in content_type else b""
+                    check_answer(request.method, request.path, status, answer.headers, body)
                 yield answer
         finally:
             if not status:

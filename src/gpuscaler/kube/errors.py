@@ -3,12 +3,15 @@
 - AccessError: the configuration cannot be used
 - Unreachable: no answer came
   - CredentialsError: nothing was sent, since no credentials were available
+  - NotApiServerError: what answered is no API server
 - ApiError: the answer is an error
   - Unauthorized 401, Forbidden 403, NotFound 404, Gone 410, Invalid 422, TooManyRequests 429, ServerError 5xx
   - Conflict 409
     - AlreadyExists 409 with the reason AlreadyExists
 """
 
+import html
+import re
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import NamedTuple
@@ -28,6 +31,10 @@ class Unreachable(Exception):  # noqa: N818 - it names the state, as the API's o
 
 class CredentialsError(Unreachable):
     """No credentials were available, so nothing was sent: for example, a token file is missing or an exec plugin failed."""
+
+
+class NotApiServerError(Unreachable):
+    """The answer is not one of an API server, but of a web server, a login page or a proxy at its address."""
 
 
 class Cause(NamedTuple):
@@ -138,8 +145,46 @@ _CLASSES: Mapping[int, type[ApiError]] = {
     422: Invalid,
     429: TooManyRequests,
 }
-#: How many characters of a body without a Status are quoted.
-_QUOTED = 300
+#: How many characters of a body without a Status are quoted, and how many of a web page.
+_QUOTED, _QUOTED_OF_PAGE = 300, 60
+#: How many bytes of a web page are searched for words: styles come first.
+_READ_OF_PAGE = 8192
+#: What a web page begins with, and its parts that are not shown.
+_PAGE = re.compile(r"\s*<(!doctype|!--|html|head|body|title|h1|center|p|pre|script)\b", re.IGNORECASE)
+_UNSEEN = re.compile(r"<!--.*?(-->|$)|<(style|script)\b.*?(</\2\s*>|$)|<[^<>]*(>|$)", re.IGNORECASE | re.DOTALL)
+_TITLE = re.compile(r"<title\b.*?</title\s*>", re.IGNORECASE | re.DOTALL)
+#: The path of what every API server has, without what it forwards to programs.
+_CORE = re.compile(r"/api/v1/(?!.*/proxy(/|$))")
+
+
+def check_answer(method: str, path: str, status: int, headers: Mapping[str, str], body: bytes) -> None:
+    """Raise :class:`NotApiServerError` if no API server gives this answer to a request.
+
+    A web page with the status 404 must not mean that an object does not exist. A page with the status 429 or above 499 may be from a load
+    balancer in front of an API server that is overloaded or starts: that is an error of the server, which has a pause of its own.
+    """
+    content_type = headers.get("content-type", "")
+    is_page = _is_page(content_type, body)
+    if is_page and status != 429 and status < 500:
+        seen = f"status {status} with {_quote_page(body)}"
+    elif 200 <= status < 300:
+        seen = f"an answer of {content_type}"
+    elif status == 404 and _CORE.match(path) and not _is_status(body):
+        seen = f"status 404 with {_shortened(_text_of(body), _QUOTED_OF_PAGE) or 'no text'!r}"
+    else:
+        return
+    raise NotApiServerError(f"{method} {path}: saw {seen}, expected the JSON of a Kubernetes API server")
+
+
+def _is_page(content_type: str, body: bytes) -> bool:
+    return "html" in content_type.lower() or _PAGE.match(body[:200].decode(errors="replace")) is not None
+
+
+def _is_status(body: bytes) -> bool:
+    try:
+        return msgspec.json.decode(body, type=WireStatus).kind == "Status"
+    except msgspec.DecodeError:
+        return False
 
 
 def error_of(status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
@@ -184,8 +229,29 @@ def _error(status: int, reply: WireStatus, retry_after: float | None) -> ApiErro
 
 
 def _quote_body(status: int, body: bytes) -> str:
-    text = " ".join(body[: 4 * _QUOTED].decode(errors="replace").split())
-    return text if 0 < len(text) <= _QUOTED else f"{text[:_QUOTED]}…" if text else _phrase(status)
+    if _is_page("", body):
+        return f"{_quote_page(body)} instead of the JSON of a Kubernetes API server"
+    return _shortened(_text_of(body), _QUOTED) or _phrase(status)
+
+
+def _quote_page(body: bytes) -> str:
+    """``a web page`` with its first words, in one line."""
+    text = body[:_READ_OF_PAGE].decode(errors="replace")
+    # The title mostly repeats the heading.
+    words = _words(_TITLE.sub(" ", text)) or _words(text)
+    return f"a web page ({_shortened(words, _QUOTED_OF_PAGE)!r})" if words else "a web page"
+
+
+def _words(page: str) -> str:
+    return " ".join(html.unescape(_UNSEEN.sub(" ", page)).split())
+
+
+def _text_of(body: bytes) -> str:
+    return " ".join(body[: 4 * _QUOTED].decode(errors="replace").split())
+
+
+def _shortened(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[:length]}…"
 
 
 def _phrase(status: int) -> str:

@@ -76,7 +76,8 @@ def apply_override(pool: Pool, override: PoolOverride) -> Pool:
             )
         )
     matching = {**pool.match_labels, **override.labels}
-    return msgspec.structs.replace(pool, offerings=tuple(offerings), match_labels=matching, **changes)
+    configured = tuple(dict.fromkeys((*pool.configured_labels, *override.labels)))
+    return msgspec.structs.replace(pool, offerings=tuple(offerings), match_labels=matching, configured_labels=configured, **changes)
 
 
 def on_demand_only(prices: Iterable[OfferingPrice]) -> list[str]:

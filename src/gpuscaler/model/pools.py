@@ -104,7 +104,8 @@ class Pool(Struct, frozen=True, gc=False):
     Ready for ``unready_after`` is ended; 0 means never. Without ``buys_without_gpus``, no machine is bought for pods without accelerators,
     but they may run on existing ones. With ``balances``, its group ends machines by itself to balance zones, except protected ones. With
     ``divides``, its group divides machines between markets: capacity that one market lacks is not requested from the other. ``steering`` is
-    how pods get to its machines, empty to use the policy's.
+    how pods get to its machines, empty to use the policy's. ``configured_labels`` are the keys of labels that a person has set on its
+    machines: in the run file, in tags, or in the group's settings. The other labels of its offerings are derived.
     """
 
     name: str
@@ -128,6 +129,7 @@ class Pool(Struct, frozen=True, gc=False):
     balances: bool = False
     divides: bool = False
     steering: str = ""
+    configured_labels: tuple[str, ...] = ()
 
     @property
     def keeps_closed(self) -> bool:

@@ -60,6 +60,7 @@ def _entry(at: Cursor, region: str) -> Pool | None:
         **{name: getattr(entry, name) for name in _SHARED},
         offerings=offerings,
         match_labels=entry.labels,
+        configured_labels=tuple(entry.labels),
         buys_without_gpus=at.has("min_gpus_per_pod") or not all_have_gpus(offerings),
     )
     return pool if entry.name else None

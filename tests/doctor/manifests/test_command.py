@@ -231,7 +231,7 @@ def test_a_file_in_which_nothing_is_known_is_not_checked(text: str, tmp_path: Pa
 
     assert both.exit_code == 3
     assert "\n2 files, 1 object; not recognised: a.yaml.\n" in both.output
-    assert "L1: a.yaml because no rule knows anything in it" in both.output
+    assert "L1: a.yaml could not be checked because no rule knows anything in it" in both.output
     assert run("a.yaml").exit_code == 3
     assert run("--partial-ok", "a.yaml").exit_code == 0
     assert "\n1 file, 1 object.\n" in f"\n{run('good.yaml').output}"

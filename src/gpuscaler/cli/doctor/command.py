@@ -12,7 +12,7 @@ from gpuscaler.cli.doctor.manifests import manifests
 from gpuscaler.cli.doctor.notices.command import send_test_message
 from gpuscaler.cli.doctor.output import Output, count_ids, output_options
 from gpuscaler.cli.doctor.smoke import SmokeOptions, smoke_options, smoke_test
-from gpuscaler.cli.reaching import FILE, cluster_options, refuse_files_and_access, resolve_access
+from gpuscaler.cli.reaching import FILE, cluster_options, namespace_of, refuse_files_and_access, resolve_access
 
 if TYPE_CHECKING:
     from gpuscaler.doctor.evidence import Evidence
@@ -49,13 +49,14 @@ def doctor(
     Only two options change something, and make no checks: --smoke starts a Job and removes it, --send-test-message sends a message. They
     exit with 0 if the Job ran, or the message arrived.
 
-    Exits with 1 if there is a finding of at least --fail-on, 3 if something could not be checked and nothing was found, 5 if nothing could
-    be read.
+    Exits with 1 if there is a finding of at least --fail-on, 3 if something could not be checked and nothing was found, or the cluster
+    cannot be reached, 5 if the cluster allows nothing to be read.
     """
     if ctx.invoked_subcommand is not None:
         return
     from gpuscaler.cli.plan import load_settings
     from gpuscaler.doctor.checks.all_checks import CHECKS
+    from gpuscaler.doctor.evidence import CLOCKS
     from gpuscaler.doctor.running import run_checks
     from gpuscaler.doctor.silencing import silence
 
@@ -81,7 +82,9 @@ def doctor(
         _write_page(html, doctor_page(report, checks=count_ids(CHECKS), now=now))
     # What was asked beside the objects has a kind of its own.
     objects = (documents for kind, documents in evidence.documents.items() if not kind.startswith("probe/"))
-    sys.exit(output.exit_status(report, anything_read=any(objects) or not evidence.unread))
+    # Only a server that does not answer has no clock.
+    unreachable = not files and CLOCKS in evidence.unread
+    sys.exit(output.exit_status(report, anything_read=any(objects) or not evidence.unread, unreachable=unreachable))
 
 
 doctor.add_command(manifests)
@@ -99,13 +102,15 @@ def _from_files(files: tuple[str, ...], now: float) -> "Evidence":
 
 def _from_cluster(kubeconfig: Path | None, context: str, now: float) -> "Evidence":
     import asyncio
+    from dataclasses import replace
 
     from gpuscaler.cli.doctor.reading import evidence_of_cluster
 
     access = resolve_access(kubeconfig, context)
     # A pod that names another cluster is not inside it.
     inside = bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and kubeconfig is None and not context
-    return asyncio.run(evidence_of_cluster(access, now=now, inside=inside))
+    evidence = asyncio.run(evidence_of_cluster(access, now=now, inside=inside))
+    return replace(evidence, own_namespace=namespace_of("", access))
 
 
 def _write_page(path: Path, page: str) -> None:
@@ -126,7 +131,8 @@ def _with_settings(evidence: "Evidence", settings: "RunSettings | None") -> "Evi
     if settings is None:
         reason = "no run file was given; name it with --config"
         return replace(evidence, unread={**evidence.unread, POLICY: reason, ACCOUNT: reason})
-    evidence = replace(evidence, named=frozenset({settings.namespace} - {""}))
+    if settings.namespace:
+        evidence = replace(evidence, named=frozenset({settings.namespace}), own_namespace=settings.namespace)
     if not settings.has_account_pools:
         return replace(evidence, policy=settings.policy)
     evidence = _with_account_pools(evidence, settings)

@@ -51,12 +51,12 @@ class Output:
         else:
             print_report(report, checks=count_ids(checks), read=read)
 
-    def exit_status(self, report: "Report", *, anything_read: bool) -> int:
+    def exit_status(self, report: "Report", *, anything_read: bool, unreachable: bool = False) -> int:
         """The exit status of the command. Findings come before what could not be checked."""
         if report.at_least(self.fail_on):
             return 1
         if not anything_read:
-            return NOTHING_READ
+            return INCOMPLETE if unreachable else NOTHING_READ
         return INCOMPLETE if report.unchecked and not self.partial_ok else 0
 
 

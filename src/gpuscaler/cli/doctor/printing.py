@@ -56,17 +56,18 @@ def _unchecked_lines(report: "Report") -> Iterator[str]:
     """What could not be checked: a line for each reason, with the checks and the sources or subjects that it concerns."""
     checks: dict[str, set[str]] = {}
     subjects: dict[str, dict[str, None]] = {}
+    sources: set[str] = set()
     for entry in report.unchecked:
         for subject, reason in ((source, f" could not be read: {why}") for source, why in entry.unread):
             checks.setdefault(reason, set()).add(entry.check)
             subjects.setdefault(reason, {})[subject] = None
+            sources.add(reason)
         if not entry.unread:
-            reason = f" because {entry.reason}"
+            reason = f" could not be checked because {entry.reason}"
             checks.setdefault(reason, set()).add(entry.check)
             subjects.setdefault(reason, {})[entry.subject] = None
     for reason, names in subjects.items():
-        is_source = reason.startswith(" could")
-        shown = sorted(names) if is_source else list(names)[:_NAMED]
+        shown = sorted(names) if reason in sources else list(names)[:_NAMED]
         more = [f"{len(names) - len(shown)} more"] if len(names) > len(shown) else []
         yield f"{_joined(_ranges(checks[reason]))}: {_joined([*shown, *more])}{reason}"
 

@@ -91,13 +91,16 @@ async def _certificates(evidence: Evidence, *, inside: bool) -> list[Json]:
 
     async def dial(api_service: Document) -> Json:
         service = serving.service_of(api_service)
-        address = service.text("spec", "clusterIP") if service is not None else ""
-        if service is None or not address or address == "None":
-            return failed(api_service, "its Service has no address")
+        if service is None:
+            # Without the right to read Services, that is the reason.
+            return failed(api_service, "" if "Service" in evidence.unread else "the Service that it names does not exist")
+        address, port = _address_of(service, api_service, evidence)
+        if not address:
+            unread = evidence.unread.get("Endpoints")
+            endpoints = "name no ready address for this port" if unread is None else f"could not be read: {unread}"
+            return failed(api_service, f"{service.title} has no clusterIP, and its Endpoints {endpoints}")
         if not inside:
             return failed(api_service, "the address of a Service is reached only from inside the cluster; run gpuscaler doctor in a pod")
-        number = api_service.value("spec", "service", "port")
-        port = number if isinstance(number, int) else 443
         host = f"{service.name}.{service.namespace}.svc"
         try:
             pem = await asyncio.wait_for(_served_certificate(address, port, host), _ANSWER)
@@ -106,6 +109,23 @@ async def _certificates(evidence: Evidence, *, inside: bool) -> list[Json]:
         return {"kind": PROBED_CERTIFICATE, "metadata": {"name": api_service.name}, "address": f"{address}:{port}", "pem": pem}
 
     return await _all(dial, _services(evidence), late=lambda api_service: failed(api_service, f"no answer within {_TOTAL:g} s"))
+
+
+def _address_of(service: Document, api_service: Document, evidence: Evidence) -> tuple[str, int]:
+    """The address and port at which the API server reaches the program: the Service's own, else one of its Endpoints; empty if none."""
+    number = api_service.value("spec", "service", "port")
+    port = number if isinstance(number, int) else 443
+    address = service.text("spec", "clusterIP")
+    if address not in ("", "None"):
+        return address, port
+    names = [item.text("name") for item in service.parts("spec", "ports") if item.value("port") == port]
+    endpoints = evidence.find("Endpoints", service.namespace, service.name)
+    for subset in endpoints.parts("subsets") if endpoints is not None else ():
+        for address in (item.text("ip") for item in subset.parts("addresses")):
+            for item in subset.parts("ports"):
+                if address and item.text("name") in names and isinstance(target := item.value("port"), int):
+                    return address, target
+    return "", port
 
 
 async def _served_certificate(address: str, port: int, host: str) -> str:

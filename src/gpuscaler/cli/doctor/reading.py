@@ -12,11 +12,12 @@ import click
 import msgspec
 
 from gpuscaler.cli.doctor.probing import with_probes
+from gpuscaler.cli.reaching import describe_failure
 from gpuscaler.doctor.documents import Document
 from gpuscaler.doctor.evidence import CLOCKS, CLUSTER, Evidence
 from gpuscaler.kube.access import Access
 from gpuscaler.kube.client import Client
-from gpuscaler.kube.errors import ApiError, Forbidden, NotFound, Unreachable
+from gpuscaler.kube.errors import ApiError, Forbidden, NotFound, ServerError, Unreachable
 from gpuscaler.kube.http import HttpTransport
 from gpuscaler.kube.resources import (
     CONFIG_MAPS,
@@ -215,10 +216,11 @@ async def evidence_of_cluster(access: Access, *, now: float, inside: bool = Fals
         client = Client(transport, dry_run=True)
         resources = (*WATCHED, *OTHERS)
         try:
-            # A server that does not answer at all is not asked for each kind.
+            # A server that does not answer at all, or only with failures, is not asked for each kind.
             await client.get(NAMESPACES, "kube-system")
-        except Unreachable as error:
-            return collector.evidence(now, dict.fromkeys((*(resource.kind for resource in resources), CLUSTER, CLOCKS), str(error)))
+        except (Unreachable, ServerError) as error:
+            reason, _ = describe_failure(access, error)
+            return collector.evidence(now, dict.fromkeys((*(resource.kind for resource in resources), CLUSTER, CLOCKS), reason))
         except ApiError:
             pass
         for resource in resources:

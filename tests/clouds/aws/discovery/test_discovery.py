@@ -78,6 +78,7 @@ def test_a_spot_group_of_eksctl_has_an_offering_for_each_type_and_zone() -> None
         "nvidia.com/gpu": "true",
         "k8s.amazonaws.com/accelerator": "nvidia-tesla",
     }
+    assert aws_pool.pool.configured_labels == ("k8s.amazonaws.com/accelerator", "nvidia.com/gpu")
     warnings = "\n".join(aws_pool.warnings)
     assert "expected VALUE:EFFECT" in warnings
     assert "its types have 1, 4 GPUs" in warnings
@@ -95,6 +96,7 @@ def test_a_new_node_is_expected_to_have_the_labels_of_kubelet_and_cloud_controll
 
     assert labels["node.kubernetes.io/instance-type"] == labels["beta.kubernetes.io/instance-type"] == "g5.xlarge"
     assert labels["topology.kubernetes.io/zone"] == labels["failure-domain.beta.kubernetes.io/zone"] == "us-east-1a"
+    assert pool(aws.discover(), "gpus").pool.configured_labels == ()
     assert not [key for key in labels if key.startswith(("gpuscaler.io/", "karpenter", "eks.amazonaws.com/", "aws/", "nvidia.com/"))]
     assert offering.product == "NVIDIA-A10G"
 
@@ -131,6 +133,7 @@ def test_a_managed_node_group_has_the_labels_and_taints_from_eks() -> None:
     assert (offering.labels["team"], offering.labels["eks.amazonaws.com/nodegroup"]) == ("ml", "gpu")
     assert offering.taints == (Taint("nvidia.com/gpu", "true"),)
     assert aws_pool.pool.match_labels == {"eks.amazonaws.com/nodegroup": "gpu", "topology.kubernetes.io/zone": "us-east-1a"}
+    assert aws_pool.pool.configured_labels == ("team",)
 
 
 def test_without_eks_permission_the_missing_action_is_named_and_the_group_is_still_a_pool() -> None:

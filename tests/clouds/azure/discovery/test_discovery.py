@@ -186,6 +186,7 @@ async def test_tags_give_nodes_labels_taints_and_resources(azure: Azure) -> None
 
     assert offering.labels["team.io/name_of"] == "ml"
     assert workers.pool.match_labels["team.io/name_of"] == "ml"
+    assert workers.pool.configured_labels == ("team.io/name_of",)
     assert [str(taint) for taint in offering.taints] == ["sku=gpu:NoSchedule"]
     assert offering.allocatable["rdma/hca"] == 8
     assert any(f"the tag '{template}_label_odd key' is 'x'" in warning for warning in workers.warnings)

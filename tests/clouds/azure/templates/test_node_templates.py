@@ -52,10 +52,12 @@ def test_a_reserved_node_looks_like_one_on_demand() -> None:
 def test_labels_of_the_pool_come_before_akss_and_tags_before_both() -> None:
     pool = agent_pool(nodeLabels={"team": "ml", "agentpool": "other", "bad key": "x", "long": "x" * 64})
     hints = tag_hints({"k8s.io_cluster-autoscaler_node-template_label_team": "research"})
-    labels = NodeTemplate("gpu", "eastus", hints, pool).offering(sku(), market="on-demand", zone="", price=1.0).labels
+    template = NodeTemplate("gpu", "eastus", hints, pool)
+    labels = template.offering(sku(), market="on-demand", zone="", price=1.0).labels
 
     assert (labels["team"], labels["agentpool"]) == ("research", "other")
     assert not {"bad key", "long"} & labels.keys()
+    assert template.configured_labels() == ("agentpool", "team")
 
 
 def test_a_node_of_amd_has_no_label_of_nvidia() -> None:

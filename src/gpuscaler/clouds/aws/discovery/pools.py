@@ -302,6 +302,7 @@ def _pool(group: Group, offerings: tuple[Offering, ...], template: NodeTemplate,
         unready_after=UNREADY_AFTER if unready is None else unready,
         arch=None if others else arch,
         match_labels=template.identifying_labels(group.zones),
+        configured_labels=template.configured_labels(),
         buys_without_gpus=not all_have_gpus(offerings),
         divides=launch != LAUNCH and len({offering.market for offering in offerings if offering.market != "reserved"}) > 1,
     )

@@ -37,6 +37,11 @@ class NodeTemplate(Struct, frozen=True):
         place = {"topology.kubernetes.io/zone": zones[0]} if len(zones) == 1 else {"topology.kubernetes.io/region": self.region}
         return {**place, **(self.nodegroup.own_labels if self.nodegroup else {}), **self.hints.labels}
 
+    def configured_labels(self) -> tuple[str, ...]:
+        """The keys of labels that a person has set: in tags, or in the settings of the node group."""
+        in_settings = self.nodegroup.labels.keys() - self.nodegroup.own_labels.keys() if self.nodegroup is not None else set()
+        return tuple(sorted(in_settings | self.hints.labels.keys()))
+
     def offering(self, launch: Launch, kind: InstanceType, *, market: str, zone: str, price: float) -> Offering:
         """One way to buy; tags take precedence over EKS, and EKS over the defaults of kubelet and cloud provider."""
         allocatable = self.allocatable(launch, kind)

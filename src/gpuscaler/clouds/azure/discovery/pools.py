@@ -171,6 +171,7 @@ def _assembled(
         unready_after=UNREADY_AFTER if unready is None else unready,
         arch=None if others else arch,
         match_labels=template.identifying_labels(resources.zones),
+        configured_labels=template.configured_labels(),
         revision=_revision(resources),
         buys_without_gpus=not all_have_gpus(sold or offerings),
         divides=resources.scale_set is not None and resources.scale_set.mix is not None,

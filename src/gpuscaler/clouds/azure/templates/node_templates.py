@@ -48,6 +48,11 @@ class NodeTemplate(Struct, frozen=True):
         own = {AGENT_POOL_LABEL: self.agent_pool.name} if self.agent_pool is not None else {}
         return {**place, **own, **self.hints.labels}
 
+    def configured_labels(self) -> tuple[str, ...]:
+        """The keys of labels that a person has set: in tags, or in the settings of the agent pool."""
+        in_settings = _own_labels(self.agent_pool) if self.agent_pool is not None else {}
+        return tuple(sorted(in_settings.keys() | self.hints.labels.keys()))
+
     def offering(self, sku: Sku, *, market: str, zone: str, price: float) -> Offering:
         """One way to buy. ``zone`` is a number as text, empty without a zone; tags take precedence over AKS's defaults."""
         allocatable = self.allocatable(sku)
@@ -115,8 +120,12 @@ class NodeTemplate(Struct, frozen=True):
             labels["kubernetes.azure.com/cluster"] = agent_pool.node_resource_group
         if sku.gpus and sku.manufacturer == "nvidia":
             labels["kubernetes.azure.com/accelerator"] = "nvidia"
-        own = {key: value for key, value in agent_pool.labels.items() if is_qualified_name(key) and is_label_value(value)}
-        return {**labels, **own}
+        return {**labels, **_own_labels(agent_pool)}
+
+
+def _own_labels(agent_pool: AgentPool) -> dict[str, str]:
+    """The labels in the settings of the agent pool that Kubernetes accepts."""
+    return {key: value for key, value in agent_pool.labels.items() if is_qualified_name(key) and is_label_value(value)}
 
 
 def taint_of(text: str) -> Taint | None:

@@ -36,6 +36,8 @@ def find_rivals(evidence: Evidence) -> Iterable[Finding]:
     for program in acting:
         if program.name == CLUSTER_AUTOSCALER and (shared := sorted(groups_of(program) & pools)):
             yield _rivals(program, f"{CLUSTER_AUTOSCALER} with --nodes of {', '.join(shared[:3])}, pools of the run file", CRITICAL)
+    # Of two, the second is the finding: never the controller of the namespace that the user means.
+    acting.sort(key=lambda program: (program.name, program.namespace) != (GPUSCALER, evidence.own_namespace))
     for first, second in combinations(acting, 2):
         # With the account, its groups show exactly which of them two programs scale.
         if not (evidence.of("aws/AutoScalingGroup") and {first.name, second.name} == {CLUSTER_AUTOSCALER, GPUSCALER}):
@@ -108,7 +110,7 @@ def find_hidden_autoscalers(evidence: Evidence) -> Iterator[Finding]:
     """D3: an autoscaler that runs outside of the cluster, as that of AKS does, and shows only by its Lease or status."""
     known = [program for program in programs(evidence) if program.runs]
     renewed: dict[str, Document] = {}
-    own: list[Document] = []
+    outside: list[Document] = []
     for sign in (*evidence.of("Lease"), *evidence.of("ConfigMap")):
         name, age = _sign(sign), _age(_time(sign), evidence.now)
         if not name or age is None or age > _RENEWED:
@@ -116,12 +118,20 @@ def find_hidden_autoscalers(evidence: Evidence) -> Iterator[Finding]:
         if name != GPUSCALER:
             renewed.setdefault(name, sign)
         elif not any(program.name == GPUSCALER and program.namespace == sign.namespace for program in known):
-            own.append(sign)
-    here = any(program.name == GPUSCALER and not _only_watches(program) for program in known)
-    if not (here or own or any(group.flag("Scaled") for group in evidence.of("aws/AutoScalingGroup"))):
+            outside.append(sign)
+    deployed = [program for program in known if program.name == GPUSCALER and not _only_watches(program)]
+    here = bool(deployed)
+    if not (here or outside or any(group.flag("Scaled") for group in evidence.of("aws/AutoScalingGroup"))):
         return
-    # One of those outside is the only gpuscaler, unless there is one here.
-    for sign in sorted(own, key=lambda lease: lease.key)[0 if here else 1 :]:
+    outside.sort(key=lambda lease: (lease.namespace != evidence.own_namespace, lease.key))
+    if outside and outside[0].namespace == evidence.own_namespace:
+        for program in deployed:
+            yield _rivals(program, f"{GPUSCALER} beside {GPUSCALER}, which renews {outside[0].title}", WARNING)
+        del outside[0]
+    elif not here:
+        # One of those outside is the only gpuscaler.
+        del outside[:1]
+    for sign in outside:
         yield _hidden(GPUSCALER, sign)
     for name, sign in renewed.items():
         if not any(program.name == name for program in known) and _may_share(name, evidence, here=here):
@@ -145,7 +155,10 @@ def _sign(document: Document) -> str:
 
 
 def _time(sign: Document) -> str:
-    return sign.text("spec", "renewTime") if sign.kind == "Lease" else sign.annotations.get(_LAST_UPDATED, "")
+    if sign.kind != "Lease":
+        return sign.annotations.get(_LAST_UPDATED, "")
+    # Who releases a Lease as it ends clears the holder, and renews the Lease a last time with that.
+    return sign.text("spec", "renewTime") if sign.text("spec", "holderIdentity") else ""
 
 
 def _age(time: str, now: float) -> float | None:

@@ -132,13 +132,15 @@ def _template_differences(evidence: Evidence) -> Iterator[Finding]:
         if member.offering is not None and node.ready and is_of(node, member.pool) and is_complete(node, member.offering.allocatable):
             alike.setdefault((member.pool.name, member.offering.instance_type), []).append(node)
     for (pool, instance_type), nodes in alike.items():
-        offering = of_pool[nodes[0].name].offering
+        member = of_pool[nodes[0].name]
+        offering = member.offering
         assert offering is not None
         found = template_differences(offering, nodes)
-        seen = [
-            f"no label {key}" if value is None else f"label {key}={value}" for key, value in found.labels.items() if key in offering.labels
-        ]
-        expected = [f"label {key}={offering.labels[key]}" for key in found.labels if key in offering.labels]
+        # Labels that gpuscaler derives are a guess: nodes without Karpenter or GPU feature discovery lack some, which is no mistake.
+        keys = offering.labels.keys() & member.pool.configured_labels
+        configured = {key: value for key, value in found.labels.items() if key in keys}
+        seen = [f"no label {key}" if value is None else f"label {key}={value}" for key, value in configured.items()]
+        expected = [f"label {key}={offering.labels[key]}" for key in configured]
         seen += [f"no taint {taint}" for taint in found.untainted] + [f"taint {taint}" for taint in found.taints]
         expected += [f"taint {taint}" for taint in found.untainted] + [f"no taint {taint}" for taint in found.taints]
         if seen:
@@ -148,9 +150,11 @@ def _template_differences(evidence: Evidence) -> Iterator[Finding]:
                 f"Pool {pool}",
                 f"nodes of type {instance_type}",
                 _some(seen),
-                f"{_some(expected)}, as the run file or the tags of the group say",
+                f"{_some(expected)}, as the run file, tags or settings of the group say",
                 "from zero nodes, machines are bought for pods that they will not take, or not bought for pods that they would take",
-                Fix(advice="change the labels and taints in the run file or the tags of the group to those of its nodes, or the nodes"),
+                Fix(
+                    advice="change the labels and taints in the run file, tags or settings of the group to those of its nodes, or the nodes"
+                ),
             )
 
 
