@@ -122,14 +122,12 @@ def test_plan_reports_a_file_without_objects_to_plan_for(desktop: Desktop) -> No
 def test_a_cluster_file_without_kubernetes_objects_exits_2_before_any_plan(desktop: Desktop, content: bytes, seen: str) -> None:
     file = desktop.write("cluster.file", content)
     real = desktop.objects(node("n1"), pod("a"))
-    expected = (
-        "expected nodes and pods, as kubectl get nodes,pods --all-namespaces -o yaml prints them; a pools file or run file belongs to"
-    )
+    expected = "expected nodes and pods, as kubectl get nodes,pods --all-namespaces -o yaml prints them; a pools file"
 
     for cluster in (("--cluster", file), ("--cluster", real, "--cluster", file)):
         done = desktop.run(*cluster, "--pools", desktop.pools)
         assert (done.exit_code, done.stdout) == (2, "")
-        assert f"{file}: saw no Kubernetes object ({seen}), {expected} --pools" in done.stderr
+        assert f"{file}: saw no Kubernetes object ({seen}), {expected} or run file belongs to --pools" in done.stderr
     done = desktop.run("--cluster", "-", "--pools", desktop.pools, stdin=content)
     assert (done.exit_code, done.stdout) == (2, "")
     assert f"standard input: saw no Kubernetes object ({seen}), " in done.stderr

@@ -172,7 +172,7 @@ def test_why_queries_the_leader_at_an_address(led: LedCluster) -> None:
     stuck, runs = ask(led, "why", "pod", "default/huge", "--leader", led.url), ask(led, "why", "pod", "train", "--leader", led.url)
 
     assert (stuck.exit_code, runs.exit_code) == (0, 0)
-    assert "no machine can be bought for it now:\n    pool gpu: resource: " in stuck.output
+    assert "no machine of any pool fits it:\n    pool gpu: resource: " in stuck.output
     assert "it is on node sim-" in runs.output
     assert re.search(
         r"ago  ordered          g4dn\.xlarge \S+ in us-east-1a ordered: ready in about .*  \[\d{8}T\d{6}-\d+\]$", runs.output, re.MULTILINE
