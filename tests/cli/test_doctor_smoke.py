@@ -188,7 +188,7 @@ async def test_a_pod_that_fits_nowhere_ends_the_test_at_once_with_the_reason(tmp
         verdict = await run.run()
 
         assert not verdict.ran
-        assert verdict.text.startswith("no machine can be bought for it now: pool gpu:")
+        assert verdict.text.startswith("no machine of any pool fits it: pool gpu:")
         assert "team" in verdict.text
         assert asyncio.get_running_loop().time() - began < 30
         assert await here.left() == []
@@ -199,7 +199,7 @@ async def test_without_events_the_status_says_that_the_pod_fits_nowhere(tmp_path
         here.api.faults.add(Fault(method="GET", path="/default/events", refusal=Failure(403, "Forbidden", "events is forbidden")))
         verdict = await here.run(node_selector={"team": "research"}).run()
 
-        assert verdict.text.startswith("no machine can be bought for it now: pool gpu:")
+        assert verdict.text.startswith("no machine of any pool fits it: pool gpu:")
         assert any("events cannot be read" in line for line in here.said)
 
 

@@ -68,6 +68,22 @@ def test_hold_stores_both_holds_in_the_cluster_and_resume_ends_them_one_by_one(t
         assert held(cluster) == Holds()
 
 
+def test_a_hold_replaces_only_the_hold_on_the_same_activity(tmp_path: Path) -> None:
+    with served(tmp_path) as cluster:
+        invoke(cluster, "hold", "--removing", "--for", "2h")
+        removing = held(cluster).removing
+        both = invoke(cluster, "hold", "--buying").output.splitlines()
+
+        assert [line.partition(" is on hold")[0] for line in both] == ["Buying", "Removing"]
+        assert removing is not None
+        assert held(cluster).removing == removing
+
+        invoke(cluster, "hold", "--removing", "--reason", "an audit")
+        later = held(cluster).removing
+        assert later is not None
+        assert (later.until, later.reason) == (None, "an audit")
+
+
 def test_a_hold_with_a_duration_prints_its_end(tmp_path: Path) -> None:
     with served(tmp_path) as cluster:
         write_status(cluster)

@@ -107,11 +107,46 @@ def test_plan_reports_a_file_without_objects_to_plan_for(desktop: Desktop) -> No
     assert "note:" not in desktop.run("--cluster", desktop.objects(node("n1"), name="nodes.yaml"), "--pools", desktop.pools).stderr
 
 
-def test_plan_reports_a_file_of_another_kind(desktop: Desktop) -> None:
-    file = desktop.write("jobs.csv", b"job_id,submit_s\ntrain-1,0\n")
+@pytest.mark.parametrize(
+    ("content", "seen"),
+    [
+        (POOLS.encode(), "document 0 (line 1): kind: saw nothing"),
+        (f"cloud: simulated\n{POOLS}".encode(), "document 0 (line 1): kind: saw nothing"),
+        (b"job_id,submit_s\ntrain-1,0\n", "document 0 (line 1): saw text"),
+        (b'{"pools": []}', "object 0: kind: saw nothing"),
+        (b"[1, 2]", "[0]: object: saw 1"),
+        (b"a: 1\na: 2\n", "document 0 (line 1): saw the key 'a' twice (line 2 of the document)"),
+    ],
+    ids=["a pools file", "a run file", "a trace of jobs", "JSON", "numbers", "not readable"],
+)
+def test_a_cluster_file_without_kubernetes_objects_exits_2_before_any_plan(desktop: Desktop, content: bytes, seen: str) -> None:
+    file = desktop.write("cluster.file", content)
+    real = desktop.objects(node("n1"), pod("a"))
+    expected = "expected nodes and pods, as kubectl get nodes,pods --all-namespaces -o yaml prints them; a pools file"
+
+    for cluster in (("--cluster", file), ("--cluster", real, "--cluster", file)):
+        done = desktop.run(*cluster, "--pools", desktop.pools)
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert f"{file}: saw no Kubernetes object ({seen}), {expected} or run file belongs to --pools" in done.stderr
+    done = desktop.run("--cluster", "-", "--pools", desktop.pools, stdin=content)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert f"standard input: saw no Kubernetes object ({seen}), " in done.stderr
+
+
+@pytest.mark.parametrize("content", [b"# nothing\n", b"null\n", b"---\n---\n"])
+def test_a_cluster_file_of_empty_documents_exits_2_as_an_empty_file_does(desktop: Desktop, content: bytes) -> None:
+    file = desktop.write("cluster.yaml", content)
     done = desktop.run("--cluster", file, "--pools", desktop.pools)
 
-    assert f"note: {file}: saw text without Kubernetes objects, expected nodes and pods, as kubectl get nodes,pods" in done.stderr
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert f"{file}: saw no object, expected Kubernetes objects; for an empty cluster kubectl prints a List without items" in done.stderr
+
+
+def test_a_cluster_file_with_one_object_is_planned_for_although_another_is_none(desktop: Desktop) -> None:
+    done = desktop.run("--cluster", desktop.objects({"a": 1}, pod("a")), "--pools", desktop.pools)
+
+    assert done.exit_code == 0
+    assert "document 0 (line 1): kind: saw nothing, expected the kind of the object" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,8 @@ def test_status_shows_pools_and_pending_pods_with_reasons(led: LedCluster) -> No
         or "Machines:\n  gpu: 1 x on-demand g4dn.xlarge open\n" in done.output
     )
     assert re.search(r"^gpu +1 +0 +0 +0 +- +1 +1 +0\.\d\d$", done.output, re.MULTILINE)
-    assert "1 x default/huge: pool gpu: " in done.output
+    assert "1 x default/huge: no machine of any pool fits it: pool gpu: " in done.output
+    assert re.search(r"ago  unplaced +no machine of any pool fits default/huge: pool gpu: ", done.output)
     assert "8 nvidia.com/gpu requested" in done.output
     assert re.search(r"^Limits: dollars_per_hour \$0\.\d\d of \$100\.$", done.output, re.MULTILINE)
 
@@ -172,7 +173,7 @@ def test_why_queries_the_leader_at_an_address(led: LedCluster) -> None:
     stuck, runs = ask(led, "why", "pod", "default/huge", "--leader", led.url), ask(led, "why", "pod", "train", "--leader", led.url)
 
     assert (stuck.exit_code, runs.exit_code) == (0, 0)
-    assert "no machine can be bought for it now:\n    pool gpu: resource: " in stuck.output
+    assert "no machine of any pool fits it:\n    pool gpu: resource: " in stuck.output
     assert "it is on node sim-" in runs.output
     assert re.search(
         r"ago  ordered          g4dn\.xlarge \S+ in us-east-1a ordered: ready in about .*  \[\d{8}T\d{6}-\d+\]$", runs.output, re.MULTILINE

@@ -17,10 +17,10 @@ from gpuscaler.cli.doctor.reading import evidence_of_cluster, evidence_of_object
 from gpuscaler.doctor.checks.identity.static_keys import CHECKS as STATIC_KEYS
 from gpuscaler.doctor.findings import Report
 from gpuscaler.doctor.running import run_checks
-from gpuscaler.doctor.similar import Similar
 from gpuscaler.kube.access import Access
 from gpuscaler.kube.resources import PODS
 from gpuscaler.kube.transport import Answer, Request
+from gpuscaler.model.similar import Similar
 
 Json = dict[str, Any]
 MEGABYTE = 1_000_000

@@ -199,6 +199,10 @@ def test_odd_values_break_nothing(odd: Any) -> None:
         (look(9, pod=pod("n", {"waiting": {"reason": "ErrImagePull"}})), None),
         (look(9, pod=pod()), None),
         (look(9, pod=pod(), unplaced="pool gpu: no"), Verdict(False, "no machine can be bought for it now: pool gpu: no")),
+        (
+            look(9, pod=pod(), unplaced="no machine of any pool fits it: pool gpu: no"),
+            Verdict(False, "no machine of any pool fits it: pool gpu: no"),
+        ),
         (look(9, pod=pod(), held="buying is on hold"), Verdict(False, "buying is on hold")),
         (look(9, pod=pod(), stopped="no controller runs"), Verdict(False, "no controller runs")),
         (look(9, pod=pod(), events=(ORDER,), unplaced="of an older plan", held="on hold"), None),

@@ -144,8 +144,6 @@ def input_hints(cluster: "Cluster", files: Sequence[str]) -> Iterator[str]:
             mapping for mapping in _mappings(documents) if isinstance(mapping.get("kind"), str) and not mapping["kind"].endswith("List")
         ]
         objects = [f"{kind['kind']} {_mapping(kind.get('metadata')).get('name', '')}".strip() for kind in kinds]
-        if documents and all(isinstance(document, str) for document in documents):
-            objects = ["text without Kubernetes objects"]
         makers = [name for name in objects if name.partition(" ")[0] in REPLICA_FIELDS]
         if makers:
             seen = _first_names(makers)

@@ -22,11 +22,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpuscaler.cli.account import Account
+    from gpuscaler.model.aside import Skipped
     from gpuscaler.model.cluster import Cluster
     from gpuscaler.model.pools import Policy
     from gpuscaler.planning.plans import Plan
     from gpuscaler.planning.state import State
     from gpuscaler.settings import RunSettings
+
+#: What ``--cluster`` expects, in messages about files of another kind.
+EXPECTED_CLUSTER = (
+    "nodes and pods, as kubectl get nodes,pods --all-namespaces -o yaml prints them; "
+    "a pools file or run file belongs to --pools, a trace of jobs to gpuscaler simulate"
+)
 
 
 @click.command()
@@ -233,7 +240,10 @@ def load_settings(path: str, *, remedy: str = "give objects to --cluster") -> "R
 
 
 def load_cluster(files: tuple[str, ...], *, max_grace: float | None = None) -> "Cluster":
-    """Load a cluster from several files; an unreadable file ends the command with exit code 2, an unparsable object is skipped."""
+    """Load a cluster from several files; an unparsable object is skipped.
+
+    A file that is unreadable or has no Kubernetes object, such as a pools file, ends the command with exit code 2.
+    """
     from gpuscaler.model.aside import Skipped
     from gpuscaler.model.cluster import Cluster, Item
     from gpuscaler.model.decoding import InputError, Interner, read_items
@@ -244,12 +254,18 @@ def load_cluster(files: tuple[str, ...], *, max_grace: float | None = None) -> "
     try:
         for file in files:
             name = "standard input" if file == "-" else file
+            of_file: list[Skipped] = []
+            before = len(items)
             with click.open_file(file, "rb") as stream:
                 for item in read_items(cast(BinaryIO, stream), interner, file=name):
                     if isinstance(item, Skipped):
-                        skipped.append(item)
+                        of_file.append(item)
                     else:
                         items.append(item)
+            # An empty List yields nothing. An object without a kind or a name is named by its place in the file.
+            if of_file and len(items) == before and all(item.object.startswith((f"{name} ", "object ")) for item in of_file):
+                raise InputError(name, "", f"no Kubernetes object ({_describe_skipped(of_file[0], name)})", EXPECTED_CLUSTER)
+            skipped += of_file
     except InputError as error:
         click.echo(str(error), err=True)
         sys.exit(2)
@@ -257,3 +273,8 @@ def load_cluster(files: tuple[str, ...], *, max_grace: float | None = None) -> "
         click.echo(f"{error.filename}: saw {error.strerror}, expected a readable file with Kubernetes objects", err=True)
         sys.exit(2)
     return Cluster.of(items, skipped)
+
+
+def _describe_skipped(item: "Skipped", file: str) -> str:
+    """The place and the content of an object that could not be parsed, without what was expected there."""
+    return f"{item.object.removeprefix(file).strip()}: {item.reason.partition(', expected ')[0]}"

@@ -14,6 +14,23 @@ GPU_MILLI = "gpuscaler.io/gpu-milli"
 DIVISIBLE = (*ACCELERATORS, GPU_MILLI)
 #: Prefixes of resources of device plug-ins: whole devices, and their replicas, slices and cores.
 _PREFIXES = ("nvidia.com/", "amd.com/", "gpu.intel.com/", "habana.ai/", "aws.amazon.com/neuron", "google.com/tpu")
+#: What is meant by names that look like those of GPUs, in lower case.
+_MEANT = {
+    "alpha.kubernetes.io/nvidia-gpu": "nvidia.com/gpu",
+    "kubernetes.io/nvidia-gpu": "nvidia.com/gpu",
+    "nvidia/gpu": "nvidia.com/gpu",
+    "nvidia.com/gpus": "nvidia.com/gpu",
+    "nvidia.com.gpu": "nvidia.com/gpu",
+    "nvidia.com/nvidia-gpu": "nvidia.com/gpu",
+    "nvidia.com/gpu.count": "nvidia.com/gpu",
+    "nvidia-gpu": "nvidia.com/gpu",
+    "nvidia.io/gpu": "nvidia.com/gpu",
+    "nvidia.gpu": "nvidia.com/gpu",
+    "gpu": "nvidia.com/gpu",
+    "gpus": "nvidia.com/gpu",
+    "amd/gpu": "amd.com/gpu",
+    "amd.com/gpus": "amd.com/gpu",
+}
 _NONE = (0,) * len(ACCELERATORS)
 
 
@@ -40,3 +57,9 @@ def are_divided(allocatable: Resources, sold: Resources) -> bool:
 def is_device(resource: str) -> bool:
     """Whether a resource is an accelerator or a part of one."""
     return resource == GPU_MILLI or resource.startswith(_PREFIXES)
+
+
+def right_name(resource: str) -> str:
+    """The name that was meant by ``resource``; empty if it may be right."""
+    meant = _MEANT.get(resource.lower(), "")
+    return meant or (resource.lower() if resource.lower() in ("nvidia.com/gpu", "amd.com/gpu") and not resource.islower() else "")

@@ -1,6 +1,6 @@
 """Plans: actions, each with its reason. The field names are those of ``gpuscaler plan --json``."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
@@ -23,6 +23,10 @@ EXCLUSIONS = (
     "limit",
     "budget",
 )
+#: Exclusions that lie in the pod and in the machines of the pool: no time, capacity or limit lifts them.
+PERMANENT_EXCLUSIONS = frozenset({"selector", "affinity", "taint", "architecture", "resource"})
+#: What is said of an unplaced pod before its reasons.
+NOT_NOW, NEVER = "no machine can be bought for it now", "no machine of any pool fits it"
 
 
 class Choice(Struct, frozen=True, gc=False):
@@ -110,6 +114,16 @@ class Reason(Struct, frozen=True, gc=False):
     pool: str
     excluded_by: str
     detail: str
+
+
+def fits_no_pool(reasons: Sequence[Reason]) -> bool:
+    """Whether no machine of any pool can ever hold a pod that is unplaced for ``reasons``, however long it waits."""
+    return bool(reasons) and all(reason.excluded_by in PERMANENT_EXCLUSIONS for reason in reasons)
+
+
+def unplaced_headline(reasons: Sequence[Reason]) -> str:
+    """What is said of a pod before the ``reasons`` for which it is unplaced."""
+    return NEVER if fits_no_pool(reasons) else NOT_NOW
 
 
 class Unplaced(Struct, frozen=True, gc=False):

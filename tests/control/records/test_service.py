@@ -164,7 +164,7 @@ async def test_the_written_status_has_pools_pods_breakers_decisions_and_troubles
 
     (pool,) = early.pools
     assert (pool.name, pool.machines, pool.coming) == ("gpu", 0, 1)
-    assert {waiting.reason.split(":")[0]: waiting.pods for waiting in early.waiting}["pool gpu"] == ("default/big",)
+    assert {waiting.reason.split(":")[0]: waiting.pods for waiting in early.waiting}["no machine of any pool fits it"] == ("default/big",)
     assert any(
         "g4dn.xlarge on-demand in us-east-1a was granted" in waiting.reason for waiting in early.waiting if "default/a" in waiting.pods
     )

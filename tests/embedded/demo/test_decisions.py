@@ -33,6 +33,13 @@ def test_nodes_removed_for_the_same_reason_share_one_line() -> None:
     assert lines_of(*removals) == [(9, "removes", "n0, n1, n2 and 2 more: idle for 5m")]
 
 
+def test_the_line_of_unplaced_pods_names_them() -> None:
+    text = "no machine can be bought for it now: pool gpu: the limit is reached"
+    unplaced = HistoryEvent(1, kinds.UNPLACED, text, pods=("d/a", "d/b", "d/c"))
+
+    assert lines_of(unplaced) == [(1, "waits", "no machine can be bought for d/a and 2 more now: pool gpu: the limit is reached")]
+
+
 def test_a_purchase_names_its_pods() -> None:
     ordered = HistoryEvent(1, kinds.ORDERED, "g5 spot in z ordered: ready in about 4m, $1.01/h", pods=("d/a", "d/b"))
 

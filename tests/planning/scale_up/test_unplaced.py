@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from tests.planning.building import (
     ARCH,
+    NOW,
+    PRODUCT,
     TYPE,
     ZONE,
     affinity,
@@ -20,8 +22,11 @@ from tests.planning.building import (
     spec,
 )
 
-from gpuscaler.model.pools import Pool
+from gpuscaler.model.pools import Limits, Pool
 from gpuscaler.model.taints import Taint
+from gpuscaler.planning.plans import fits_no_pool
+from gpuscaler.planning.state import State
+from gpuscaler.planning.state.breakers import Breaker, Breakers, Target
 
 MENU = (
     pool(offering("g.1")),
@@ -103,3 +108,101 @@ def test_the_reason_for_an_offering_set_comes_from_the_member_that_does_not_fit(
     mixed = pool(offering("g.1"), offering("g.8", 8.0, gpus=8), chooser="cloud")
     (reason,) = reasons(planned([pod("p", spec(gpus=8))], mixed), "p")
     assert (reason.excluded_by, reason.detail) == ("resource", "g.1 in z1: 8 nvidia.com/gpu requested, an empty machine has 1")
+
+
+SMALL, LARGE = offering("g.1"), offering("g.8", 8.0, gpus=8, cpu=96)
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        {"gpus": 16},
+        {"gpus": 1, "node_selector": ((ZONE, "z9"),)},
+        {"gpus": 1, "node_affinity": affinity((TYPE, "In", "x"))},
+        {"gpus": 1, "node_selector": ((ARCH, "arm64"),)},
+    ],
+)
+def test_no_machine_of_any_pool_fits_a_pod_that_all_exclude_by_size_labels_or_taints(of: Mapping[str, Any]) -> None:
+    tainted = pool(offering("h.1", pool="tainted", taints=(Taint("team", "ml"),)))
+
+    assert fits_no_pool(reasons(planned([pod("p", spec(**of))], pool(SMALL, LARGE), tainted), "p"))
+
+
+def test_a_pod_that_a_limit_or_its_market_excludes_from_one_pool_may_fit_later() -> None:
+    full = planned([pod("p", spec(gpus=8))], pool(SMALL, LARGE), limits=Limits(gpus=4))
+    market = planned([pod("p", spec(gpus=8), options={"market": ("spot",)})], pool(SMALL, LARGE))
+
+    assert [(reason.excluded_by, fits_no_pool((reason,))) for made in (full, market) for reason in reasons(made, "p")] == [
+        ("limit", False),
+        ("market", False),
+    ]
+
+
+def test_a_pod_that_only_fits_on_a_paused_type_may_fit_later() -> None:
+    breakers = Breakers((Breaker(Target(instance_types=("g.8",)), "capacity", 1, NOW, NOW, NOW + 600.0),))
+    paused = State(blocked_offerings=frozenset({LARGE.key}), breakers=breakers)
+
+    (reason,) = reasons(planned([pod("p", spec(gpus=8))], pool(SMALL, LARGE), state=paused), "p")
+    assert (reason.excluded_by, fits_no_pool((reason,))) == ("market", False)
+    assert reason.detail.startswith("g.1 in z1: 8 nvidia.com/gpu requested, an empty machine has 1; g.8 in z1: ")
+    for of, options in (({"gpus": 16}, {}), ({"gpus": 8, "node_selector": ((ZONE, "z9"),)}, {}), ({"gpus": 8}, {"market": ("spot",)})):
+        made = planned([pod("p", spec(**of), options=options)], pool(SMALL, LARGE), state=paused)
+        assert "g.8 in z1" not in reasons(made, "p")[0].detail
+
+
+@pytest.mark.parametrize("name", ["nvidia.com/gpus", "nvidia.com/gpu.count", "NVIDIA.com/gpu"])
+def test_the_reason_suggests_the_right_name_of_a_resource(name: str) -> None:
+    (reason,) = reasons(planned([pod("p", spec(requests={name: 1}))], pool(SMALL)), "p")
+
+    assert (reason.excluded_by, reason.detail) == (
+        "resource",
+        f"g.1 in z1: 1 {name} requested, an empty machine has 0; did you mean nvidia.com/gpu?",
+    )
+
+
+def test_a_pod_that_requests_gpus_by_a_wrong_name_gets_no_advice_to_sell_gpu_machines_without_gpus() -> None:
+    (reason,) = reasons(planned([pod("p", spec(requests={"nvidia.io/gpu": 1}))], pool(SMALL, buys_without_gpus=False)), "p")
+
+    assert reason.detail == (
+        "g.1 in z1 is bought only for pods that request GPUs, and the pod requests none; "
+        "it requests nvidia.io/gpu; did you mean nvidia.com/gpu?"
+    )
+
+
+def test_the_right_name_of_a_resource_is_suggested_although_a_taint_comes_first() -> None:
+    tainted = pool(offering(taints=(Taint("team", "ml"),)))
+    (reason,) = reasons(planned([pod("p", spec(requests={"nvidia.com/gpus": 1}))], tainted), "p")
+
+    assert reason.excluded_by == "taint"
+    assert reason.detail.endswith("; it requests nvidia.com/gpus; did you mean nvidia.com/gpu?")
+
+
+def test_a_resource_that_a_node_offers_is_not_taken_for_a_mistake() -> None:
+    resources: dict[str, Any] = {"nvidia.com/gpus": 1}
+    own = node("n1", offering("own", gpus=0, **resources))
+    (reason,) = reasons(planned([own, pod("p", spec(requests={"nvidia.com/gpus": 2}))], pool(SMALL)), "p")
+
+    assert "did you mean" not in reason.detail
+
+
+def test_the_reason_of_the_pool_with_a_similar_label_suggests_it() -> None:
+    pools = (pool(offering(pool="gpu")), pool(offering("c.1", pool="cpu", gpus=0)))
+
+    def suggested(*selector: tuple[str, str]) -> dict[str, str]:
+        made = planned([pod("p", spec(gpus=1, node_selector=selector))], *pools)
+        return {reason.pool: text for reason in reasons(made, "p") if (text := reason.detail.partition("; did you mean ")[2])}
+
+    assert suggested(("gpuscaler.io/pool", "gpuu")) == {"gpu": "gpuscaler.io/pool=gpu?"}
+    assert suggested(("gpuscaler.io/pool", "GPU")) == {"gpu": "gpuscaler.io/pool=gpu?"}
+    assert suggested(("gpuscaler.io/pol", "gpu")) == {"gpu": "gpuscaler.io/pool=gpu?"}
+    assert suggested((TYPE, "c.1"), ("nvidia.com/gpu.produt", "A100")) == {"gpu": "nvidia.com/gpu.product=A100?"}
+    assert suggested(("gpuscaler.io/pool", "gpuu"), (PRODUCT, "A10")) == {"gpu": "gpuscaler.io/pool=gpu, nvidia.com/gpu.product=A100?"}
+    assert suggested(("gpuscaler.io/pool", "other")) == {}
+    assert suggested(("kubernetes.io/hostname", "template-9")) == {}
+
+
+def test_a_label_that_a_node_has_is_not_taken_for_a_mistake() -> None:
+    other = node("n1", offering(pool="gpuu"))
+    made = planned([other, pod("p", spec(gpus=9, node_selector=(("gpuscaler.io/pool", "gpuu"),)))], pool(offering(pool="gpu")))
+
+    assert "did you mean" not in reasons(made, "p")[0].detail

@@ -244,6 +244,7 @@ def outlook_of(inputs: "PlanInputs", test: "SmokeTest", *, now: float, new_machi
 def _outlook(plan: "Plan", pod: str, policy: "Policy") -> Outlook:
     from gpuscaler.control.records.costing import format_plan_price
     from gpuscaler.control.records.words import format_dollars, format_duration, format_offering
+    from gpuscaler.planning.plans import unplaced_headline
 
     machine = next((machine for machine in plan.machines if pod in machine.pods), None)
     if machine is not None:
@@ -265,7 +266,8 @@ def _outlook(plan: "Plan", pod: str, policy: "Policy") -> Outlook:
     reasons = next((unplaced.reasons for unplaced in plan.unplaced if unplaced.pod == pod), ())
     ignored = next((entry.reason for entry in plan.ignored if entry.pod == pod), "")
     lines = [f"pool {reason.pool}: {reason.excluded_by}: {reason.detail}" for reason in reasons] or [ignored or "there is no pool"]
-    text = "\n".join(("No machine can be bought for it now:", *(f"  {line}" for line in lines)))
+    headline = unplaced_headline(reasons)
+    text = "\n".join((f"{headline[0].upper()}{headline[1:]}:", *(f"  {line}" for line in lines)))
     return Outlook(False, text, {"fits": False, "reasons": lines})
 
 

@@ -17,6 +17,7 @@ from gpuscaler.doctor.smoke.timeline import (
     container_state,
     newest_event,
 )
+from gpuscaler.planning.plans import NEVER, NOT_NOW
 
 #: States of a container that no patience ends.
 _HOPELESS = frozenset(
@@ -79,7 +80,8 @@ def _unserved(timeline: Timeline, observed: Observation) -> str:
         return newest.text("message")
     if ORDERED not in timeline.marks:
         if observed.unplaced:
-            return f"no machine can be bought for it now: {observed.unplaced}"
+            # The status says so only of pods that no machine can ever hold.
+            return observed.unplaced if observed.unplaced.startswith(NEVER) else f"{NOT_NOW}: {observed.unplaced}"
         if observed.held:
             return observed.held
     return observed.stopped

@@ -73,7 +73,7 @@ def _line(group: list[HistoryEvent]) -> DecisionLine:
     elif first.kind in {kinds.DECIDED, kinds.KEPT}:
         text = f"{format_names(tuple(event.node for event in group))}: {_reason(first)}"
     else:
-        text = first.text
+        text = first.text_with_pods
     return DecisionLine(first.at, first.kind, WORDS[first.kind], text)
 
 

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 import numpy as np
 
 from gpuscaler.model.accelerators import ACCELERATORS, is_device
-from gpuscaler.model.pods import Resources
-from gpuscaler.model.pools import Policy, Pool, is_scattered
+from gpuscaler.model.pods import PodSpec, Resources
+from gpuscaler.model.pools import Offering, Policy, Pool, is_scattered
 from gpuscaler.model.table import Mask
 from gpuscaler.model.well_known import ARCH
 from gpuscaler.planning.capacity.node_templates import admits_arch
@@ -15,10 +15,11 @@ from gpuscaler.planning.demand.pending import PodClass
 from gpuscaler.planning.demand.rationing import BudgetCut
 from gpuscaler.planning.demand.topology import without_hosts
 from gpuscaler.planning.feasibility.min_gpus import FOR_GPUS, MIN_GPUS, explain_min_gpus
-from gpuscaler.planning.plans import EXCLUSIONS, Reason, Unplaced
+from gpuscaler.planning.plans import EXCLUSIONS, PERMANENT_EXCLUSIONS, Reason, Unplaced
 from gpuscaler.planning.scale_up.draft.draft import PlanDraft, Queue, in_market, open_to_pods
 from gpuscaler.planning.scale_up.gangs import UnplacedGang
 from gpuscaler.planning.scale_up.markets import HURRY
+from gpuscaler.planning.scale_up.suggestions import Suggestions
 
 #: The word of :data:`~gpuscaler.planning.plans.EXCLUSIONS` for each filter of kube-scheduler.
 WORDS: Mapping[str, str] = {
@@ -39,11 +40,15 @@ WORDS: Mapping[str, str] = {
 }
 
 
-#: Exclusions that may not apply in another zone of the pool.
-PLACES = ("selector", "affinity", "volume", "topology")
+#: Exclusions by the number of GPUs that pods request, which apply to whole pools.
+GPU_RULES = (MIN_GPUS, FOR_GPUS)
+#: Exclusions that may not apply to another type or in another zone of the pool.
+PER_OFFERING = PERMANENT_EXCLUSIONS | {"volume", "topology"}
 
 
-def exclusion_reasons(draft: PlanDraft, pod_class: PodClass, pools: Sequence[Pool], gang: str = "") -> tuple[Reason, ...]:
+def exclusion_reasons(
+    draft: PlanDraft, pod_class: PodClass, pools: Sequence[Pool], suggestions: Suggestions, *, gang: str = ""
+) -> tuple[Reason, ...]:
     """One reason per pool, in the order of the pools, for the offering closest to fitting. ``gang`` is what a gang lacks."""
     rows: dict[str, list[int]] = {pool.name: [] for pool in pools}
     for row, pool in enumerate(draft.templates.pools):
@@ -65,10 +70,10 @@ def exclusion_reasons(draft: PlanDraft, pod_class: PodClass, pools: Sequence[Poo
         if not word and pool.name not in buyable:
             reasons.append(Reason(pool.name, "market", refusal_of(draft, pool)))
             continue
-        excluded_by, detail = explain_exclusion(draft, pod_class, row, word=word, gang=gang)
+        excluded_by, detail = explain_exclusion(draft, pod_class, row, suggestions, word=word, gang=gang)
         fitting = {draft.templates.offerings[r].zone for r in rows[pool.name] if first[r] == len(stages)}
         advice = zone_advice(pool, pod_class, fitting, gang=gang)
-        if excluded_by in PLACES and (elsewhere := pause_reason(draft, pod_class, pool, rows[pool.name])):
+        if excluded_by in PER_OFFERING and word not in GPU_RULES and (elsewhere := pause_reason(draft, pod_class, pool, rows[pool.name])):
             excluded_by, advice = "market", f"{advice}; {elsewhere}"
         reasons.append(Reason(pool.name, excluded_by, detail + advice))
     return tuple(reasons)
@@ -81,10 +86,24 @@ def nearness(draft: PlanDraft, row: int, *, fits: bool) -> tuple[int, ...]:
 
 
 def pause_reason(draft: PlanDraft, pod_class: PodClass, pool: Pool, rows: Sequence[int]) -> str:
-    """Why an offering of ``pool`` whose labels and taints suit the pod cannot be bought now; empty where there is no such offering."""
+    """Why an offering of ``pool`` that suits the pod by itself cannot be bought now; empty where there is no such offering."""
     template_keys = {draft.templates.offerings[row].key for row in rows}
-    others = (offering for offering in pool.offerings if offering.key not in template_keys and offering.admits(pod_class.spec))
-    return next((f"{offering.instance_type} in {offering.zone}: {why}" for offering in others if (why := draft.trouble(offering.key))), "")
+    for offering in pool.offerings:
+        if offering.key not in template_keys and not offering.retired and suits(pool, offering, pod_class):
+            return f"{offering.instance_type} in {offering.zone}: {draft.trouble(offering.key) or 'it cannot be bought now'}"
+    return ""
+
+
+def suits(pool: Pool, offering: Offering, pod_class: PodClass) -> bool:
+    """Whether an empty machine of ``offering`` would hold a pod by its labels, taints, size, architecture and market."""
+    spec, arch = pod_class.spec, offering.labels.get(ARCH, "amd64")
+    wanted = pod_class.options.market
+    return (
+        offering.admits(spec)
+        and all(offering.allocatable.get(resource, 0) >= amount for resource, amount in spec.requests.items())
+        and (arch in ("amd64", pool.arch) or admits_arch(spec))
+        and (not wanted or "any" in wanted or offering.market in wanted)
+    )
 
 
 def purchase_sets(draft: PlanDraft, pool: Pool, rows: Sequence[int]) -> list[list[int]]:
@@ -136,14 +155,16 @@ def checks_of(draft: PlanDraft, pod_class: PodClass) -> list[tuple[str, Mask]]:
     return [(name, mask) for _, name, mask in sorted(named, key=lambda entry: EXCLUSIONS.index(entry[0]))]
 
 
-def explain_exclusion(draft: PlanDraft, pod_class: PodClass, row: int, *, word: str, gang: str) -> tuple[str, str]:
+def explain_exclusion(
+    draft: PlanDraft, pod_class: PodClass, row: int, suggestions: Suggestions, *, word: str, gang: str
+) -> tuple[str, str]:
     """The exclusion of one template as (word, detail). ``word`` is the first check that it failed, empty when it failed none."""
     offering = draft.templates.offerings[row]
     place = f"{offering.instance_type} in {offering.zone}" if offering.zone else offering.instance_type
     if word == "architecture":
         return word, f"{place} is {offering.labels[ARCH]}; the pod has no selector or affinity on {ARCH} that admits it"
     if word in ("resource", "NodeResourcesFit"):
-        return "resource", f"{place}: {shortage(draft, pod_class, row)}"
+        return "resource", f"{place}: {shortage(draft, pod_class, row, suggestions)}"
     if word == "market" and offering.market == SPOT and pod_class.market_because == HURRY:
         return word, f"{place} was not granted recently and is not tried now: {HURRY}"
     if word == "market" and offering.key in pod_class.paused:
@@ -153,16 +174,16 @@ def explain_exclusion(draft: PlanDraft, pod_class: PodClass, row: int, *, word: 
         if draft.templates.pools[row].divides and not because:
             because = "; the cloud divides the machines of this pool between markets: make one pool per market"
         return word, f"{place} is {offering.market}; the pod wants {', '.join(pod_class.options.market)}{because}"
-    if word == MIN_GPUS:
-        return WORDS[word], f"{place} {explain_min_gpus(pod_class.spec, draft.templates.pools[row].min_gpus_per_pod)}"
-    if word == FOR_GPUS:
-        advice = f"set min_gpus_per_pod: 0 on pool {offering.pool} to buy it for other pods, too"
-        return WORDS[word], f"{place} is bought only for pods that request GPUs, and the pod requests none; {advice}"
+    if word in GPU_RULES:
+        return WORDS[word], f"{place} {explain_gpu_rule(draft, pod_class.spec, row, suggestions, word=word)}"
     if word:
         _, detail = draft.room.reason(without_hosts(pod_class.spec), pod_class.labels, draft.first_template + row)
         # The name of a machine is known once it exists; the template's name is internal.
         detail = detail.replace(draft.templates.nodes[row].name, "(a new name)")
-        return selector_word(draft, pod_class, row) if word == "NodeAffinity" else WORDS[word], f"{place}: {detail}"
+        if word == "NodeAffinity":
+            return selector_word(draft, pod_class, row), f"{place}: {detail}{suggestions.for_selector(pod_class.spec, offering.pool)}"
+        misnamed = suggestions.for_resources(pod_class.spec) if word == "TaintToleration" else ""
+        return WORDS[word], f"{place}: {detail}{misnamed}"
     if gang:
         return "gang", gang
     used_up = used_up_limit(draft, row)
@@ -172,13 +193,23 @@ def explain_exclusion(draft: PlanDraft, pod_class: PodClass, row: int, *, word: 
     return "limit", used_up or f"{place}: more pods were pending than the limits admit"
 
 
+def explain_gpu_rule(draft: PlanDraft, spec: PodSpec, row: int, suggestions: Suggestions, *, word: str) -> str:
+    """Why the machines of a pool are kept for pods that request more GPUs than a pod of ``spec``."""
+    pool = draft.templates.pools[row]
+    misnamed = suggestions.for_resources(spec)
+    if word == MIN_GPUS:
+        return f"{explain_min_gpus(spec, pool.min_gpus_per_pod)}{misnamed}"
+    advice = misnamed or f"; set min_gpus_per_pod: 0 on pool {pool.name} to buy it for other pods, too"
+    return f"is bought only for pods that request GPUs, and the pod requests none{advice}"
+
+
 def selector_word(draft: PlanDraft, pod_class: PodClass, row: int) -> str:
     """Whether a plain node selector or node affinity excludes a template, as a word of ``EXCLUSIONS``."""
     labels = draft.templates.nodes[row].labels
     return "selector" if any(labels.get(key) != value for key, value in pod_class.spec.node_selector) else "affinity"
 
 
-def shortage(draft: PlanDraft, pod_class: PodClass, row: int) -> str:
+def shortage(draft: PlanDraft, pod_class: PodClass, row: int, suggestions: Suggestions) -> str:
     """The resource that an empty machine lacks for one pod, accelerators first, with both amounts; empty when the pod fits."""
     room = draft.templates.nodes[row].allocatable
     whole = draft.templates.offerings[row].allocatable
@@ -188,7 +219,8 @@ def shortage(draft: PlanDraft, pod_class: PodClass, row: int) -> str:
             daemons = f" ({format_resource(resource, taken)} go to DaemonSets)" if taken else ""
             has = format_resource(resource, room.get(resource, 0))
             requested = f"{format_resource(resource, amount)} {resource} requested"
-            return f"{requested}, an empty machine has {has}{daemons}{_parts_advice(resource, whole)}"
+            advice = suggestions.for_resource(resource) or _parts_advice(resource, whole)
+            return f"{requested}, an empty machine has {has}{daemons}{advice}"
     return ""
 
 
@@ -241,12 +273,13 @@ def unplaced_pods(draft: PlanDraft, queues: Sequence[Queue], refused: Sequence[U
     unplaced: list[Unplaced] = []
     # A pod is unplaced for other reasons than the size of machines of closed pools.
     draft.set_any_size(allowed=True)
+    suggestions = Suggestions(draft)
     for queue in queues:
         if queue.left:
-            why = exclusion_reasons(draft, queue.pod_class, policy.pools)
+            why = exclusion_reasons(draft, queue.pod_class, policy.pools, suggestions)
             unplaced += [Unplaced(key, why) for key in queue.pod_class.keys[queue.taken :]]
     for entry in refused:
         for pod_class in entry.gang.classes:
-            why = exclusion_reasons(draft, pod_class, policy.pools, entry.detail)
+            why = exclusion_reasons(draft, pod_class, policy.pools, suggestions, gang=entry.detail)
             unplaced += [Unplaced(key, why) for key in pod_class.keys]
     return tuple(sorted(unplaced, key=lambda entry: entry.pod))

@@ -1,12 +1,9 @@
 """Carries out decisions in the simulated world, as a controller does in a real one."""
 
-from gpuscaler.planning.plans import Placement, PlannedRemoval
+from gpuscaler.planning.plans import Placement, PlannedRemoval, fits_no_pool
 from gpuscaler.simulation.world.autoscaler import Decisions
 from gpuscaler.simulation.world.ledger import Drain
 from gpuscaler.simulation.world.world import World
-
-#: Exclusions that time can lift. A pod that every pool excludes for another reason is never served.
-TEMPORARY_REASONS = frozenset({"limit", "price", "market", "gang", "topology", "port", "volume"})
 
 
 def carry_out(decisions: Decisions, world: World, now: float) -> bool:
@@ -101,7 +98,7 @@ def _record_unplaced(decisions: Decisions, world: World) -> None:
     for unplaced in decisions.unplaced:
         reasons = unplaced.reasons
         if id(reasons) not in final:
-            final[id(reasons)] = bool(reasons) and not any(reason.excluded_by in TEMPORARY_REASONS for reason in reasons)
+            final[id(reasons)] = fits_no_pool(reasons)
         if final[id(reasons)]:
             unservable.add(unplaced.pod)
     world.waiting.record_unplaced(unservable=unservable, refused={unplaced.pod for unplaced in decisions.unplaced})

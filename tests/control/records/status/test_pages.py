@@ -95,7 +95,7 @@ async def test_the_page_of_a_pod_shows_its_events() -> None:
         status, answer = await get(f"{url}/why/pod/{WAITS.key}")
 
     assert status == 200
-    assert answer["now"] == ["no machine can be bought for it now:", "  pool gpu: taint: g.1 has a taint"]
+    assert answer["now"] == ["no machine of any pool fits it:", "  pool gpu: taint: g.1 has a taint"]
     assert answer["happened"] == [{"about": "ordered", "text": "number 5", "at": 5.0, "decision": "d-1"}]
 
 

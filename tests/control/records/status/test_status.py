@@ -10,6 +10,7 @@ from tests.planning.building import NOW, daemon, node, offering, pod, pool, spec
 from gpuscaler.cli.status import print_status
 from gpuscaler.control.process.expander import PrioritiesInForce
 from gpuscaler.control.records.events.latest import Latest
+from gpuscaler.control.records.events.telling import unplaced_event
 from gpuscaler.control.records.status import doctor_status as doctor_status_module
 from gpuscaler.control.records.status.doctor_status import doctor_lines, doctor_status, summarize
 from gpuscaler.control.records.status.reporting import status_config_map
@@ -86,7 +87,7 @@ def test_the_status_groups_pods_pending_for_the_same_reason_and_names_a_few() ->
     plan = Plan(unplaced=tuple(Unplaced(f"default/p{number:02}", why) for number in range(12)))
     (waiting,) = status(plan=plan).waiting
 
-    assert (waiting.count, waiting.reason) == (12, "pool gpu: too large")
+    assert (waiting.count, waiting.reason) == (12, "no machine of any pool fits it: pool gpu: too large")
     assert waiting.pods == tuple(f"default/p{number:02}" for number in range(NAMED))
 
 
@@ -272,3 +273,26 @@ def test_findings_in_the_status_are_bounded_in_number_and_size() -> None:
     assert lines[:2] == ["WARNING D35 Node 0, Node 1, Node 2 and 497 more: field: saw this, expected that; it costs", "  fix: kubectl"]
     assert "481 more; gpuscaler doctor prints all" in lines
     assert summarize(result) == "0 critical, 1,000 warnings, 0 info, 7 silenced"
+
+
+def test_the_events_of_the_status_name_unplaced_pods() -> None:
+    stuck = unplaced_event((Reason("gpu", "resource", "too large"),), ("default/x",), NOW)
+    limited = unplaced_event((Reason("gpu", "limit", "it is at its maximum"),), ("default/a", "default/b", "default/c"), NOW)
+    shown = status_of(Latest(policy=POLICY), Process("me"), troubles=(), happened=(stuck, limited), now=NOW)
+
+    assert stuck.text == "no machine of any pool fits it: pool gpu: too large"
+    assert [entry.text for entry in shown.happened] == [
+        "no machine of any pool fits default/x: pool gpu: too large",
+        "no machine can be bought for default/a and 2 more now: pool gpu: it is at its maximum",
+    ]
+
+
+def test_the_status_marks_pods_that_no_machine_of_any_pool_can_hold() -> None:
+    never = (Reason("gpu", "resource", "too large"), Reason("cpu", "taint", "a taint"))
+    later = (Reason("gpu", "market", "paused"), Reason("cpu", "taint", "a taint"))
+    shown = status(plan=Plan(unplaced=(Unplaced("default/x", never), Unplaced("default/y", later))))
+
+    assert [(entry.pods, entry.reason) for entry in shown.waiting] == [
+        (("default/x",), "no machine of any pool fits it: pool gpu: too large; pool cpu: a taint"),
+        (("default/y",), "pool gpu: paused; pool cpu: a taint"),
+    ]

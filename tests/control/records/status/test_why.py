@@ -120,13 +120,31 @@ def test_why_does_not_call_a_promised_pod_ignored() -> None:
 
 
 def test_why_shows_the_reason_of_each_pool_for_an_unplaced_pod() -> None:
-    plan = Plan(unplaced=(Unplaced(WAITS.key, (Reason("gpu", "taint", "g.1: it has a taint"), Reason("cpu", "resource", "no GPU"))),))
+    reasons = (Reason("gpu", "limit", "the limit on machines is reached"), Reason("cpu", "resource", "no GPU"))
 
-    assert pod_lines(latest(WAITS, plan=plan)) == (
+    assert pod_lines(latest(WAITS, plan=Plan(unplaced=(Unplaced(WAITS.key, reasons),)))) == (
         "no machine can be bought for it now:",
+        "  pool gpu: limit: the limit on machines is reached",
+        "  pool cpu: resource: no GPU",
+    )
+
+
+def test_why_does_not_say_now_of_a_pod_that_no_machine_of_any_pool_can_hold() -> None:
+    reasons = (Reason("gpu", "taint", "g.1: it has a taint"), Reason("cpu", "resource", "no GPU"))
+
+    assert pod_lines(latest(WAITS, plan=Plan(unplaced=(Unplaced(WAITS.key, reasons),)))) == (
+        "no machine of any pool fits it:",
         "  pool gpu: taint: g.1: it has a taint",
         "  pool cpu: resource: no GPU",
     )
+
+
+@pytest.mark.parametrize("excluded_by", ["market", "price", "limit", "budget", "gang", "topology", "volume", "port"])
+def test_why_says_now_if_the_reason_of_one_pool_may_pass(excluded_by: str) -> None:
+    reasons = (Reason("gpu", excluded_by, "it"), Reason("cpu", "resource", "no GPU"))
+
+    assert pod_lines(latest(WAITS, plan=Plan(unplaced=(Unplaced(WAITS.key, reasons),))))[0] == "no machine can be bought for it now:"
+    assert pod_lines(latest(WAITS, plan=Plan(unplaced=(Unplaced(WAITS.key),))))[0] == "no machine can be bought for it now:"
 
 
 def test_why_says_that_a_pod_is_ignored_or_fits_on_a_node() -> None:

@@ -98,8 +98,8 @@ def test_items_get_the_version_of_a_typed_list_of_an_old_group() -> None:
     assert decoded.selector is None
 
 
-def test_empty_documents_and_lists_contain_no_objects() -> None:
-    for data in (b"# none\n", b"---\n---\n", b"[]", b"[ ]", json.dumps(listed()).encode(), b"items: []\nkind: List\n"):
+def test_empty_lists_contain_no_objects() -> None:
+    for data in (b"[]", b"[ ]", json.dumps(listed()).encode(), b"items: []\nkind: List\n"):
         assert read(data) == []
     assert read(json.dumps(listed(items=None)).encode()) == []
 
@@ -108,6 +108,13 @@ def test_empty_documents_and_lists_contain_no_objects() -> None:
 def test_an_empty_input_is_an_error_because_a_failed_kubectl_leaves_one(data: bytes) -> None:
     with pytest.raises(InputError, match=r"^cluster\.json: saw an empty input, expected Kubernetes objects"):
         read(data)
+
+
+@pytest.mark.parametrize("data", [b"# none\n", b"---\n---\n", b"null\n"], ids=["comments", "documents", "null"])
+def test_an_input_of_empty_documents_is_an_error(data: bytes) -> None:
+    with pytest.raises(InputError, match=r"^cluster\.json: saw no object, expected Kubernetes objects; for an empty cluster"):
+        read(data)
+    assert read(data + b"---\nkind: List\nitems: []\n") == []
 
 
 @pytest.mark.parametrize("write", [json.dumps, yaml.safe_dump], ids=["JSON", "YAML"])

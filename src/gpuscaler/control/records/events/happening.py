@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from gpuscaler.control.records.words import format_names
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import NO_OWNER, Owner
 
@@ -85,3 +86,10 @@ class HistoryEvent(Struct, frozen=True, gc=False, omit_defaults=True):
     seen: bool = False
     uid: str = ""
     owner: Owner = NO_OWNER
+
+    @property
+    def text_with_pods(self) -> str:
+        """The text for a list of events about many objects. That about unplaced pods says "it": each of them gets it as an Event."""
+        if self.kind != UNPLACED or not self.pods:
+            return self.text
+        return self.text.replace(" it", f" {format_names(self.pods, 1)}", 1)

@@ -32,7 +32,7 @@ from gpuscaler.model.pods import Owner, Pod
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.quantities import format_count
 from gpuscaler.model.well_known import ARRIVING_TAINT
-from gpuscaler.planning.plans import Cut, Plan, Reason
+from gpuscaler.planning.plans import Cut, Plan, Reason, unplaced_headline
 from gpuscaler.planning.state import offering_events
 from gpuscaler.planning.state.boot_times import Forecast
 from gpuscaler.planning.state.breaker_messages import WORDS
@@ -73,7 +73,7 @@ def cut_event(cut: Cut, plan: Plan, now: float) -> HistoryEvent:
 def unplaced_event(reasons: tuple[Reason, ...], pods: tuple[str, ...], now: float) -> HistoryEvent:
     """The event of pods that are unplaced for the same reasons."""
     details = "; ".join(f"pool {reason.pool}: {reason.detail}" for reason in reasons) or "there is no pool"
-    return HistoryEvent(now, kinds.UNPLACED, f"no machine can be bought for it now: {details}", pods=pods)
+    return HistoryEvent(now, kinds.UNPLACED, f"{unplaced_headline(reasons)}: {details}", pods=pods)
 
 
 def order_event(

@@ -38,7 +38,7 @@ from gpuscaler.model.quantities import format_count
 from gpuscaler.planning.capacity.limits import limit_usage
 from gpuscaler.planning.capacity.pool_membership import Member, members
 from gpuscaler.planning.capacity.similar_offerings import possible_offerings
-from gpuscaler.planning.plans import Plan
+from gpuscaler.planning.plans import NEVER, Plan, fits_no_pool
 from gpuscaler.planning.state.breaker_messages import describe_breaker
 from gpuscaler.planning.state.breakers import Breakers, has_enough_strikes, is_open
 from gpuscaler.planning.state.ledger.ledger import Ledger, OrderedMachine
@@ -207,7 +207,9 @@ def status_of(
         coming=sum(len(machine.pods) for machine in memory.ledger.coming),
         waiting=waiting[:MOST],
         removals=removal_statuses(latest, now)[:MOST],
-        happened=tuple(StatusEntry(event.kind, cut_to_bytes(event.text, SENTENCE), event.at, event.decision) for event in happened),
+        happened=tuple(
+            StatusEntry(event.kind, cut_to_bytes(event.text_with_pods, SENTENCE), event.at, event.decision) for event in happened
+        ),
         set_aside_count=len(skipped_objects),
         set_aside=tuple(StatusEntry(skipped.object, cut_to_bytes(skipped.reason, SENTENCE)) for skipped in skipped_objects[:MOST]),
         holds=_holds(holds or Holds(), now),
@@ -377,14 +379,14 @@ def _pending_pods(latest: Latest, now: float) -> tuple[PendingPods, ...]:
 
 
 def unplaced_reasons(plan: Plan) -> Iterable[tuple[str, str]]:
-    """All unplaced pods with their reasons."""
+    """All unplaced pods with their reasons, which say so if no machine can ever hold the pod."""
     texts: dict[int, str] = {}
     for unplaced in plan.unplaced:
         # Pods of one class share their reasons.
         if id(unplaced.reasons) not in texts:
-            texts[id(unplaced.reasons)] = (
-                "; ".join(f"pool {reason.pool}: {reason.detail}" for reason in unplaced.reasons) or "there is no pool"
-            )
+            never = f"{NEVER}: " if fits_no_pool(unplaced.reasons) else ""
+            details = "; ".join(f"pool {reason.pool}: {reason.detail}" for reason in unplaced.reasons) or "there is no pool"
+            texts[id(unplaced.reasons)] = f"{never}{details}"
         yield unplaced.pod, texts[id(unplaced.reasons)]
 
 

@@ -18,6 +18,7 @@ from gpuscaler.model.pods import Pod
 from gpuscaler.model.quantities import format_count
 from gpuscaler.planning.capacity.idle import leaves_with_machine
 from gpuscaler.planning.capacity.pool_membership import members
+from gpuscaler.planning.plans import unplaced_headline
 from gpuscaler.planning.scale_down.decide import NOT_NOW
 from gpuscaler.planning.scale_down.disruption import Disruption
 from gpuscaler.planning.state.idle_clocks import idle_seconds
@@ -74,7 +75,7 @@ def _describe_pod(latest: Latest, pod: Pod, key: str, now: float) -> Iterator[st
     yield from _describe_waiting_pod(latest, key, now)
     for entry in plan.unplaced:
         if entry.pod == key:
-            yield "no machine can be bought for it now:"
+            yield f"{unplaced_headline(entry.reasons)}:"
             yield from (f"  pool {reason.pool}: {reason.excluded_by}: {reason.detail}" for reason in entry.reasons)
             pools = {reason.pool for reason in entry.reasons}
             lessons = (lesson for lesson in latest.memory.learned.lessons if lesson.pool in pools)

@@ -12,11 +12,11 @@ from gpuscaler.doctor.commands import kubectl_apply, kubectl_patch
 from gpuscaler.doctor.documents import Document
 from gpuscaler.doctor.evidence import POLICY, Evidence
 from gpuscaler.doctor.findings import ABSENCE, INFO, WARNING, Finding, Fix
-from gpuscaler.doctor.similar import nearest
 from gpuscaler.model.durations import parse_duration
 from gpuscaler.model.priorities.inverting import find_inverted, unmatched_patterns
 from gpuscaler.model.priorities.priorities import Priorities, apply_priorities, parse_priorities
 from gpuscaler.model.reading.errors import SettingsError
+from gpuscaler.model.similar import nearest
 
 NAME, KEY, GPUSCALER_NAMESPACE = "cluster-autoscaler-priority-expander", "priorities", "kube-system"
 #: What the regular expressions of Go lack: look-around, references to groups, and groups that give nothing back.

@@ -13,7 +13,7 @@ from gpuscaler.doctor.commands import patch_template
 from gpuscaler.doctor.documents import TEMPLATES, Document, containers_of
 from gpuscaler.doctor.evidence import Evidence
 from gpuscaler.doctor.findings import ABSENCE, CRITICAL, NAMESPACE, WARNING, Finding, Fix
-from gpuscaler.doctor.similar import Similar
+from gpuscaler.model.similar import Similar
 
 #: ConfigMaps that are in each namespace of a cluster, and in no file.
 _EVERYWHERE = ("kube-root-ca.crt", "openshift-service-ca.crt")

@@ -7,7 +7,7 @@ from gpuscaler.doctor.checks.checking import Check, in_part
 from gpuscaler.doctor.checks.pods.fitting import Waiting, pending
 from gpuscaler.doctor.evidence import CLUSTER, Evidence
 from gpuscaler.doctor.findings import CRITICAL, Finding, Fix, Unchecked
-from gpuscaler.doctor.similar import Similar
+from gpuscaler.model.similar import Similar
 
 
 def find_missing_claims(evidence: Evidence) -> Iterable[Finding | Unchecked]:

@@ -10,15 +10,14 @@ from gpuscaler.doctor.checks.nodes.gpu_nodes import nodes_without_gpus
 from gpuscaler.doctor.checks.nodes.labels import required_keys
 from gpuscaler.doctor.checks.pods.owners import CHANGEABLE, source_of
 from gpuscaler.doctor.checks.pods.places import Places
-from gpuscaler.doctor.checks.pods.resource_names import right_name
 from gpuscaler.doctor.checks.tolerating import add_tolerations
 from gpuscaler.doctor.commands import ObjectName, kubectl_patch
 from gpuscaler.doctor.evidence import CLUSTER, Evidence
 from gpuscaler.doctor.findings import CRITICAL, INFO, WARNING, Finding, Fix
-from gpuscaler.doctor.similar import Similar
-from gpuscaler.model.accelerators import is_device
+from gpuscaler.model.accelerators import is_device, right_name
 from gpuscaler.model.live_templates import format_amount
 from gpuscaler.model.pods import Pod, PodSpec
+from gpuscaler.model.similar import Similar, meant_label
 from gpuscaler.model.table import Mask
 from gpuscaler.model.taints import Taint, untolerated
 from gpuscaler.model.well_known import ZONE_LABELS
@@ -154,7 +153,7 @@ def _selects_nothing(waiting: Waiting, places: Places, mask: Mask, evidence: Evi
     change: dict[str, str | None] = {}
     known = []
     for key, value in missing.items():
-        key_meant, value_meant = _meant(key, value, places, similar)
+        key_meant, value_meant = meant_label(key, value, places, similar)
         if value_meant:
             change |= {key_meant: value_meant} if key_meant == key else {key: None, key_meant: value_meant}
             known.append(f"{key_meant}={value_meant}")
@@ -167,17 +166,6 @@ def _selects_nothing(waiting: Waiting, places: Places, mask: Mask, evidence: Evi
 
 def _pairs(labels: Mapping[str, str]) -> str:
     return ", ".join(f"{key}={value}" for key, value in labels.items())
-
-
-def _meant(key: str, value: str, places: Places, similar: Similar) -> tuple[str, str]:
-    """The label that was probably meant; an empty value if it is unclear."""
-    values = places.values(key)
-    if values:
-        group = ("values", key)
-        alike = similar.to(value, values, most=2, cutoff=0.8, group=group) or similar.in_other_case(value, values, group=group)
-        return key, alike[0] if len(alike) == 1 else ""
-    keys = [known for known in similar.to(key, places.label_keys, most=2, cutoff=0.8, group="keys") if value in places.values(known)]
-    return (keys[0], value) if len(keys) == 1 else (key, "")
 
 
 def _choices(key: str, places: Places, evidence: Evidence) -> str:

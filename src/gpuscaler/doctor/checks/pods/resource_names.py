@@ -8,32 +8,10 @@ from gpuscaler.doctor.commands import ObjectName, kubectl_patch
 from gpuscaler.doctor.documents import TEMPLATES, Document, containers_of, template_of
 from gpuscaler.doctor.evidence import CLUSTER, Evidence
 from gpuscaler.doctor.findings import CRITICAL, Finding, Fix
+from gpuscaler.model.accelerators import right_name
 from gpuscaler.model.pods import PodSpec
 
-#: What is meant by names that look like those of GPUs, in lower case.
-_MEANT = {
-    "alpha.kubernetes.io/nvidia-gpu": "nvidia.com/gpu",
-    "kubernetes.io/nvidia-gpu": "nvidia.com/gpu",
-    "nvidia/gpu": "nvidia.com/gpu",
-    "nvidia.com/gpus": "nvidia.com/gpu",
-    "nvidia.com.gpu": "nvidia.com/gpu",
-    "nvidia.com/nvidia-gpu": "nvidia.com/gpu",
-    "nvidia.com/gpu.count": "nvidia.com/gpu",
-    "nvidia-gpu": "nvidia.com/gpu",
-    "nvidia.io/gpu": "nvidia.com/gpu",
-    "nvidia.gpu": "nvidia.com/gpu",
-    "gpu": "nvidia.com/gpu",
-    "gpus": "nvidia.com/gpu",
-    "amd/gpu": "amd.com/gpu",
-    "amd.com/gpus": "amd.com/gpu",
-}
 _EFFECT = "no node offers it: the API server refuses the pods, or they stay pending for ever"
-
-
-def right_name(resource: str) -> str:
-    """The name that was meant by ``resource``; empty if it may be right."""
-    meant = _MEANT.get(resource.lower(), "")
-    return meant or (resource.lower() if resource.lower() in ("nvidia.com/gpu", "amd.com/gpu") and not resource.islower() else "")
 
 
 def find_wrong_resource_names(evidence: Evidence) -> Iterable[Finding]:

@@ -9,7 +9,7 @@ from gpuscaler.doctor.manifests.fields.shapes import SHAPES, Part, parts_of
 from gpuscaler.doctor.manifests.linting import Lint, Mistake
 from gpuscaler.doctor.manifests.objects.levels import find_below, moved_below
 from gpuscaler.doctor.manifests.reading import Manifests
-from gpuscaler.doctor.similar import nearest
+from gpuscaler.model.similar import nearest
 
 _LOST = "kubectl refuses the object, and programs that do not look leave the field out"
 _UNKNOWN = Mistake("L24", CRITICAL, _LOST)

@@ -12,8 +12,8 @@ from gpuscaler.doctor.manifests.fields.shapes import Field, Part, is_filled_in_l
 from gpuscaler.doctor.manifests.groups.groups import groups_of
 from gpuscaler.doctor.manifests.linting import Lint, Mistake
 from gpuscaler.doctor.manifests.reading import Manifest, Manifests, Path
-from gpuscaler.doctor.similar import Similar, nearest
 from gpuscaler.model.quantities import QuantityError, parse
+from gpuscaler.model.similar import Similar, nearest
 
 _TINY = Mistake("L25", WARNING, "no container starts in so little: the unit is missing or wrong")
 _EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")

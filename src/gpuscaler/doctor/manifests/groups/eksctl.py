@@ -9,7 +9,7 @@ from gpuscaler.doctor.manifests.groups.eksctl_fields import DATE, TYPES, Field
 from gpuscaler.doctor.manifests.linting import Lint, Mistake
 from gpuscaler.doctor.manifests.objects.levels import find_below, moved_below
 from gpuscaler.doctor.manifests.reading import Manifest, Manifests, Path
-from gpuscaler.doctor.similar import nearest
+from gpuscaler.model.similar import nearest
 
 _UNKNOWN = Mistake("L3", CRITICAL, "eksctl refuses the file")
 _NEW = Mistake("L3", WARNING, "eksctl refuses the file, unless it is newer than this table of fields")

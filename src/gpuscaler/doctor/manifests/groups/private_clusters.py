@@ -8,7 +8,7 @@ from gpuscaler.doctor.manifests.editing import changed
 from gpuscaler.doctor.manifests.groups.groups import Group, groups_of, sizes_of
 from gpuscaler.doctor.manifests.linting import Lint, Mistake
 from gpuscaler.doctor.manifests.reading import Manifest, Manifests, Path
-from gpuscaler.doctor.similar import nearest
+from gpuscaler.model.similar import nearest
 
 _NO_ENDPOINT = Mistake("L23", CRITICAL, "autoscalers do not reach the API of Auto Scaling: no group ever grows or shrinks")
 _NO_WAY = Mistake("L23", CRITICAL, "the machines reach no API of AWS: they pull no images, and no autoscaler works")

@@ -10,7 +10,7 @@ from gpuscaler.doctor.manifests.editing import changed, renamed
 from gpuscaler.doctor.manifests.linting import Lint, Mistake
 from gpuscaler.doctor.manifests.objects.workloads import manifest_path
 from gpuscaler.doctor.manifests.reading import Manifest, Manifests, Path
-from gpuscaler.doctor.similar import nearest
+from gpuscaler.model.similar import nearest
 
 _STOPS = Mistake("L16", CRITICAL, "the autoscaler does not start")
 _NEW = Mistake("L16", WARNING, "the autoscaler does not start with a flag that it does not know, unless it is newer than this list")

@@ -17,7 +17,7 @@ from gpuscaler.doctor.findings import CRITICAL, WARNING, Finding
 from gpuscaler.doctor.manifests.editing import changed, removed, renamed
 from gpuscaler.doctor.manifests.linting import Lint, Mistake
 from gpuscaler.doctor.manifests.reading import Manifest, Manifests, Path
-from gpuscaler.doctor.similar import nearest
+from gpuscaler.model.similar import nearest
 
 _UNREAD = Mistake("L18", CRITICAL, "the chart does not read it: the program runs without the setting")
 _BROKEN = Mistake("L18", CRITICAL, "the program does not start, or reaches nothing")

@@ -11,8 +11,8 @@ from gpuscaler.doctor.findings import CRITICAL, WARNING, Finding, Fix
 from gpuscaler.doctor.manifests.editing import patch_of_lines
 from gpuscaler.doctor.manifests.linting import Lint, path_text
 from gpuscaler.doctor.manifests.reading import Manifest, Manifests, Path, tree_of
-from gpuscaler.doctor.similar import Similar
 from gpuscaler.model.reading.document import Entry
+from gpuscaler.model.similar import Similar
 
 _REFUSED = "prometheus-adapter does not start, and gpuscaler metrics leaves the rule out"
 _NO_QUERY = "every request for its metrics fails, and autoscalers see <unknown>"

@@ -56,17 +56,33 @@ for _tag, _pattern, _first in (
 
 
 def yaml_items(stream: BinaryIO, interner: Interner, file: str) -> Iterator[Item | Skipped]:
-    """Yield the objects of a stream of YAML documents; ``v1 List`` documents are expanded into their items."""
-    for item in yaml_objects(stream, file):
-        if isinstance(item, Skipped):
-            yield item
-        else:
-            path, raw, kind, api_version = item
+    """Yield the objects of a stream of YAML documents; ``v1 List`` documents are expanded into their items.
+
+    Raises :class:`InputError` if all documents are empty: comments, or the ``null`` of a failed jq, are no empty cluster.
+    """
+    empty = True
+    for document in _loaded_documents(stream, file):
+        empty = False
+        if isinstance(document, Skipped):
+            yield document
+            continue
+        for path, raw, kind, api_version in _objects(*document):
             yield from _decoded(raw, interner, f"{file} {path}", kind, api_version)
+    if empty:
+        raise InputError(file, "", "no object", "Kubernetes objects; for an empty cluster kubectl prints a List without items")
 
 
 def yaml_objects(stream: BinaryIO, file: str) -> Iterator[tuple[str, Any, str, str] | Skipped]:
     """Yield the objects of a stream of YAML documents as they are, with place, and kind and version from a typed List."""
+    for document in _loaded_documents(stream, file):
+        if isinstance(document, Skipped):
+            yield document
+        else:
+            yield from _objects(*document)
+
+
+def _loaded_documents(stream: BinaryIO, file: str) -> Iterator[tuple[Any, str] | Skipped]:
+    """Yield the documents of a stream, except empty ones, each with its place."""
     for number, (line, text) in enumerate(_documents(stream, file)):
         place = f"document {number} (line {line})"
         try:
@@ -82,7 +98,7 @@ def yaml_objects(stream: BinaryIO, file: str) -> Iterator[tuple[str, Any, str, s
         if "&" in text and "*" in text and _size(loaded) > MOST_VALUES:
             yield Skipped(f"{file} {place}", f"saw aliases that expand to more than {MOST_VALUES} values, expected a Kubernetes object")
             continue
-        yield from _objects(loaded, place)
+        yield loaded, place
 
 
 def _refuse_depth(text: str) -> None:

@@ -6,11 +6,25 @@ it up gets no more suggestions.
 
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
+from typing import Protocol
 
 #: The most names that are compared with one, and the lengths of the longest.
 _MOST_NAMES, _LONGEST = 100, 128
 #: Pairs of letters that are compared for one check, about a second of work; and the cost of a name that is only looked at.
 _WORK, _LOOK = 5_000_000, 20
+
+
+class Labels(Protocol):
+    """The labels that nodes have."""
+
+    @property
+    def label_keys(self) -> Collection[str]:
+        """The keys of all labels."""
+        ...
+
+    def values(self, key: str) -> Collection[str]:
+        """The values of a label."""
+        ...
 
 
 def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
@@ -19,10 +33,13 @@ def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
 
 
 class Similar:
-    """Finds names that resemble others, and remembers what it found, as long as one check runs."""
+    """Finds names that resemble others, and remembers what it found, as long as one check runs.
 
-    def __init__(self) -> None:
-        self._left = _WORK
+    ``work`` limits the pairs of letters that are compared.
+    """
+
+    def __init__(self, work: int = _WORK) -> None:
+        self._left = work
         self._found: dict[tuple[object, str, int, float], tuple[str, ...]] = {}
         self._cases: dict[object, dict[str, list[str]]] = {}
 
@@ -52,6 +69,17 @@ class Similar:
                 cases.setdefault(other.lower(), []).append(other)
             self._cases[group] = cases
         return tuple(self._cases[group].get(name.lower(), ()))
+
+
+def meant_label(key: str, value: str, labels: Labels, similar: Similar) -> tuple[str, str]:
+    """The label among ``labels`` that a selector of ``key`` and ``value`` probably meant; an empty value if it is unclear."""
+    values = labels.values(key)
+    if values:
+        group = ("values", key)
+        alike = similar.to(value, values, most=2, cutoff=0.8, group=group) or similar.in_other_case(value, values, group=group)
+        return key, alike[0] if len(alike) == 1 else ""
+    keys = [known for known in similar.to(key, labels.label_keys, most=2, cutoff=0.8, group="keys") if value in labels.values(known)]
+    return (keys[0], value) if len(keys) == 1 else (key, "")
 
 
 def _common(one: str, other: str) -> int:
