@@ -36,6 +36,7 @@ from gpuscaler.model.instances import ALIVE
 from gpuscaler.model.pools import BIND, NOMINATE
 from gpuscaler.model.taints import WINDOW_EFFECT
 from gpuscaler.model.well_known import ARRIVING_TAINT, CLOSING_TAINTS, EXCLUDE_LABEL, LEAVING_TAINT
+from gpuscaler.model.wire import parse_timestamp
 from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.entries import CLEARING, Removal
 from gpuscaler.settings.pools_file import parse_policy
@@ -109,7 +110,9 @@ class InvariantChecker(CallObserver):
             name, at = provider_id(machine), self._here.notes.planned_at
             # Without tokens it may be the machine of an order with a lost answer, and that order counts it.
             mine = not self._here.cluster.provider.keeps_tokens and machine.offering.key in awaited
-            comes = machine.bought_at < at < min(machine.registered_at, machine.bought_at + self._here.pace.register)
+            # The controller counts from the time of the list or of the nodes that it first saw the machine with, whichever is earlier.
+            given_up = machine.bought_at + self._here.pace.register - QUICK.answer.high - self._here.watch_lag
+            comes = machine.bought_at < at < min(machine.registered_at, given_up)
             if machine.purchase.startswith(REPLACING) and name in listed and comes and not mine:
                 assert adopted_name(name) in counted, f"I12: {machine.id} was launched {machine.purchase}, and another one is bought"
 
@@ -127,6 +130,12 @@ class InvariantChecker(CallObserver):
         waiting = {pod["metadata"]["name"] for pod in pods if pod["spec"].get("nodeName", "") in {"", *leaving}}
         # The controller does not know yet of pods that have just gone.
         waiting |= {name for name, at in self.deleted.items() if self._here.now() < at + 1.0}
+        if self._here.policy.steering == NOMINATE and any(pool.keeps_closed for pool in self._here.policy.pools):
+            # A machine of a closed pool opens for the pods that are nominated for it, and kube-scheduler may place others there, too. Until
+            # the controller knows, it buys the machines that these others should have.
+            waiting |= {
+                wire_pod["metadata"]["name"] for wire_pod in pods if scheduled_at(wire_pod) > self._here.now() - self._here.watch_lag - 1.0
+            }
         self.waited[order.token] = frozenset(waiting)
         pool = next((pool for pool in self._here.policy.pools if pool.name == order.pool), None)
         if pool is None or any("gpuscaler.io/gang" in pod["metadata"].get("annotations", {}) for pod in pods):
@@ -579,6 +588,13 @@ class Schedules(RuleBasedStateMachine):
         if idle:
             unfinished.append(f"machines {sorted(idle)} are idle")
         return unfinished
+
+
+def scheduled_at(wire_pod: dict[str, Any]) -> float:
+    """The time at which a pod got its node, in seconds since the epoch; 0 if it has none."""
+    conditions = wire_pod["status"].get("conditions") or ()
+    times = (one["lastTransitionTime"] for one in conditions if (one["type"], one["status"]) == ("PodScheduled", "True"))
+    return max((parse_timestamp(text, "lastTransitionTime") for text in times), default=0.0)
 
 
 def is_unfinished(wire_pod: dict[str, Any]) -> bool:
