@@ -14,7 +14,7 @@ import pytest
 import yaml
 from tests import objects
 from tests.charts.manifest import FILE
-from tests.charts.rendering import CHART, ROOT, SMALL, call, merge_values
+from tests.charts.rendering import CHART, ROOT, SMALL, call, kubeconfig, merge_values
 from tests.embedded.kubectl_building import kubectl
 from tests.embedded.test_kubectl import Kubectl
 
@@ -98,11 +98,9 @@ async def test_the_documented_commands_remove_everything_that_uninstalling_leave
 
 async def helm(ask: Kubectl, *words: str, values: dict[str, Any] | None = None) -> None:
     # The command waits for an API server in this process.
-    kubeconfig = ask.home / "kubeconfig"
-    cluster = {"name": "embedded", "cluster": {"server": ask.url}}
-    context = {"name": "embedded", "context": {"cluster": "embedded", "user": ""}}
-    kubeconfig.write_text(json.dumps({"clusters": [cluster], "contexts": [context], "current-context": "embedded"}))
-    place = ("--namespace", "gpuscaler", "--kubeconfig", str(kubeconfig))
+    access = ask.home / "kubeconfig"
+    access.write_text(kubeconfig(ask.url))
+    place = ("--namespace", "gpuscaler", "--kubeconfig", str(access))
     done = await asyncio.to_thread(call, *words, *place, values=values)
     assert done.returncode == 0, done.stderr
 

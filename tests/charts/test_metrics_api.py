@@ -1,22 +1,34 @@
 """The metrics API in the chart: its command, the registered APIs, and its permissions."""
 
+import asyncio
+import re
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from tests.charts.rendering import Object, merge_values, refusal, render
+from tests.charts.rendering import CHART, Object, Strict, call, kubeconfig, merge_values, objects, refusal, render, text
 
 from gpuscaler.cli import metrics as cli
+from gpuscaler.embedded.serving.cluster import Conditions, EmbeddedCluster
+from gpuscaler.embedded.serving.server import serve
 from gpuscaler.metrics.command.settings import parse
 from gpuscaler.metrics.rules.reading import read_rules
+from gpuscaler.model.pools import Policy
 
 pytestmark = pytest.mark.charts
 
 RULE = {"seriesQuery": "x", "resources": {"template": "<<.Resource>>"}, "metricsQuery": "avg(<<.Series>>{<<.LabelMatchers>>})"}
 API: dict[str, Any] = {
     "controller": {"enabled": False},
-    "metrics": {"enabled": True, "prometheusUrl": "https://prometheus:9090", "rules": {"rules": [RULE]}},
+    "metrics": {
+        "enabled": True,
+        "prometheusUrl": "https://prometheus:9090",
+        "rules": {"rules": [RULE]},
+        # There is no cluster in which to look for other servers of these APIs.
+        "apis": {"custom": True, "external": True},
+    },
 }
 
 
@@ -30,8 +42,8 @@ def pod(**metrics: Any) -> Object:
     return spec
 
 
-def apis(objects: dict[str, Object]) -> list[Object]:
-    return [obj for obj in objects.values() if obj["kind"] == "APIService"]
+def apis(made: dict[str, Object]) -> list[Object]:
+    return [obj for obj in made.values() if obj["kind"] == "APIService"]
 
 
 def test_the_metrics_api_is_installed_only_if_requested() -> None:
@@ -120,6 +132,71 @@ def test_an_api_that_is_not_requested_is_neither_registered_nor_served() -> None
 
     assert {api["spec"]["group"] for api in apis(objects)} == {"custom.metrics.k8s.io"}
     assert parse(objects["ConfigMap/gpuscaler-metrics"]["data"]["settings.yaml"]).apis == {"custom.metrics.k8s.io"}
+
+
+@pytest.mark.parametrize(
+    ("given", "registered", "named"),
+    [
+        ({}, set(), ["custom", "external"]),
+        ({"custom": True}, {"custom.metrics.k8s.io"}, ["external"]),
+        ({"custom": False, "external": True}, {"external.metrics.k8s.io"}, []),
+        # As helm reads a default that a user removed.
+        ({"custom": None, "external": False}, set(), ["custom"]),
+    ],
+)
+def test_without_a_cluster_an_api_that_another_program_may_serve_is_registered_only_if_the_value_says_so(
+    given: dict[str, Any], registered: set[str], named: list[str]
+) -> None:
+    rendered = text({**API, "metrics": {"enabled": True, "prometheusUrl": "http://prometheus:9090", "apis": given}})
+    made = objects(rendered)
+    settings = parse(made["ConfigMap/gpuscaler-metrics"]["data"]["settings.yaml"])
+
+    assert {api["spec"]["group"] for api in apis(made)} == registered
+    assert re.findall(r"^# If none does, set metrics\.apis\.(\w+) to true", rendered, re.MULTILINE) == named
+    assert all(yaml.load_all(rendered, Strict)), "an empty document"
+    # It also serves an API to which something else may lead.
+    assert settings.apis == registered | {f"{name}.metrics.k8s.io" for name in named}
+
+
+@pytest.mark.looptime(False)
+@pytest.mark.parametrize(
+    ("given", "others", "registered"),
+    [
+        ({}, (), {"v1beta1.custom", "v1beta2.custom", "v1beta1.external"}),
+        ({}, ("v1beta1.external",), {"v1beta1.custom", "v1beta2.custom"}),
+        ({}, ("v1beta1.custom",), {"v1beta2.custom", "v1beta1.external"}),
+        ({"custom": True, "external": True}, ("v1beta1.external",), {"v1beta1.custom", "v1beta2.custom"}),
+        ({"custom": False}, (), {"v1beta1.external"}),
+    ],
+)
+async def test_in_a_cluster_the_apis_are_registered_that_no_other_program_serves(
+    given: dict[str, bool], others: tuple[str, ...], registered: set[str], tmp_path: Path
+) -> None:
+    cluster = EmbeddedCluster(Policy(pools=()), now=time.time, conditions=Conditions())
+    cluster.api.load(registration(name) for name in others)
+    serving = await serve(cluster.api)
+    access = tmp_path / "kubeconfig"
+    access.write_text(kubeconfig(serving.url))
+    words = ("template", "gpuscaler", str(CHART), "--namespace", "gpuscaler", "--dry-run=server", "--kubeconfig", str(access))
+    values = {**API, "metrics": {"enabled": True, "prometheusUrl": "http://prometheus:9090", "apis": given}}
+    done = await asyncio.to_thread(call, *words, values=values)
+    await serving.close()
+
+    assert done.returncode == 0, done.stderr
+    assert {api["metadata"]["name"] for api in apis(objects(done.stdout))} == {f"{name}.metrics.k8s.io" for name in registered}
+    assert "If none does" not in done.stdout
+
+
+def registration(name: str) -> Object:
+    """Return an APIService of KEDA."""
+    version, group = name.split(".")
+    service = {"namespace": "keda", "name": "keda-operator-metrics-apiserver", "port": 443}
+    return {
+        "apiVersion": "apiregistration.k8s.io/v1",
+        "kind": "APIService",
+        "metadata": {"name": f"{name}.metrics.k8s.io"},
+        "spec": {"group": f"{group}.metrics.k8s.io", "version": version, "service": service},
+    }
 
 
 def test_a_given_certificate_is_used_and_the_permission_to_write_api_services_is_not_granted() -> None:

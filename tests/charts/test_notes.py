@@ -10,7 +10,9 @@ pytestmark = pytest.mark.charts
 
 PLACE = {"release": "prod", "namespace": "ops"}
 EXPORTER: dict[str, Any] = {"exporter": {"enabled": True, "port": 9411}}
-METRICS: dict[str, Any] = {"metrics": {"enabled": True, "prometheusUrl": "http://prometheus.monitoring.svc:9090"}}
+#: The notes are rendered without a cluster, so the APIs are registered only if the values say so.
+APIS: dict[str, Any] = {"apis": {"custom": True, "external": True}}
+METRICS: dict[str, Any] = {"metrics": {"enabled": True, "prometheusUrl": "http://prometheus.monitoring.svc:9090", **APIS}}
 PAGES: dict[str, Any] = {"pages": {"authenticated": {"address": ":8443", "certificate": "/tls/tls.crt", "key": "/tls/tls.key"}}}
 ALONE: dict[str, Any] = {"controller": {"enabled": False}}
 COMBINATIONS: tuple[dict[str, Any], ...] = (
@@ -20,7 +22,11 @@ COMBINATIONS: tuple[dict[str, Any], ...] = (
     {**METRICS, **EXPORTER},
     {**ALONE, **EXPORTER},
     {**ALONE, **METRICS},
-    {**ALONE, "exporter": {"enabled": True}, "metrics": {"enabled": True, "source": "exporters", "apis": {"external": False}}},
+    {
+        **ALONE,
+        "exporter": {"enabled": True},
+        "metrics": {"enabled": True, "source": "exporters", "apis": {"custom": True, "external": False}},
+    },
     {"config": PAGES},
     ALONE,
 )
@@ -96,15 +102,48 @@ def test_notes_warn_only_about_settings_that_new_users_omit() -> None:
     assert "The cloud is the simulated one" in bare
 
     jane = {"kind": "User", "name": "jane", "apiGroup": "rbac.authorization.k8s.io"}
-    config = {"cloud": "aws", "region": None, "pools": None, "aws": {"cluster": "prod", "regions": ["us-east-1"]}, "limits": {"gpus": 8}}
+    config = {**GROUPS, "limits": {"gpus": 8}}
     complete = notes_text({"config": config, "image": {"repository": "registry.example/gpuscaler"}, "controller": {"readers": [jane]}})
     for words in ("no registry", "WARNING", "No user has it", "simulated"):
         assert words not in complete
 
 
+GROUPS: dict[str, Any] = {"cloud": "aws", "region": None, "pools": None, "aws": {"cluster": "prod", "regions": ["us-east-1"]}}
+
+
+@pytest.mark.parametrize(
+    ("config", "at_most"),
+    [
+        ({}, True),
+        ({"pools": [{"name": "a", "types": ["g5.xlarge"], "max": 3}, {"name": "b", "types": ["g5.xlarge"], "max": None}]}, True),
+        ({"pools": [{"name": "a", "types": ["g5.xlarge"], "max": 3}]}, False),
+        # Groups of AWS, and pools of AKS, always have a maximum.
+        (GROUPS, False),
+        ({**GROUPS, "pools": [{"name": "gpu", "min": 1}]}, False),
+    ],
+)
+def test_without_limits_the_notes_name_100_dollars_only_if_some_pool_has_no_maximum(config: dict[str, Any], at_most: bool) -> None:
+    text = notes_text({"config": config})
+
+    assert "config.limits is not set" in text
+    assert ("at most $100 an hour" in text) is at_most
+    assert ("up to its maximum, whatever they cost" in text) is not at_most
+    assert "Set config.limits.dollars_per_hour" in text
+
+
 def test_the_notes_do_not_name_an_api_that_is_not_requested() -> None:
-    only_external = {**ALONE, "metrics": {**METRICS["metrics"], "apis": {"custom": False}}}
+    only_external = {**ALONE, "metrics": {**METRICS["metrics"], "apis": {"custom": False, "external": True}}}
     text = notes_text(only_external)
 
     assert "kubectl get apiservices v1beta1.external.metrics.k8s.io\n" in text
     assert "custom.metrics.k8s.io/v1beta2" not in text
+
+
+def test_the_notes_name_the_value_of_an_api_that_is_left_out_because_no_cluster_was_seen() -> None:
+    unseen = {**ALONE, "metrics": {**METRICS["metrics"], "apis": {"custom": True}}}
+    text = notes_text(unseen)
+
+    assert "It does not register external.metrics.k8s.io: no cluster could be queried whether another program serves it." in text
+    assert "set metrics.apis.external to true" in text
+    assert "metrics.apis.custom" not in text
+    assert "Another program serves" not in text

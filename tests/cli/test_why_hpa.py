@@ -52,7 +52,7 @@ def test_why_hpa_shows_each_step_of_a_metric_and_names_the_broken_one(cluster: S
         "    unknown rule      the API cannot be asked",
         "    broken  API       there is no APIService for this group; install the metrics API",
         "    unknown HPA       the autoscaler has not read it yet",
-        "    the API is broken",
+        "    the chain is broken at the API",
     ]
 
 

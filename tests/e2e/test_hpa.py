@@ -21,7 +21,7 @@ import pytest
 import yaml
 from aiohttp import web
 from tests.charts.building import helm
-from tests.charts.rendering import CHART, text
+from tests.charts.rendering import CHART, merge_values, text
 from tests.e2e.granting import TRUSTS, asked, granted, refused, used
 from tests.e2e.objects import deployment
 from tests.e2e.stage import KINDS, NAMESPACE, Json, Stage, stage, until
@@ -42,6 +42,8 @@ SERVICES = Resource("", "v1", "services", "Service")
 ENDPOINTS = Resource("", "v1", "endpoints", "Endpoints")
 APIS = ("v1beta1.custom.metrics.k8s.io", "v1beta2.custom.metrics.k8s.io", "v1beta1.external.metrics.k8s.io")
 VALUES: Mapping[str, Any] = {"controller": {"enabled": False}, "metrics": {"enabled": True, "prometheusUrl": "http://prometheus:9090"}}
+#: For a chart that is rendered without querying the cluster.
+REGISTERED: Mapping[str, Any] = merge_values(VALUES, {"metrics": {"apis": {"custom": True, "external": True}}})
 #: The Accept header with which kube-aggregator and kubectl request all resources at once.
 EVERYTHING = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 QUEUE = "inference_extension_flow_control_queue_size"
@@ -106,7 +108,7 @@ async def install(made: Stage, port: int, host: str) -> str:
         "--kubeconfig",
         str(made.plane.kubeconfig),
     )
-    command, manifest = (str(kubectl()), "--cache-dir", str(made.folder / "kubectl"), *words), text(VALUES, namespace=NAMESPACE)
+    command, manifest = (str(kubectl()), "--cache-dir", str(made.folder / "kubectl"), *words), text(REGISTERED, namespace=NAMESPACE)
     done = await asyncio.to_thread(subprocess.run, command, input=manifest, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     resources = {**KINDS, "ConfigMap": CONFIG_MAPS, "Service": SERVICES, "APIService": API_SERVICES}
@@ -438,6 +440,6 @@ def test_no_request_of_the_metrics_server_is_refused_and_the_server_exits_with_s
 
 
 def test_the_metrics_server_uses_every_permission_that_it_is_granted(seen: Seen) -> None:
-    allowed = granted(yaml.safe_load_all(text(VALUES, namespace=NAMESPACE)), ACCOUNT) | TRUSTS
+    allowed = granted(yaml.safe_load_all(text(REGISTERED, namespace=NAMESPACE)), ACCOUNT) | TRUSTS
 
     assert used(seen.asked, allowed) == allowed

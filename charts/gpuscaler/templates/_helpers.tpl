@@ -172,24 +172,39 @@ who may create pods could create fake exporters with false values for any GPU.
 {{- end }}
 
 {{- define "gpuscaler.metrics.served" -}}
-{{- with .Values.metrics.apis -}}
-{{- if .custom }}
-- custom
-{{- end }}
-{{- if .external }}
-- external
+{{- range $api := list "custom" "external" -}}
+{{- if ne (toString (get $.Values.metrics.apis $api)) "false" }}
+- {{ $api }}
 {{- end }}
 {{- end -}}
 {{- end }}
 
 {{/*
-The APIs to register: the requested ones, except those that another program serves. A cluster has one server for each API; KEDA, for
-example, serves external.metrics.k8s.io.
+Whether templates see the cluster: not with `helm template`, which Argo CD uses, nor with `--dry-run=client`. Every cluster has this namespace.
+*/}}
+{{- define "gpuscaler.metrics.seesCluster" -}}
+{{- if lookup "v1" "Namespace" "" "kube-system" }}yes{{ end -}}
+{{- end }}
+
+{{/* The APIs that are left out because it is unknown here whether another program serves them. */}}
+{{- define "gpuscaler.metrics.unknown" -}}
+{{- range $api := list "custom" "external" -}}
+{{- if not (or (has (toString (get $.Values.metrics.apis $api)) (list "true" "false")) (include "gpuscaler.metrics.seesCluster" $)) }}
+- {{ $api }}
+{{- end }}
+{{- end -}}
+{{- end }}
+
+{{/*
+The APIs to register: the requested ones, except those that another program serves, or may serve. A cluster has one server for each API;
+KEDA, for example, serves external.metrics.k8s.io.
 */}}
 {{- define "gpuscaler.metrics.apis" -}}
 {{- $own := printf "%s/%s-metrics" .Release.Namespace (include "gpuscaler.fullname" .) -}}
-{{- $custom := dict "group" "custom.metrics.k8s.io" "asked" .Values.metrics.apis.custom -}}
-{{- $external := dict "group" "external.metrics.k8s.io" "asked" .Values.metrics.apis.external -}}
+{{- $served := include "gpuscaler.metrics.served" . | fromYamlArray -}}
+{{- $unknown := include "gpuscaler.metrics.unknown" . | fromYamlArray -}}
+{{- $custom := dict "group" "custom.metrics.k8s.io" "asked" (and (has "custom" $served) (not (has "custom" $unknown))) -}}
+{{- $external := dict "group" "external.metrics.k8s.io" "asked" (and (has "external" $served) (not (has "external" $unknown))) -}}
 {{- range list (merge (dict "version" "v1beta1" "priority" 100) $custom) (merge (dict "version" "v1beta2" "priority" 200) $custom) (merge (dict "version" "v1beta1" "priority" 100) $external) -}}
 {{- $there := lookup "apiregistration.k8s.io/v1" "APIService" "" (printf "%s.%s" .version .group) -}}
 {{- $other := false -}}
@@ -217,7 +232,7 @@ port, and otherwise not at all: its token could go to a wrong server, or the met
 {{- if and (not .prometheusUrl) (eq .source "prometheus") }}{{ fail "metrics.prometheusUrl: saw none, expected the URL of the cluster's Prometheus, such as http://prometheus.monitoring.svc:9090, or metrics.source exporters" }}{{ end -}}
 {{- if and .prometheusUrl (eq .source "exporters") }}{{ fail "metrics.prometheusUrl: saw one with metrics.source exporters, expected none: Prometheus is not queried" }}{{ end -}}
 {{- if and (eq .source "exporters") (not (or $.Values.exporter.enabled (.settings.exporters | default dict).namespace)) }}{{ fail "metrics.settings.exporters.namespace: saw none with metrics.source exporters, expected the namespace of the exporters' DaemonSet, or exporter.enabled: pods in other namespaces could report false values for any GPU" }}{{ end -}}
-{{- if not (or .apis.custom .apis.external) }}{{ fail "metrics.apis: saw neither of the two, expected at least one; set metrics.enabled to false for none" }}{{ end -}}
+{{- if not (include "gpuscaler.metrics.served" $ | fromYamlArray) }}{{ fail "metrics.apis: saw neither of the two, expected at least one; set metrics.enabled to false for none" }}{{ end -}}
 {{- if and .tls.caBundle (not .tls.secretName) }}{{ fail "metrics.tls.caBundle: saw one without metrics.tls.secretName, expected both or neither: the server publishes the authority of a self-made certificate itself" }}{{ end -}}
 {{- end -}}
 {{- end }}

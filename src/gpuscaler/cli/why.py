@@ -104,7 +104,7 @@ async def print_chain(transport: "HttpTransport", subject: str, *, as_json: bool
             for link in links:
                 print_line(f"    {link.verdict:<8}{link.name:<9} {link.text}")
             worst = first_broken(links)
-            print_line(f"    the {worst.name} is broken" if worst else "    no link is broken")
+            print_line(f"    the chain is broken at the {worst.name}" if worst else "    no link is broken")
     return 1 if any(first_broken(links) for _, links in judged) else 0
 
 

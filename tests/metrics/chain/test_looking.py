@@ -187,6 +187,16 @@ async def test_a_metric_that_no_rule_produces_is_named() -> None:
         assert text.startswith("no rule makes nothing of pods")
 
 
+async def test_a_misspelled_metric_is_a_mistake_of_the_autoscaler_and_the_served_metric_is_suggested() -> None:
+    async with metric_chain(pods_metric("duty_cycle_curent")) as (_, client, _):
+        (facts,) = await collect_facts(client, "ml", "llm", pages=show_page())
+        links = judge(facts)
+
+        assert [link.name for link in links if link.verdict == "broken"] == ["HPA"]
+        assert links[-1].text == "saw the metric duty_cycle_curent, expected one that is served; did you mean duty_cycle_current?"
+        assert links[2].text == "no rule makes duty_cycle_curent of pods; rules make duty_cycle_current"
+
+
 async def test_a_metrics_api_that_is_missing_or_does_not_answer_is_named() -> None:
     async with metric_chain() as (_, client, aggregated):
         aggregated.available = False

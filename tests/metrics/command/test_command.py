@@ -58,6 +58,7 @@ requestheader-extra-headers-prefix requestheader-group-headers requestheader-use
 stderrthreshold tls-cert-file tls-cipher-suites tls-min-version tls-private-key-file tls-sni-cert-key v vmodule
 """.split()
 #: The command line of the write-up on GPU metrics for the HorizontalPodAutoscaler from 2018.
+RUN_FILE = Path(__file__).parents[3] / "docs" / "examples" / "run.yaml"
 OF_OLD = ["--logtostderr=true", "--v=10", "--metrics-relist-interval", "1m", "--config", "config.yaml", "--prometheus-url", "http://p:9090"]
 
 
@@ -183,6 +184,10 @@ def test_certificate_authorities_from_flags_replace_those_of_the_config_map(tmp_
         (
             ["--prometheus-url=http://p", "--config=/gone.yaml"],
             "/gone.yaml: saw No such file or directory, expected a readable YAML file of rules",
+        ),
+        (
+            ["--prometheus-url=http://p", f"--config={RUN_FILE}"],
+            "run.yaml: saw none of rules, externalRules, resourceRules, expected rules in the format of prometheus-adapter",
         ),
         (["--settings=/gone.yaml"], "/gone.yaml: saw No such file or directory"),
         (["--prometheus-url=http://p", "--metrics-relist-interval=1m", "--metrics-max-age=30s"], "--metrics-max-age: saw 30 s"),

@@ -3,6 +3,7 @@
 from typing import Any
 
 import msgspec
+import pytest
 from tests.kube.doubles import Scripted, answer, refusal
 
 from gpuscaler.kube.client import Client
@@ -22,6 +23,10 @@ class ApiServerDouble:
         self.services: dict[str, dict[str, Any]] = {}
         #: The aggregator's answer in place of the server's.
         self.unheard = ""
+        #: The names that the server lists, and its refusal of a request for a value.
+        self.listed: list[str] = []
+        self.refused: tuple[int, str] | None = None
+        self.paths: list[str] = []
         self.wide, self.forbidden = wide, forbidden
         self.args = ["metrics", "--prometheus-url=x"]
         self.client = Client(Scripted([self._answer]))
@@ -44,7 +49,13 @@ class ApiServerDouble:
             assert f"system:serviceaccounts:{spec['user'].split(':')[2]}" in spec["groups"]
             return answer(201, {"status": {"allowed": spec["user"] in self.wide}}, content_type=json)
         if request.path.startswith(("/apis/custom.metrics.k8s.io/", "/apis/external.metrics.k8s.io/")):
-            return refusal(503, self.unheard, content_type="text/plain") if self.unheard else answer(200, {}, content_type=json)
+            self.paths.append(request.path)
+            if self.unheard:
+                return refusal(503, self.unheard, content_type="text/plain")
+            names = [{"name": name} for name in self.listed]
+            if request.path.count("/") > 3 and self.refused is not None:
+                return refusal(*self.refused, content_type=json)
+            return answer(200, {"resources": names}, content_type=json)
         if "/apiservices/" in request.path and name in self.services:
             return answer(200, self.services[name], content_type=json)
         if request.path.endswith("/namespaces/monitoring/services/adapter"):
@@ -90,6 +101,49 @@ async def test_a_missing_metrics_server_is_shown_once_for_all_its_apis() -> None
     assert registration.endswith(
         ": it does not answer the API server: endpoints for service/adapter have no addresses with port name https"
     )
+
+
+async def test_an_error_that_differs_only_in_the_paths_of_the_apis_is_shown_once() -> None:
+    plane = ApiServerDouble()
+    for version in ("v1beta1", "v1beta2"):
+        url = f"https://10.0.0.1:443/apis/custom.metrics.k8s.io/{version}"
+        plane.add("custom.metrics.k8s.io", version, message=f'failing or missing response from {url}: Get "{url}": connection refused')
+    (registration,) = await describe(plane)
+
+    assert registration.count("connection refused") == 1
+    assert "it does not answer the API server: failing or missing response from https://10.0.0.1:443/apis/custom" in registration
+
+
+async def test_a_server_that_an_api_server_does_not_reach_for_one_api_is_not_asked_for_the_others() -> None:
+    plane = ApiServerDouble()
+    plane.unheard = "error trying to reach service: connection refused"
+    plane.add("custom.metrics.k8s.io", "v1beta1", message="connection refused")
+    plane.add("custom.metrics.k8s.io", "v1beta2")
+    (registration,) = await describe(plane)
+
+    assert registration.endswith(": it does not answer the API server: connection refused")
+
+
+async def test_a_server_without_prometheus_is_shown_with_its_error() -> None:
+    plane = ApiServerDouble()
+    plane.add("custom.metrics.k8s.io", "v1beta2")
+    plane.add("custom.metrics.k8s.io", "v1beta1")
+    plane.listed = ["pods/duty_cycle_current", "namespaces/duty_cycle_current"]
+    plane.refused = 500, "unable to fetch metrics: cannot connect"
+    (registration,) = await describe(plane)
+
+    assert registration.endswith("by Service monitoring/adapter: it has no values: unable to fetch metrics: cannot connect (500)")
+    assert "/apis/custom.metrics.k8s.io/v1beta2/namespaces/default/metrics/duty_cycle_current" in plane.paths
+
+
+@pytest.mark.parametrize("status", [403, 404])
+async def test_a_user_who_may_not_read_a_metric_and_a_metric_without_a_value_are_no_problem(status: int) -> None:
+    plane = ApiServerDouble()
+    plane.add("custom.metrics.k8s.io", "v1beta2")
+    plane.listed = ["namespaces/duty_cycle_current"]
+    plane.refused = status, "no"
+
+    assert await describe(plane) == ["custom.metrics.k8s.io/v1beta2 by Service monitoring/adapter: no problems"]
 
 
 async def test_disabled_tls_verification_and_excessive_roles_are_shown() -> None:

@@ -97,6 +97,17 @@ def test_a_misspelled_top_level_key_is_named_and_the_rules_are_kept() -> None:
     assert len(rules.rules) == 1
 
 
+@pytest.mark.parametrize("text", ["cloud: aws\npools:\n- name: gpu\n", "externalRule: []\n", "cloud: aws\nrules:\n"])
+def test_a_file_without_any_key_of_a_file_of_rules_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        read_rules(text, source="run.yaml")
+    message = str(caught.value)
+
+    assert "run.yaml: saw none of rules, externalRules, resourceRules, expected rules in the format of prometheus-adapter" in message
+    assert "run.yaml:1: " in message
+    assert "unknown key" in message
+
+
 def test_a_group_reference_that_includes_the_following_text_causes_a_warning() -> None:
     rules = rule_set(entry(name={"matches": "^(.*)_total$", "as": "$1_per_second"}))
     (note,) = rules.notes

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -112,14 +113,23 @@ def _pairs(text: str) -> dict[str, str]:
     pairs: dict[str, str] = {}
     for place, part in enumerate(text.split(","), start=1):
         key, mark, value = (piece.strip() for piece in part.partition("="))
-        if not mark or not value or key not in KEYS:
+        if not mark or not key or not value:
             raise AnnotationError(
                 f"saw {describe_unreadable(part.strip())} in part {place}, expected KEY=VALUE with a key of {', '.join(KEYS)}"
             )
+        if key not in KEYS:
+            raise AnnotationError(_unknown_key(key, place))
         if key in pairs:
             raise AnnotationError(f"saw {key} twice, expected it once; remove one")
         pairs[key] = value
     return pairs
+
+
+def _unknown_key(key: str, place: int) -> str:
+    """The message for an unknown key, which may be a private text like any other."""
+    near = get_close_matches(key, KEYS, 1)
+    seen = f"an unknown key of {len(key)} {'character' if len(key) == 1 else 'characters'}"
+    return f"saw {seen} in part {place}, expected one of {', '.join(KEYS)}" + (f"; did you mean {near[0]}?" if near else "")
 
 
 def _target(key: str, text: str, highest: int | None) -> str:

@@ -22,8 +22,8 @@ class Facts(Struct, frozen=True, kw_only=True):
 
     ``pods`` are the running pods that it scales, with their nodes; ``values`` are the values that the API has, by pod. ``exporters`` are by
     node. ``service`` is the Service of the API, empty if there is no APIService; ``unavailable`` is why it cannot be reached. ``listed`` is
-    whether the API lists the metric. ``status`` and ``message`` are the answer to the request for its values; ``condition`` is that of the
-    autoscaler.
+    whether the API lists the metric; if not, ``similar`` is a metric with a similar name that it lists. ``status`` and ``message`` are the
+    answer to the request for its values; ``condition`` is that of the autoscaler.
     """
 
     kind: str
@@ -35,6 +35,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     service: str = ""
     unavailable: str = ""
     listed: bool = False
+    similar: str = ""
     status: int = 200
     message: str = ""
     condition: tuple[str, str, str] = ("", "", "")
@@ -118,6 +119,8 @@ def _rule(facts: Facts) -> Link:
     if facts.listed:
         return Link("rule", "ok", f"{facts.metric} is served")
     scope = "" if facts.kind == "External" else " of pods"
+    if facts.similar:
+        return Link("rule", "unknown", f"no rule makes {facts.metric}{scope}; rules make {facts.similar}")
     return Link(
         "rule",
         "broken",
@@ -136,6 +139,8 @@ def _api(facts: Facts) -> Link:
 
 
 def _autoscaler(facts: Facts) -> Link:
+    if facts.similar and not facts.listed:
+        return Link("HPA", "broken", f"saw the metric {facts.metric}, expected one that is served; did you mean {facts.similar}?")
     status, reason, message = facts.condition
     if status == "False":
         return Link("HPA", "broken", f"{reason}: {message}")

@@ -1,7 +1,8 @@
 """Collects the facts about the metrics of one autoscaler, with requests to the API server only."""
 
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 from urllib.parse import quote
 
@@ -99,9 +100,11 @@ async def _facts(
     metric = str((source.get("metric") or {}).get("name", ""))
     group = _GROUPS[kind]
     service, unavailable = await _service(client, f"v1beta1.{group}")
-    listed, status, message, values = False, 0, "", {}
+    listed, similar, status, message, values = False, "", 0, "", {}
     if service and not unavailable:
-        listed = any(metric == name.partition("/")[2] or metric == name for name in await _listed(client, group))
+        names = await _listed(client, group)
+        listed = any(metric == name.partition("/")[2] or metric == name for name in names)
+        similar = "" if listed else _similar(metric, kind, names)
         path, query = metric_path(kind, namespace, source, metric, selector)
         try:
             status, values = 200, _values(json.loads(await _get(client, f"/apis/{group}/v1beta1{path}", query)).get("items") or ())
@@ -119,6 +122,7 @@ async def _facts(
         service=service,
         unavailable=unavailable,
         listed=listed,
+        similar=similar,
         status=status,
         message=message,
         condition=condition,
@@ -138,7 +142,14 @@ async def _service(client: Client, name: str) -> tuple[str, str]:
     return f"Service {service.get('namespace', '')}/{service.get('name', '')}", why
 
 
-async def _listed(client: Client, group: str) -> Iterable[str]:
+def _similar(metric: str, kind: str, names: Iterable[str]) -> str:
+    """The listed metric with the name that is most like ``metric``, of pods if an autoscaler averages it over pods; empty if none is."""
+    parts = (name.rpartition("/") for name in names)
+    near = get_close_matches(metric, [name for resource, _, name in parts if kind != "Pods" or resource == "pods"], 1)
+    return near[0] if near else ""
+
+
+async def _listed(client: Client, group: str) -> Sequence[str]:
     try:
         resource_list = json.loads(await _get(client, f"/apis/{group}/v1beta1"))
     except ApiError:

@@ -1,6 +1,8 @@
 """The registration of the metrics API in a cluster and its problems, for ``gpuscaler status``, without access to the server itself."""
 
+import re
 from collections.abc import Iterator, Sequence
+from urllib.parse import quote
 
 import msgspec
 from msgspec import Struct
@@ -15,6 +17,7 @@ from gpuscaler.metrics.command.rights import excessive_autoscaler_rights, excess
 
 #: Longest time for an answer, in seconds.
 _PATIENCE = 10.0
+_API_PATH = re.compile(r"/apis/[a-z0-9.]+/v\w+")
 
 
 class WireService(Struct):
@@ -65,7 +68,16 @@ class WireTarget(Struct):
     spec: WireSelecting = msgspec.field(default_factory=WireSelecting)
 
 
+class WireResource(Struct):
+    name: str = ""
+
+
+class WireResourceList(Struct):
+    resources: list[WireResource] | None = None
+
+
 _api_service = msgspec.json.Decoder(WireApiService).decode
+_resource_list = msgspec.json.Decoder(WireResourceList).decode
 _target = msgspec.json.Decoder(WireTarget).decode
 _pod = msgspec.json.Decoder(WirePod).decode
 
@@ -84,8 +96,7 @@ class Registration(Struct, frozen=True):
 
 async def find_registrations(client: Client) -> tuple[Registration, ...]:
     """Each Service that serves metrics. What the user may not read is left out."""
-    specs_by_service: dict[str, list[WireSpec]] = {}
-    problems: dict[str, list[str]] = {}
+    services: dict[str, list[WireApiService]] = {}
     for name in (f"{version}.{group}" for group, versions in VERSIONS.items() for version in versions):
         try:
             api_service = _api_service(await client.get(API_SERVICES, name))
@@ -93,14 +104,24 @@ async def find_registrations(client: Client) -> tuple[Registration, ...]:
             continue
         if api_service.spec.service is not None:
             service = f"{api_service.spec.service.namespace}/{api_service.spec.service.name}"
-            specs_by_service.setdefault(service, []).append(api_service.spec)
-            problems.setdefault(service, []).extend([*_problems(api_service), *await _aggregator_error(client, api_service)])
-    for service, specs in specs_by_service.items():
-        problems[service] += await _excessive_rights(client, service, sorted({spec.group for spec in specs}))
-    return tuple(
-        Registration(service, tuple(f"{spec.group}/{spec.version}" for spec in specs), tuple(dict.fromkeys(problems[service])))
-        for service, specs in specs_by_service.items()
-    )
+            services.setdefault(service, []).append(api_service)
+    return tuple([await _registration(client, service, api_services) for service, api_services in services.items()])
+
+
+async def _registration(client: Client, service: str, api_services: Sequence[WireApiService]) -> Registration:
+    specs = [api_service.spec for api_service in api_services]
+    problems = [problem for api_service in api_services for problem in _problems(api_service)]
+    # The server that does not answer for one API does not answer for the others; their conditions may be half a minute old.
+    if all(_is_available(api_service) for api_service in api_services):
+        problems += [problem for spec in specs for problem in await _failures(client, spec)]
+    problems += await _excessive_rights(client, service, sorted({spec.group for spec in specs}))
+    # The same problem for several APIs differs only in their paths.
+    distinct = {_API_PATH.sub("", problem): problem for problem in reversed(problems)}
+    return Registration(service, tuple(f"{spec.group}/{spec.version}" for spec in specs), tuple(reversed(distinct.values())))
+
+
+def _is_available(api_service: WireApiService) -> bool:
+    return not any(condition.type == "Available" and condition.status != "True" for condition in api_service.status.conditions or ())
 
 
 def _problems(api_service: WireApiService) -> Iterator[str]:
@@ -111,24 +132,42 @@ def _problems(api_service: WireApiService) -> Iterator[str]:
         yield "insecureSkipTLSVerify: the server is not authenticated; put the authority of its certificate in caBundle instead"
 
 
-async def _aggregator_error(client: Client, api_service: WireApiService) -> list[str]:
-    """The API server's error for a server that it does not trust, such as one whose certificate has expired or is for another name.
+async def _failures(client: Client, spec: WireSpec) -> list[str]:
+    """What the API server reports about requests to a server that is available.
 
-    The condition Available does not show this: it is checked without verifying the certificate (``available_controller.go`` of
-    kube-aggregator).
+    It may not trust the server, whose certificate has expired or is for another name: the condition Available is checked without verifying
+    the certificate (``available_controller.go`` of kube-aggregator). The server may have no values, because Prometheus is down.
     """
-    if any(condition.type == "Available" and condition.status != "True" for condition in api_service.status.conditions or ()):
+    path = f"/apis/{spec.group}/{spec.version}"
+    try:
+        names = [resource.name for resource in _resource_list(await _get(client, path)).resources or ()]
+    except (ApiError, Unreachable) as error:
+        return [f"the API server gets no answer from it: {_one_line(error)}"] if _is_failure(error) else []
+    except msgspec.MsgspecError:
+        return []
+    # A metric of a namespace that always exists. Without a metric in the list, nothing can be requested.
+    metric = next((metric for resource, _, metric in (name.partition("/") for name in names) if resource == "namespaces"), "")
+    if not metric or "/" in metric:
         return []
     try:
-        async with client.exchange(
-            Request("GET", f"/apis/{api_service.spec.group}/{api_service.spec.version}", timeout=_PATIENCE)
-        ) as answer:
-            async for _ in answer.pieces:
-                pass
+        await _get(client, f"{path}/namespaces/default/metrics/{quote(metric, safe=':')}")
     except (ApiError, Unreachable) as error:
-        status = error.status if isinstance(error, ApiError) else 503
-        return [f"the API server gets no answer from it: {' '.join(str(error).split())}"] if status >= 500 else []
+        return [f"it has no values: {_one_line(error)}"] if _is_failure(error) else []
     return []
+
+
+async def _get(client: Client, path: str) -> bytes:
+    async with client.exchange(Request("GET", path, headers={"accept": "application/json"}, timeout=_PATIENCE)) as answer:
+        return b"".join([piece async for piece in answer.pieces])
+
+
+def _is_failure(error: ApiError | Unreachable) -> bool:
+    """Whether the server failed; it may also refuse this user, or have no such metric."""
+    return not isinstance(error, ApiError) or error.status >= 500
+
+
+def _one_line(error: ApiError | Unreachable) -> str:
+    return " ".join(str(error).split())
 
 
 async def _excessive_rights(client: Client, service: str, groups: Sequence[str]) -> list[str]:

@@ -20,7 +20,8 @@ CHECK_SECONDS = 5.0
 class RulesFile:
     """The ``rules`` in ``path``, or the built-in ones without a path. ``trouble`` is the problem of the newest file.
 
-    Raises :class:`SettingsError` if at the start the file is missing or not YAML. A single invalid rule is left out and logged.
+    Raises :class:`SettingsError` if at the start the file is missing, is not YAML or is not a file of rules. A single invalid rule is left
+    out and logged.
     """
 
     path: Path | None

@@ -53,7 +53,10 @@ class RuleSet(Struct, frozen=True):
 
 
 def read_rules(text: str, *, source: str = "rules", resources: Resources | None = None) -> RuleSet:
-    """Read the rules of a file. Raises :class:`~gpuscaler.model.reading.errors.SettingsError` if it is not a YAML mapping."""
+    """Read the rules of a file.
+
+    Raises :class:`~gpuscaler.model.reading.errors.SettingsError` if it is not a YAML mapping, or has only keys that no file of rules has.
+    """
     root, problems = read_document(text, expected="a YAML mapping with the keys rules and externalRules", needs="rules need six")
     if problems:
         raise SettingsError(source, tuple(problems))
@@ -65,6 +68,10 @@ def read_rules(text: str, *, source: str = "rules", resources: Resources | None 
         raise SettingsError(source, report.problems)
     reader = _Reader(resources or Resources())
     fields = whole.mapping(_KEYS)
+    if len(report) and not any(whole.has(key) for key in _KEYS):
+        # Another kind of file, such as a run file: without this, nothing would be served and only a warning would say so.
+        message = f"saw none of {', '.join(_KEYS)}, expected rules in the format of prometheus-adapter; give a file of rules"
+        raise SettingsError(source, (Problem("", None, message), *report.problems))
     try:
         rules = reader.rules(fields.get("rules"))
         external = reader.rules(fields.get("externalRules"))
