@@ -102,7 +102,7 @@ def test_a_dry_run_says_why_the_pod_fits_nowhere(cluster: Served) -> None:
     done = dry(cluster, "--smoke-node-selector", "team=research")
 
     assert done.exit_code == 1
-    assert "No machine can be bought for it now:\n  pool gpu: selector: " in done.stdout
+    assert "No machine of any pool fits it:\n  pool gpu: selector: " in done.stdout
 
 
 def test_the_taints_of_the_pools_of_the_run_file_are_tolerated(cluster: Served) -> None:

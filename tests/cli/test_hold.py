@@ -72,7 +72,7 @@ def test_a_hold_replaces_only_the_hold_on_the_same_activity(tmp_path: Path) -> N
     with served(tmp_path) as cluster:
         invoke(cluster, "hold", "--removing", "--for", "2h")
         removing = held(cluster).removing
-        both = invoke(cluster, "hold", "--buying").output.splitlines()
+        both = invoke(cluster, "hold", "--buying").stdout.splitlines()
 
         assert [line.partition(" is on hold")[0] for line in both] == ["Buying", "Removing"]
         assert removing is not None
