@@ -80,8 +80,6 @@ def change_holds(access: "Access", namespace: str, changes: "Mapping[str, Hold |
         try:
             holds = await write_holds(client, namespace, changes)
         except NotFound as error:
-            if not error.reason:
-                raise  # This 404 is not from an API server, which would know ConfigMaps.
             raise ValueError(
                 f"namespace {namespace}: saw no such namespace, expected that of the controller; "
                 "create it, or give the controller's with --namespace"

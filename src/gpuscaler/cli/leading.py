@@ -93,8 +93,6 @@ async def read_status(client: "Client", namespace: str) -> "Status":
     try:
         config_map = await client.get(CONFIG_MAPS, NAME, namespace=namespace)
     except NotFound as error:
-        if not error.reason:
-            raise  # This 404 is not from an API server, which would know ConfigMaps.
         raise NotInstalledError(
             f"ConfigMap {namespace}/{NAME}: saw none, expected the status of a controller; "
             "gpuscaler is not installed there, has never led, or runs in another namespace (--namespace)"

@@ -106,6 +106,11 @@ class Client:
     async def get(self, resource: Resource, name: str, *, namespace: str = "", subresource: str = "") -> bytes:
         return await self._read(resource.path(namespace, name, subresource), {})
 
+    async def get_once(self, path: str, query: Mapping[str, str] | None = None) -> bytes:
+        """What is at ``path``, for example of another program's API, in one attempt."""
+        async with self.exchange(Request("GET", path, query or {}, {"accept": _JSON}, timeout=self.read_timeout)) as answer:
+            return await _read_body(answer)
+
     async def get_page(
         self,
         resource: Resource,

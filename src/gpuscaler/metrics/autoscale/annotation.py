@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -10,6 +9,7 @@ from msgspec import Struct
 
 from gpuscaler.metrics.rules.builtin import is_exported_by_replicas
 from gpuscaler.model.quantities import QuantityError, describe_unreadable, format_quantity, parse
+from gpuscaler.model.similar import nearest
 
 ANNOTATION = "gpuscaler.io/autoscale"
 _MOST_REPLICAS = 2**31 - 1
@@ -127,9 +127,9 @@ def _pairs(text: str) -> dict[str, str]:
 
 def _unknown_key(key: str, place: int) -> str:
     """The message for an unknown key, which may be a private text like any other."""
-    near = get_close_matches(key, KEYS, 1)
+    near = nearest(key, KEYS)
     seen = f"an unknown key of {len(key)} {'character' if len(key) == 1 else 'characters'}"
-    return f"saw {seen} in part {place}, expected one of {', '.join(KEYS)}" + (f"; did you mean {near[0]}?" if near else "")
+    return f"saw {seen} in part {place}, expected one of {', '.join(KEYS)}" + (f"; did you mean {near}?" if near else "")
 
 
 def _target(key: str, text: str, highest: int | None) -> str:

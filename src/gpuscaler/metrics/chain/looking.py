@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any
 from urllib.parse import quote
 
@@ -10,10 +9,10 @@ from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, NotFound, Unreachable
 from gpuscaler.kube.portforward import NotAnsweredError, PodPort
 from gpuscaler.kube.resources import PODS
-from gpuscaler.kube.transport import Request
 from gpuscaler.metrics.autoscale.controller import AUTOSCALERS
 from gpuscaler.metrics.chain.judging import ExporterState, Facts
 from gpuscaler.metrics.sources.pages import PageReader
+from gpuscaler.model.similar import Similar
 
 _GROUPS = {"Pods": "custom.metrics.k8s.io", "Object": "custom.metrics.k8s.io", "External": "external.metrics.k8s.io"}
 #: Start of an aggregator's message if the server did not answer.
@@ -53,7 +52,7 @@ async def scale_selector(client: Client, namespace: str, target: Json) -> str:
     group, _, version = str(target.get("apiVersion", "")).rpartition("/")
     prefix = ("apis", group, version) if group else ("api", version)
     kind, name = str(target.get("kind", "")).lower(), str(target.get("name", ""))
-    scale = json.loads(await _get(client, quoted_path(*prefix, "namespaces", namespace, f"{kind}s", name, "scale")))
+    scale = json.loads(await client.get_once(quoted_path(*prefix, "namespaces", namespace, f"{kind}s", name, "scale")))
     return str((scale.get("status") or {}).get("selector", ""))
 
 
@@ -107,7 +106,7 @@ async def _facts(
         similar = "" if listed else _similar(metric, kind, names)
         path, query = metric_path(kind, namespace, source, metric, selector)
         try:
-            status, values = 200, _values(json.loads(await _get(client, f"/apis/{group}/v1beta1{path}", query)).get("items") or ())
+            status, values = 200, _values(json.loads(await client.get_once(f"/apis/{group}/v1beta1{path}", query)).get("items") or ())
         except ApiError as error:
             status, message = error.status, error.message
             # The aggregator reports a server as available that it then does not trust, for example because of an expired certificate.
@@ -132,7 +131,7 @@ async def _facts(
 async def _service(client: Client, name: str) -> tuple[str, str]:
     """The Service of an APIService, empty if there is none, and why it is not available."""
     try:
-        api_service = json.loads(await _get(client, f"/apis/apiregistration.k8s.io/v1/apiservices/{name}"))
+        api_service = json.loads(await client.get_once(f"/apis/apiregistration.k8s.io/v1/apiservices/{name}"))
     except NotFound:
         return "", ""
     service = (api_service.get("spec") or {}).get("service") or {}
@@ -145,13 +144,13 @@ async def _service(client: Client, name: str) -> tuple[str, str]:
 def _similar(metric: str, kind: str, names: Iterable[str]) -> str:
     """The listed metric with the name that is most like ``metric``, of pods if an autoscaler averages it over pods; empty if none is."""
     parts = (name.rpartition("/") for name in names)
-    near = get_close_matches(metric, [name for resource, _, name in parts if kind != "Pods" or resource == "pods"], 1)
+    near = Similar().to(metric, [name for resource, _, name in parts if kind != "Pods" or resource == "pods"])
     return near[0] if near else ""
 
 
 async def _listed(client: Client, group: str) -> Sequence[str]:
     try:
-        resource_list = json.loads(await _get(client, f"/apis/{group}/v1beta1"))
+        resource_list = json.loads(await client.get_once(f"/apis/{group}/v1beta1"))
     except ApiError:
         return ()
     return [str(resource.get("name", "")) for resource in resource_list.get("resources") or ()]
@@ -206,11 +205,6 @@ def _values(items: Iterable[Json]) -> dict[str, str]:
         name = (item.get("describedObject") or {}).get("name") or json.dumps(item.get("metricLabels") or {})
         values[str(name)] = str(item.get("value", ""))
     return values
-
-
-async def _get(client: Client, path: str, query: Mapping[str, str] | None = None) -> bytes:
-    async with client.exchange(Request("GET", path, query or {}, {"accept": "application/json"}, timeout=client.read_timeout)) as answer:
-        return b"".join([piece async for piece in answer.pieces])
 
 
 async def _page(pages: Pages, pod_port: PodPort) -> bytes:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from urllib.parse import quote
 
 import msgspec
@@ -10,7 +11,6 @@ from msgspec import Struct
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, Unreachable
 from gpuscaler.kube.resources import PODS, SERVICES
-from gpuscaler.kube.transport import Request
 from gpuscaler.metrics.api.paths import VERSIONS
 from gpuscaler.metrics.api.publishing import API_SERVICES
 from gpuscaler.metrics.command.rights import excessive_autoscaler_rights, excessive_server_rights, has_right
@@ -138,9 +138,9 @@ async def _failures(client: Client, spec: WireSpec) -> list[str]:
     It may not trust the server, whose certificate has expired or is for another name: the condition Available is checked without verifying
     the certificate (``available_controller.go`` of kube-aggregator). The server may have no values, because Prometheus is down.
     """
-    path = f"/apis/{spec.group}/{spec.version}"
+    path, client = f"/apis/{spec.group}/{spec.version}", replace(client, read_timeout=_PATIENCE)
     try:
-        names = [resource.name for resource in _resource_list(await _get(client, path)).resources or ()]
+        names = [resource.name for resource in _resource_list(await client.get_once(path)).resources or ()]
     except (ApiError, Unreachable) as error:
         return [f"the API server gets no answer from it: {_one_line(error)}"] if _is_failure(error) else []
     except msgspec.MsgspecError:
@@ -150,15 +150,10 @@ async def _failures(client: Client, spec: WireSpec) -> list[str]:
     if not metric or "/" in metric:
         return []
     try:
-        await _get(client, f"{path}/namespaces/default/metrics/{quote(metric, safe=':')}")
+        await client.get_once(f"{path}/namespaces/default/metrics/{quote(metric, safe=':')}")
     except (ApiError, Unreachable) as error:
         return [f"it has no values: {_one_line(error)}"] if _is_failure(error) else []
     return []
-
-
-async def _get(client: Client, path: str) -> bytes:
-    async with client.exchange(Request("GET", path, headers={"accept": "application/json"}, timeout=_PATIENCE)) as answer:
-        return b"".join([piece async for piece in answer.pieces])
 
 
 def _is_failure(error: ApiError | Unreachable) -> bool:

@@ -82,6 +82,11 @@ class Templates:
     ) -> None:
         pools = sorted(policy.pools, key=lambda pool: pool.name)
         pairs = [(pool, offering) for pool in pools for offering in sorted(pool.offerings, key=lambda o: o.key) if not offering.retired]
+        #: By pool, the offerings without a row, because they may not be requested now.
+        self.blocked: dict[str, list[Offering]] = {}
+        for pool, offering in pairs:
+            if pool.chooser != "cloud" and offering.key in blocked:
+                self.blocked.setdefault(pool.name, []).append(offering)
         pairs = [(pool, offering) for pool, offering in pairs if pool.chooser == "cloud" or offering.key not in blocked]
         self.pools = tuple(pool for pool, _ in pairs)
         self.offerings = tuple(offering for _, offering in pairs)

@@ -73,7 +73,7 @@ def exclusion_reasons(
         excluded_by, detail = explain_exclusion(draft, pod_class, row, suggestions, word=word, gang=gang)
         fitting = {draft.templates.offerings[r].zone for r in rows[pool.name] if first[r] == len(stages)}
         advice = zone_advice(pool, pod_class, fitting, gang=gang)
-        if excluded_by in PER_OFFERING and word not in GPU_RULES and (elsewhere := pause_reason(draft, pod_class, pool, rows[pool.name])):
+        if excluded_by in PER_OFFERING and word not in GPU_RULES and (elsewhere := pause_reason(draft, pod_class, pool)):
             excluded_by, advice = "market", f"{advice}; {elsewhere}"
         reasons.append(Reason(pool.name, excluded_by, detail + advice))
     return tuple(reasons)
@@ -85,11 +85,10 @@ def nearness(draft: PlanDraft, row: int, *, fits: bool) -> tuple[int, ...]:
     return tuple(-amount for amount in size) if fits else size
 
 
-def pause_reason(draft: PlanDraft, pod_class: PodClass, pool: Pool, rows: Sequence[int]) -> str:
+def pause_reason(draft: PlanDraft, pod_class: PodClass, pool: Pool) -> str:
     """Why an offering of ``pool`` that suits the pod by itself cannot be bought now; empty where there is no such offering."""
-    template_keys = {draft.templates.offerings[row].key for row in rows}
-    for offering in pool.offerings:
-        if offering.key not in template_keys and not offering.retired and suits(pool, offering, pod_class):
+    for offering in draft.templates.blocked.get(pool.name, ()):
+        if suits(pool, offering, pod_class):
             return f"{offering.instance_type} in {offering.zone}: {draft.trouble(offering.key) or 'it cannot be bought now'}"
     return ""
 
@@ -102,7 +101,7 @@ def suits(pool: Pool, offering: Offering, pod_class: PodClass) -> bool:
         offering.admits(spec)
         and all(offering.allocatable.get(resource, 0) >= amount for resource, amount in spec.requests.items())
         and (arch in ("amd64", pool.arch) or admits_arch(spec))
-        and (not wanted or "any" in wanted or offering.market in wanted)
+        and (not wanted or offering.market in wanted)
     )
 
 
