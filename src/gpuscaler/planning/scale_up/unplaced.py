@@ -101,7 +101,7 @@ def suits(pool: Pool, offering: Offering, pod_class: PodClass) -> bool:
         offering.admits(spec)
         and all(offering.allocatable.get(resource, 0) >= amount for resource, amount in spec.requests.items())
         and (arch in ("amd64", pool.arch) or admits_arch(spec))
-        and (not wanted or offering.market in wanted)
+        and (not wanted or "any" in wanted or offering.market in wanted)
     )
 
 

@@ -103,7 +103,7 @@ def is_spot(candidate: Candidate) -> bool:
 def admits_spot(running_class: RunningClass) -> bool:
     """Whether the annotations of a class let its pods be moved onto spot."""
     wanted = running_class.options.market
-    return running_class.options.deadline is None and (not wanted or SPOT in wanted)
+    return running_class.options.deadline is None and (not wanted or SPOT in wanted or "any" in wanted)
 
 
 def may_be_spot(machine: PlannedMachine) -> bool:

@@ -54,7 +54,7 @@ class Destinations:
                 ("arch", running_class.origin.arch), lambda node, _: node.labels.get(ARCH, "amd64") == running_class.origin.arch
             )
         wanted = running_class.options.market
-        if wanted:
+        if wanted and "any" not in wanted:
             mask &= self._where(("market", wanted), lambda _, row_market: row_market in wanted)
         if running_class.options.deadline is not None:
             # Whether spot is still safe for a deadline is decided when a pod starts; it is not moved onto spot later.

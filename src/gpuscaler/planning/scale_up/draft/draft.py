@@ -214,9 +214,9 @@ def open_to_pods(templates: Templates, pod_class: PodClass) -> Mask:
 def in_market(templates: Templates, pod_class: PodClass) -> Mask:
     """Templates of a market that a class admits, except those that are paused for it."""
     wanted = set(pod_class.options.market)
-    if not wanted and not pod_class.paused:
+    if (not wanted or "any" in wanted) and not pod_class.paused:
         return np.ones(len(templates.nodes), dtype=np.bool_)
-    markets = wanted or set(MARKETS)
+    markets = wanted if wanted and "any" not in wanted else set(MARKETS)
     return np.array(
         [offering.market in markets and offering.key not in pod_class.paused for offering in templates.offerings], dtype=np.bool_
     )
